@@ -1,0 +1,147 @@
+// Package blockdev is the contract between what serves blocks and what stores them, and the home of the engines.
+// blockdevtest runs the rules below as cases on every engine.
+//
+// # Rules
+//
+//  1. Submit never blocks on the medium. Done is called exactly once for each request, on any goroutine, and may be
+//     called before Submit returns (a cached read, an argument that is out of range).
+//  2. Requests complete in any order. Two that overlap and are outstanding together take effect in some order; a caller
+//     that cares waits.
+//  3. A write that completed is seen by every read submitted after. It is durable only when FUA was set, or when a Flush
+//     submitted after its completion has completed: that much survives SIGKILL and loss of power (SBC-4 section 4.14).
+//  4. A request that failed may have taken effect in part, unless its comment says otherwise.
+//  5. Offsets and lengths are multiples of Geometry.Logical; anything else, or a range beyond Geometry.Size, is ErrRange
+//     and touches nothing.
+package blockdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sluice-storage/sluice/internal/mem"
+)
+
+// Device is a block device. All methods may be called by any goroutine. Close is called once, after the last
+// completion, and returns when nothing of the device runs any more.
+type Device interface {
+	Geometry() Geometry
+	Submit(*Request)
+	Close() error
+}
+
+// Geometry describes a device. All sizes are bytes; Size and Generation may change while a device is open, the rest not.
+type Geometry struct {
+	Size        int64
+	Logical     int   // logical block: 512 or 4096
+	Physical    int   // physical block, a power of two times Logical
+	OptimalIO   int   // preferred transfer, 0 for no preference
+	DiscardUnit int   // granularity of Discard, 0 where Discard is not supported
+	MaxDiscard  int64 // the longest single Discard, 0 for no limit
+	ReadOnly    bool
+	Rotational  bool
+	Thin        bool   // unwritten ranges take no space and read as zeroes
+	Generation  uint64 // counts changes of Size
+}
+
+// Op is what a request asks for.
+type Op uint8
+
+// The operations of a Device. Every engine has Read, Write and Flush; the others answer ErrUnsupported where the
+// medium cannot (Geometry.DiscardUnit and Capable tell).
+const (
+	Read Op = iota + 1
+	Write
+	Flush
+	Discard      // the range may read as zeroes or as before
+	WriteZeroes  // the range reads as zeroes; Unmap says whether space may be given back
+	CompareWrite // Compare equals the medium: write Data, else ErrMiscompare and nothing written. Atomic for all requests
+	Status       // fills Extents with what is mapped
+)
+
+func (o Op) String() string {
+	names := [...]string{"none", "read", "write", "flush", "discard", "write zeroes", "compare and write", "status"}
+	if int(o) < len(names) {
+		return names[o]
+	}
+	return fmt.Sprintf("op %d", uint8(o))
+}
+
+// Request is one operation. It belongs to the device from Submit to Done; the submitter may use it again after that.
+type Request struct {
+	Op     Op
+	FUA    bool // Write, WriteZeroes, CompareWrite: durable when complete
+	Unmap  bool // WriteZeroes: the range may be deallocated
+	Offset int64
+	Length int64      // bytes; for Read and Write the sum of Data
+	Data   []mem.Span // the medium's bytes; contents are the caller's
+	// Compare is CompareWrite's expectation, as long as Data.
+	Compare []mem.Span
+	// Extents is filled by Status up to its capacity, from Offset on, in order and without gaps.
+	Extents []Extent
+
+	Err  error          // the outcome, set before Done
+	Miss int64          // with ErrMiscompare: offset in bytes of the first difference, from Offset
+	Done func(*Request) // called once; it must not block
+
+	// Next and Priv are free for the engine while it owns the request.
+	Next *Request
+	Priv any
+}
+
+// Extent is one run of a Status answer.
+type Extent struct {
+	Offset, Length int64
+	Mapped         bool
+}
+
+// Capable reports what a device can do beyond Read, Write and Flush; a Device without it can do nothing beyond.
+type Capable interface {
+	Can(Op) bool
+}
+
+// Resizable is a Device whose size can follow its medium while it is open.
+type Resizable interface {
+	// Refresh looks at the medium and reports whether Size changed.
+	Refresh() (bool, error)
+}
+
+// Explainer is a Device that can say how it does its work ("volume show" prints it).
+type Explainer interface {
+	// Path is a few words: "file, buffered, preadv2 RWF_NOWAIT inline, 8 workers".
+	Path() string
+}
+
+// Errors that mean the same on every engine. Others are the operating system's, wrapped.
+var (
+	ErrRange       = errors.New("blockdev: request beyond the end of the device or not in whole blocks")
+	ErrUnsupported = errors.New("blockdev: the device cannot do this")
+	ErrReadOnly    = errors.New("blockdev: the device is read-only")
+	ErrMiscompare  = errors.New("blockdev: the medium differs from what was expected")
+	ErrClosed      = errors.New("blockdev: the device is closed")
+	ErrMedium      = errors.New("blockdev: the medium failed")
+)
+
+// Can reports whether d supports op.
+func Can(d Device, op Op) bool {
+	switch op {
+	case Read, Write, Flush:
+		return true
+	}
+	c, ok := d.(Capable)
+	return ok && c.Can(op)
+}
+
+// Do submits r and waits for it. The context bounds the wait only, never the operation: when it ends first, r and its
+// memory still belong to the device. Done is overwritten.
+func Do(ctx context.Context, d Device, r *Request) error {
+	ch := make(chan error, 1)
+	r.Done = func(r *Request) { ch <- r.Err }
+	d.Submit(r)
+	select {
+	case err := <-ch:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

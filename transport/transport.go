@@ -1,0 +1,209 @@
+// Package transport is the fabric contract: what Sluice asks of an RNIC, in the words of the verbs (RFC 5040
+// section 2), and what every provider below it keeps. Providers live in subdirectories; transporttest runs the rules
+// below as cases on each of them.
+//
+// # Rules
+//
+//  1. A QP has one completion queue of its own. A busy-poll group is a loop over Poll.
+//  2. The owner of a QP is the one goroutine that calls Poll and Wait; it runs the engine there, the responder of RDMA
+//     Reads included, and never blocks elsewhere. Post and PostRecv may be called by any goroutine. Receive never waits
+//     for transmit: Read Responses queue, bounded by the depth of inbound reads.
+//  3. A Send or Write completes when the fabric has taken its bytes, which says nothing of the peer. A completion wakes
+//     a parked owner, once a parking.
+//  4. Work requests start in the order of Post. Only Reads and Invalidates complete late; Fence waits for earlier Reads.
+//     A Bind is in force before any later work request of that QP reaches the peer. A receive completion with Inv set
+//     means that STag is already dead.
+//  5. The upper protocol keeps its outstanding Reads within Depth; one more is an error from Post. No provider stalls
+//     its queue for Reads.
+//  6. After Close, or when the stream fails, Poll returns every outstanding work request and receive with an error and
+//     then ErrClosed, which wraps a *TerminateError when one was sent or received. After the last completion no byte
+//     lands in any buffer and no STag of the QP is valid.
+package transport
+
+import (
+	"context"
+	"net"
+	"os"
+
+	"github.com/sluice-storage/sluice/internal/mem"
+)
+
+// Device is one RNIC, emulated or real. Its methods may be called by any goroutine.
+type Device interface {
+	// Name is what logs and `--provider` call it: "iwarp", "verbs", "shm", "twin".
+	Name() string
+	Caps() Caps
+	// Register makes a slab known to the device, once, before any work request names it.
+	Register(*mem.Slab) error
+	// NewQP makes an unconnected queue pair; receives may be posted to it at once.
+	NewQP(QPOptions) (QP, error)
+	// Dial connects q to the listener at addr ("host:port") and returns what the peer said. On an error q is closed.
+	Dial(ctx context.Context, addr string, q QP, p ConnParams) (Peer, error)
+	Listen(ctx context.Context, addr string) (Listener, error)
+	Close() error
+}
+
+// Caps are the powers of a device that an upper protocol may have to know.
+type Caps struct {
+	PerIOWindows bool // Bind gives a fresh STag for exactly the bytes named; otherwise Windows expose a whole region
+	RemoteInv    bool // Send with Invalidate
+	FileSend     bool // a Write may take its payload from a file range, on connections where QP.FileSend says so
+	MaxSGE       int  // of a Send, Write or Bind; a Read has one
+	MaxMessage   int  // bytes of one Write or Read
+	MaxReads     int  // the largest Depth.In and Depth.Out
+	MaxPrivate   int  // bytes of private data in ConnParams and Reject
+}
+
+// QPOptions size a queue pair. Zero values take the provider's defaults.
+type QPOptions struct {
+	Sends int // work requests outstanding at most
+	Recvs int // receives posted at most
+}
+
+// ConnParams are what one side of a connection set-up asks for (RFC 6581 section 9 for iWARP).
+type ConnParams struct {
+	Private  []byte // copied
+	ReadsIn  int    // inbound RDMA Reads this side can serve at a time (IRD)
+	ReadsOut int    // RDMA Reads this side wants outstanding at a time (ORD)
+}
+
+// Peer is what the other side said.
+type Peer struct {
+	Private       []byte // the receiver's to keep
+	ReadsIn       int    // the peer's IRD, 0 if it named none
+	ReadsOut      int    // the peer's ORD, 0 if it named none
+	Named         bool   // the peer named IRD and ORD at all (MPA revision 2)
+	Local, Remote net.Addr
+}
+
+// Listener hands out connection requests. Accept may be called by one goroutine at a time; Close by any.
+type Listener interface {
+	Accept(context.Context) (Request, error)
+	Addr() net.Addr
+	Close() error
+}
+
+// Request is a connection request that has been read and not been answered. Exactly one of its two answers is given.
+type Request interface {
+	Peer() Peer
+	// Accept connects q. Receives must already be posted: the peer may send at once. On an error q is closed.
+	Accept(ctx context.Context, q QP, p ConnParams) error
+	// Reject refuses with private data of the upper protocol's.
+	Reject(private []byte) error
+}
+
+// QP is one queue pair: a connection once Dial or Accept took it.
+type QP interface {
+	// PostRecv posts receive buffers, in order. It returns how many were taken; fewer than all come with an error.
+	PostRecv([]Recv) (int, error)
+	// Post starts work requests in order, with one doorbell or writev. It never waits for the peer. It returns how many
+	// were taken; fewer than all come with an error, and those not taken never complete. The slice is the caller's
+	// again on return, the memory that Local names only with the completion.
+	Post([]WR) (int, error)
+	// Poll fills wc with completions and runs the engine. It never blocks: 0 and no error mean nothing is there yet.
+	Poll(wc []WC) (int, error)
+	// Wait returns when Poll would yield something or fail, or with the context's error. Only the owner calls it.
+	Wait(context.Context) error
+	// NewWindow makes a memory window of this QP, at set-up, one for each command slot.
+	NewWindow() (Window, error)
+	// Depth is the number of Reads that may be outstanding each way, valid once connected.
+	Depth() Depth
+	// FileSend reports, once connected, whether WR.File may be used: no CRC and a fabric able to.
+	FileSend() bool
+	// Close ends the connection, with a Terminate for reasons that have one. Any goroutine may call it, any number of
+	// times; the first Reason counts.
+	Close(Reason) error
+}
+
+// Depth bounds outstanding RDMA Reads.
+type Depth struct {
+	In  int // the peer's Reads that this side serves at a time
+	Out int // Reads this side may have outstanding
+}
+
+// Recv is one receive buffer.
+type Recv struct {
+	Token uint64
+	Buf   mem.Span
+}
+
+// Op says what a work request or completion is.
+type Op uint8
+
+// The work requests of RFC 5040 section 5, and the two local ones.
+const (
+	OpSend       Op = iota + 1
+	OpSendInv       // Send with Invalidate of WR.Inv
+	OpWrite         // RDMA Write of Local (or File) to Remote
+	OpRead          // RDMA Read of Remote into Local[0], all of it
+	OpBind          // makes Window stand for Local with Access
+	OpInvalidate    // ends the STag of Window, locally
+	OpRecv          // in completions only
+)
+
+// Flags modify a work request.
+type Flags uint8
+
+const (
+	// Signaled asks for a completion on success too; an error always completes.
+	Signaled Flags = 1 << iota
+	// Solicited marks a Send as one that should wake the peer.
+	Solicited
+	// Fence starts the request only when all earlier Reads of the QP are complete.
+	Fence
+)
+
+// Access is what a bound window grants the peer.
+type Access uint8
+
+const (
+	// RemoteRead lets the peer's RDMA Read take from the window.
+	RemoteRead Access = 1 << iota
+	// RemoteWrite lets the peer's RDMA Write place into the window.
+	RemoteWrite
+)
+
+// Remote names memory of the peer, in the peer's terms.
+type Remote struct {
+	STag uint32
+	Off  uint64 // tagged offset or virtual address, bytes
+}
+
+// Window is memory exposed to the peer for the life of one I/O. The STag and base are the provider's choice: an upper
+// protocol that could choose them could be guessed (RFC 5042 section 6.1.1).
+type Window interface {
+	// Remote is what to advertise, valid from the return of the Post that took the Bind until it is invalidated. The
+	// STag is never 0 and base plus length never wraps.
+	Remote() Remote
+	// Valid reports whether the STag still grants access. Only the owner's view after a Poll is exact.
+	Valid() bool
+}
+
+// FileRange is Local in the form of a part of an open file, which must not be truncated before the completion.
+type FileRange struct {
+	File *os.File
+	Off  int64
+	Len  int
+}
+
+// WR is one work request.
+type WR struct {
+	Op     Op
+	Flags  Flags
+	Access Access // Bind
+	Token  uint64 // comes back in the WC: an index, never a pointer
+	Local  []mem.Span
+	File   FileRange // instead of Local, for Write, where FileSend
+	Remote Remote    // Write, Read
+	Window Window    // Bind, Invalidate
+	Inv    uint32    // SendInv: the peer's STag that ends
+}
+
+// WC is one completion.
+type WC struct {
+	Token uint64
+	Op    Op
+	Len   uint32 // bytes received, for OpRecv; bytes moved otherwise
+	Inv   uint32 // for OpRecv: the STag that this Send invalidated, dead already; 0 for none
+	Err   error  // nil, or why the request did not succeed; *TerminateError or ErrClosed inside
+}
