@@ -1,0 +1,154 @@
+// Package need lets a test say what it wants of the machine, and skip only when the machine has been asked and cannot
+// give it. The message of a skip is the proof: the call that was tried and what it answered.
+//
+// A machine that calls itself CI (CI=true) is one that somebody prepared: a tool that is missing there is a mistake in
+// its preparation, and the test fails instead of skipping.
+package need
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"testing"
+)
+
+// Root skips unless the test runs as uid 0. It proves no capability: a container's root may lack some.
+func Root(t testing.TB) {
+	t.Helper()
+	if uid := os.Geteuid(); uid != 0 {
+		t.Skipf("needs root: geteuid is %d", uid)
+	}
+}
+
+// NotRoot skips when the test runs as uid 0, which no permission bits stop.
+func NotRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		t.Skip("needs an ordinary user: geteuid is 0")
+	}
+}
+
+// Tool returns the path of a program. It is looked for in PATH and in the sbin directories, which an ordinary user's
+// PATH often leaves out. Without it the test skips, naming the Debian package that has it, or fails under CI=true.
+func Tool(t testing.TB, name, debianPackage string) string {
+	t.Helper()
+	path, err := findTool(name)
+	if err == nil {
+		return path
+	}
+	missing(t, os.Getenv("CI"), fmt.Sprintf("needs the program %s (Debian package %s): %v", name, debianPackage, err))
+	return ""
+}
+
+func findTool(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path, nil
+	}
+	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
+		if p, e := exec.LookPath(dir + "/" + name); e == nil {
+			return p, nil
+		}
+	}
+	return "", err
+}
+
+// missing ends a test for want of something that a prepared machine has.
+func missing(t testing.TB, ci, why string) {
+	t.Helper()
+	if ci == "true" || ci == "1" {
+		t.Fatal(why + "; CI=true promises that it is there")
+	}
+	t.Skip(why)
+}
+
+// FUSE skips unless this process can open /dev/fuse and has a way to mount: root's mount(2) or fusermount.
+func FUSE(t testing.TB) {
+	t.Helper()
+	Device(t, "/dev/fuse")
+	if os.Geteuid() == 0 && canMount() == nil {
+		return
+	}
+	for _, name := range []string{"fusermount3", "fusermount"} {
+		if _, err := findTool(name); err == nil {
+			return
+		}
+	}
+	missing(t, os.Getenv("CI"), "needs fusermount3 (Debian package fuse3): not found, and mount(2) is not allowed here")
+}
+
+// Device skips unless path is a device node that opens for reading and writing. EBUSY counts as there.
+func Device(t testing.TB, path string) {
+	t.Helper()
+	if err := tryDevice(path); err != nil {
+		t.Skipf("needs %s: %v", path, err)
+	}
+}
+
+func tryDevice(path string) error {
+	st, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if st.Mode()&fs.ModeDevice == 0 {
+		return fmt.Errorf("%s is no device node but %v", path, st.Mode().Type())
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.EBUSY) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// Mount skips unless this process may call mount(2), tried with a tmpfs in a mount namespace of its own.
+func Mount(t testing.TB) {
+	t.Helper()
+	if err := canMount(); err != nil {
+		t.Skipf("needs mount(2): %v", err)
+	}
+}
+
+// canMount tries a tmpfs on a thread that has left the mount namespace. The thread is never unlocked: the runtime ends
+// it with its goroutine, and nobody else ever runs in its namespace.
+func canMount() error {
+	dir, err := os.MkdirTemp("", "need-mount")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(dir) }()
+	res := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		res <- func() error {
+			if err := syscall.Unshare(syscall.CLONE_FS | syscall.CLONE_NEWNS); err != nil {
+				return fmt.Errorf("unshare(CLONE_NEWNS): %w", err)
+			}
+			if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+				return fmt.Errorf("mount --make-rprivate /: %w", err)
+			}
+			if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+				return fmt.Errorf("mount a tmpfs: %w", err)
+			}
+			return syscall.Unmount(dir, syscall.MNT_DETACH)
+		}()
+	}()
+	return <-res
+}
+
+// IPv6 skips unless a socket can listen on ::1.
+func IPv6(t testing.TB) {
+	t.Helper()
+	l, err := net.Listen("tcp6", "[::1]:0")
+	if err != nil {
+		t.Skipf("needs IPv6 loopback: %v", err)
+	}
+	_ = l.Close()
+}
