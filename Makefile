@@ -1,0 +1,51 @@
+# Every target prints what it ran. `make help` lists them.
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS  = -s -w -X github.com/sluice-storage/sluice/internal/version.Version=$(VERSION)
+LINT     = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+FUZZTIME ?= 5s
+
+.PHONY: help build demo test race lint cross fuzz bench lab conformance soak clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' Makefile
+
+build: ## both binaries into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluiced ./cmd/sluice
+
+demo: build ## an ext4 image to a volume over iSER, SIGKILL, restart, read back, e2fsck
+	./bin/sluice demo
+
+test: ## unit, interop and end-to-end tests
+	$(GO) run ./test/count -- $(GO) test -timeout 15m ./...
+
+race: ## the same under the race detector
+	$(GO) run ./test/count -- $(GO) test -race -timeout 20m ./...
+
+lint: ## gofmt, go vet, golangci-lint with the import rules, the house rules
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
+	$(GO) vet ./...
+	$(LINT) run ./...
+
+cross: ## both binaries without cgo, amd64 and arm64
+	CGO_ENABLED=0 GOARCH=amd64 $(GO) build -o /dev/null ./cmd/sluiced && CGO_ENABLED=0 GOARCH=amd64 $(GO) build -o /dev/null ./cmd/sluice
+	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/sluiced && CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/sluice
+
+fuzz: ## every fuzz target for FUZZTIME (5s)
+	$(GO) run ./test/fuzz -time $(FUZZTIME)
+
+bench: build ## throughput over iSER on loopback beside raw pread, as ratios
+	$(GO) run ./test/bench
+
+conformance: build ## libiscsi's iscsi-test-cu, one process a test, beside tgt
+	$(GO) run ./test/conformance
+
+lab: ## the kernel lab: CLASS=short|long|all or SCENARIO=name
+	$(GO) run ./test/lab $(if $(SCENARIO),-scenario $(SCENARIO)) $(if $(CLASS),-class $(CLASS))
+
+soak: ## the long forms: every lab scenario, a minute a fuzz target
+	$(GO) run ./test/lab -class all
+	$(GO) run ./test/fuzz -time 60s
+
+clean: ## remove what the other targets built
+	rm -rf bin dist

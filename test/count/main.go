@@ -1,0 +1,131 @@
+// Command count runs a `go test` command line with -json added, shows packages and failures as people want to read
+// them, and ends with one line of counts. A run in which no test ran fails.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"sort"
+	"strings"
+	"time"
+)
+
+// event is one line of `go test -json`.
+type event struct {
+	Action, Package, Test, Output string
+	Elapsed                       float64
+}
+
+func main() {
+	args := os.Args[1:]
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	}
+	if len(args) < 2 || args[1] != "test" {
+		fmt.Fprintln(os.Stderr, "count: usage: count -- go test [flags] packages")
+		os.Exit(2)
+	}
+	os.Exit(run(args))
+}
+
+func run(args []string) int {
+	argv := append([]string{"test", "-json"}, args[2:]...)
+	cmd := exec.Command(args[0], argv...) //nolint:gosec // the command line is the Makefile's
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "count:", err)
+		return 1
+	}
+	start := time.Now()
+	if err := cmd.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, "count:", err)
+		return 1
+	}
+	c := newCounter()
+	r := bufio.NewReader(out)
+	for {
+		line, err := r.ReadBytes('\n')
+		if len(line) > 0 {
+			c.line(line)
+		}
+		if err != nil {
+			break
+		}
+	}
+	werr := cmd.Wait()
+	c.report(time.Since(start))
+	if werr != nil || c.failed > 0 || c.passed == 0 {
+		return 1
+	}
+	return 0
+}
+
+type counter struct {
+	passed, failed, skipped int
+	output                  map[string][]string // by package and test, dropped when it passes
+	skips, fails            []string
+}
+
+func newCounter() *counter { return &counter{output: map[string][]string{}} }
+
+func (c *counter) line(b []byte) {
+	var e event
+	if json.Unmarshal(b, &e) != nil {
+		fmt.Print(string(b)) // a build error, in go's own words
+		return
+	}
+	key := e.Package + " " + e.Test
+	switch e.Action {
+	case "output", "build-output":
+		if e.Action == "build-output" {
+			fmt.Print(e.Output)
+			return
+		}
+		if len(c.output[key]) < 400 {
+			c.output[key] = append(c.output[key], e.Output)
+		}
+	case "pass", "fail", "skip":
+		c.end(e, key)
+	}
+}
+
+func (c *counter) end(e event, key string) {
+	if e.Test == "" {
+		if e.Action != "skip" {
+			fmt.Printf("%-4s %s %.1fs\n", e.Action, e.Package, e.Elapsed)
+		}
+		if e.Action == "fail" {
+			c.fails = append(c.fails, e.Package)
+			fmt.Print(strings.Join(c.output[key], ""))
+		}
+		delete(c.output, key)
+		return
+	}
+	switch e.Action {
+	case "pass":
+		c.passed++
+	case "fail":
+		c.failed++
+		c.fails = append(c.fails, key)
+		fmt.Printf("FAIL %s\n%s", key, strings.Join(c.output[key], ""))
+	case "skip":
+		c.skipped++
+		c.skips = append(c.skips, key+": "+strings.TrimSpace(strings.Join(c.output[key], " ")))
+	}
+	delete(c.output, key)
+}
+
+func (c *counter) report(d time.Duration) {
+	sort.Strings(c.skips)
+	for _, s := range c.skips {
+		fmt.Println("skipped:", s)
+	}
+	for _, f := range c.fails {
+		fmt.Println("failed:", f)
+	}
+	fmt.Printf("in %s\n%d passed, %d failed, %d skipped\n", d.Round(time.Second), c.passed, c.failed, c.skipped)
+}
