@@ -32,6 +32,13 @@ type Mover interface {
 	Complete(c *Command)
 }
 
+// Canceler is a Mover that can end a DataOut whose data the initiator has not sent yet. The device server calls it for a
+// command that was aborted while a move is in progress; the mover then calls c.Moved with an error as soon as nothing
+// can touch the spans any more. Without a move in progress it does nothing.
+type Canceler interface {
+	Cancel(c *Command)
+}
+
 // Attr is a task attribute (SAM-5 section 8.9).
 type Attr uint8
 
@@ -55,6 +62,10 @@ type Outcome struct {
 	// (SAM-5 section 5.1; RFC 7143 section 11.4.5).
 	TransferIn  int64
 	TransferOut int64
+	// Last, set with Status, Sense and the counts above before a DataIn, says that this move is the command's last and
+	// that the outcome stands: the mover may send the response with the data (phase collapse over TCP, RDMA Write and
+	// Send in one Post). Complete is called after Moved as always.
+	Last bool
 	// Silent says that no response is sent: the task was aborted and TAS is zero (SAM-5 section 5.6).
 	Silent bool
 }
