@@ -81,6 +81,14 @@ type Buf struct {
 	n     int // bytes asked for
 	held  atomic.Bool
 	next  *Buf
+	// reserved: one of the pieces that its share keeps whatever happens.
+	reserved bool
+}
+
+// hand makes b the caller's.
+func (b *Buf) hand(n int, s *Share) {
+	b.n, b.share = n, s
+	b.held.Store(true)
 }
 
 // Span is the buffer's memory, as long as was asked for.
@@ -105,6 +113,10 @@ func (b *Buf) check() {
 func (b *Buf) Release() {
 	if !b.held.CompareAndSwap(true, false) {
 		panic("mem: a buffer is released twice")
+	}
+	if s := b.share; s != nil {
+		s.put(b)
+		return
 	}
 	b.pool.put(b)
 }

@@ -1,34 +1,56 @@
 package mem
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"sync"
+	"sync/atomic"
 )
 
-// classes are the buffer sizes. Few and far apart: a slab is cut into one class for good, so that what is free of a
-// class can always be had, whatever else is taken.
-var classes = [...]int{4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20}
-
-// MaxBuf is the largest single buffer in bytes; a longer transfer takes several (GetSpans).
-const MaxBuf = 1 << 20
-
-const slabSize = 4 << 20
+// ErrClosed is Get's answer after Close.
+var ErrClosed = errors.New("mem: the pool or share is closed")
 
 // Pool hands out buffers cut from slabs and maps another slab when it must, up to its bound. Safe for concurrent use.
+//
+// Lock order: Pool.mu, then Share.mu. The hot path is a share's cache and takes Share.mu alone.
 type Pool struct {
+	starving atomic.Int32 // waiters in the queue; above 0 shares cache nothing
+
 	mu       sync.Mutex
 	max      int64 // bytes of slabs at most
 	mapped   int64
 	slabs    []*Slab
+	cut      [len(classes)]int // slabs of each class
 	free     [len(classes)]*Buf
+	freeSize int64
 	register []func(*Slab) error
-	waiting  []*Share // shares with a callback, oldest first
-	used     int64
+	shares   map[*Share]struct{}
+	waiting  []*Share // wait for memory of the pool, oldest first
+	reserved int64    // bytes that shares reserved
+	dirty    bool     // somebody joined the queue: caches are to be emptied
+	refused  uint64
+	closed   bool
+}
+
+// Stats are a pool's counters. All sizes are bytes.
+type Stats struct {
+	Max      int64  // the bound
+	Mapped   int64  // slabs mapped so far
+	Used     int64  // capacity of the buffers that are out
+	Cached   int64  // capacity that shares keep for themselves, reserves included, free
+	Shares   int    // open shares
+	Waiting  int    // shares that wait for memory
+	Refused  uint64 // ErrNoMemory given because the pool, not a share, was at its bound
+	SlabSize int64
 }
 
 // NewPool returns a pool that maps at most max bytes; it rounds max up to one slab a size class.
 func NewPool(max int64) *Pool {
-	return &Pool{max: max}
+	if max < minPool {
+		max = minPool
+	}
+	return &Pool{max: max / slabSize * slabSize, shares: make(map[*Share]struct{})}
 }
 
 // OnSlab registers every slab the pool has and will have with a provider. An error fails the Get that needed the slab.
@@ -45,47 +67,119 @@ func (p *Pool) OnSlab(register func(*Slab) error) error {
 }
 
 // Get returns a buffer of n bytes, 1 to MaxBuf, or ErrNoMemory. It never blocks. The content is undefined.
-func (p *Pool) Get(n int) (*Buf, error) { return p.get(n, nil) }
+func (p *Pool) Get(n int) (*Buf, error) {
+	c := mustClass(n)
+	b, err := p.take(c, math.MaxInt64, true)
+	if err != nil {
+		return nil, err
+	}
+	b.hand(n, nil)
+	return b, nil
+}
 
 // Used is the sum of the capacities handed out, in bytes.
-func (p *Pool) Used() int64 {
+func (p *Pool) Used() int64 { return p.Stats().Used }
+
+// Stats reads the counters. It visits every share: for scrapes, not for data paths.
+func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.used
+	st := Stats{Max: p.max, Mapped: p.mapped, Shares: len(p.shares), Waiting: len(p.waiting), Refused: p.refused, SlabSize: slabSize}
+	for s := range p.shares {
+		s.mu.Lock()
+		st.Cached += s.cached + s.granted + s.keptSize
+		s.mu.Unlock()
+	}
+	st.Used = p.mapped - p.freeSize - st.Cached
+	return st
 }
 
-func classOf(n int) int {
-	for c, size := range classes {
-		if n <= size {
-			return c
+// Close unmaps the slabs. It fails, and changes nothing, while buffers are out: unmapping memory that a fabric or a
+// device may still touch would be worse than a leak. Devices that registered the slabs are closed before.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	for s := range p.shares {
+		s.mu.Lock()
+		p.emptyShareLocked(s)
+		s.reserve = 0
+		s.mu.Unlock()
+	}
+	if out := p.mapped - p.freeSize; out != 0 {
+		return fmt.Errorf("mem: pool closed while %d bytes of buffers are in use", out)
+	}
+	p.closed = true
+	var errs []error
+	for _, s := range p.slabs {
+		errs = append(errs, s.Close())
+	}
+	p.slabs, p.free, p.mapped, p.freeSize = nil, [len(classes)]*Buf{}, 0, 0
+	return errors.Join(errs...)
+}
+
+func mustClass(n int) int {
+	if n > 0 {
+		for c, size := range classes {
+			if n <= size {
+				return c
+			}
 		}
 	}
-	return -1
+	panic(fmt.Sprintf("mem: buffer of %d bytes asked for", n))
 }
 
-func (p *Pool) get(n int, s *Share) (*Buf, error) {
-	c := classOf(n)
-	if n <= 0 || c < 0 {
-		panic(fmt.Sprintf("mem: buffer of %d bytes asked for", n))
-	}
+// take removes a free buffer of class c, or of a larger class that is not above room bytes. With up unset only c will do.
+func (p *Pool) take(c int, room int64, up bool) (*Buf, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b := p.free[c]
-	if b == nil {
-		if err := p.growLocked(c); err != nil {
+	b, err := p.takeLocked(c, room, up)
+	if errors.Is(err, ErrNoMemory) && p.starving.Load() == 0 { // caches are empty while somebody waits
+		p.reclaimLocked()
+		b, err = p.takeLocked(c, room, up)
+	}
+	if errors.Is(err, ErrNoMemory) {
+		p.refused++
+	}
+	return b, err
+}
+
+func (p *Pool) takeLocked(c int, room int64, up bool) (*Buf, error) {
+	if p.closed {
+		return nil, ErrClosed
+	}
+	if p.free[c] == nil {
+		err := p.growLocked(c)
+		switch {
+		case err == nil:
+		case !errors.Is(err, ErrNoMemory):
 			return nil, err
+		case !up:
+			return nil, ErrNoMemory
+		default:
+			for c++; c < len(classes) && p.free[c] == nil; c++ {
+			}
+			if c == len(classes) || int64(classes[c]) > room {
+				return nil, ErrNoMemory
+			}
 		}
-		b = p.free[c]
 	}
-	p.free[c] = b.next
-	b.next, b.n, b.share = nil, n, s
-	b.held.Store(true)
-	p.used += int64(classes[c])
+	b := p.free[c]
+	p.free[c], b.next = b.next, nil
+	p.freeSize -= int64(classes[c])
 	return b, nil
 }
 
 func (p *Pool) growLocked(c int) error {
-	if p.mapped+slabSize > p.max {
+	need := int64(slabSize)
+	for other, n := range p.cut {
+		if other != c && n == 0 {
+			need += slabSize // each class may have its first slab at any time
+		}
+	}
+	if p.mapped+need > p.max {
 		return ErrNoMemory
 	}
 	s, err := NewSlab(slabSize)
@@ -94,13 +188,15 @@ func (p *Pool) growLocked(c int) error {
 	}
 	for _, r := range p.register {
 		if err := r(s); err != nil {
-			return fmt.Errorf("mem: register a slab: %w", err)
+			return fmt.Errorf("mem: register a slab: %w", errors.Join(err, s.Close()))
 		}
 	}
 	p.mapped += slabSize
+	p.freeSize += slabSize
+	p.cut[c]++
 	p.slabs = append(p.slabs, s)
 	bufs := make([]Buf, slabSize/classes[c])
-	for i := range bufs {
+	for i := len(bufs) - 1; i >= 0; i-- {
 		b := &bufs[i]
 		b.pool, b.class, b.span = p, c, Span{Slab: s, Off: i * classes[c], Len: classes[c]}
 		b.next, p.free[c] = p.free[c], b
@@ -108,48 +204,113 @@ func (p *Pool) growLocked(c int) error {
 	return nil
 }
 
+// put takes a buffer back and calls those whose wait it ends.
 func (p *Pool) put(b *Buf) {
 	p.mu.Lock()
-	b.next, p.free[b.class] = p.free[b.class], b
-	p.used -= int64(classes[b.class])
-	s := b.share
-	b.share = nil
-	_ = s
+	p.putLocked(b)
+	ready := p.serveLocked(nil)
 	p.mu.Unlock()
+	call(ready)
 }
 
-// Share is one connection's part of a pool: a reserve that is always there for it and a bound it does not pass, so
-// that a peer that holds buffers for ever starves only itself.
-type Share struct {
-	pool *Pool
+func (p *Pool) putLocked(b *Buf) {
+	b.next, p.free[b.class] = p.free[b.class], b
+	p.freeSize += int64(classes[b.class])
 }
 
-// Share returns a share of the pool that may hold limit bytes.
-func (p *Pool) Share(limit int64) *Share { return &Share{pool: p} }
-
-// Get is Pool.Get within the share's bound.
-func (s *Share) Get(n int) (*Buf, error) { return s.pool.get(n, s) }
-
-// GetAll appends to into buffers that together hold n bytes, in pieces as large as can be had, or nothing and ErrNoMemory.
-func (s *Share) GetAll(n int, into []*Buf) ([]*Buf, error) {
-	mark := len(into)
-	for left := n; left > 0; {
-		b, err := s.Get(min(left, MaxBuf))
-		if err != nil {
-			for _, b := range into[mark:] {
-				b.Release()
-			}
-			return into[:mark], err
+// reclaimLocked empties the caches of all shares.
+func (p *Pool) reclaimLocked() {
+	for s := range p.shares {
+		s.mu.Lock()
+		if !s.claim {
+			p.reclaimShareLocked(s)
 		}
-		into = append(into, b)
-		left -= b.Len()
+		s.mu.Unlock()
 	}
-	return into, nil
 }
 
-// Wait calls f once, from any goroutine, when memory that the share may take has been freed. Waiting shares are
-// served oldest first. It replaces an earlier f that was not called yet; nil takes it back.
-func (s *Share) Wait(f func()) {}
+// reclaimShareLocked empties the cache of s. Both locks are held.
+func (p *Pool) reclaimShareLocked(s *Share) {
+	for c := range s.cache {
+		for s.cache[c] != nil {
+			p.putLocked(s.pop(c))
+		}
+	}
+}
 
-// Close ends the share; buffers it still holds stay valid until their release.
-func (s *Share) Close() {}
+// emptyShareLocked takes back everything that s keeps. Both locks are held.
+func (p *Pool) emptyShareLocked(s *Share) {
+	p.reclaimShareLocked(s)
+	p.dropGrantLocked(s)
+	for s.kept != nil {
+		b := s.popKept()
+		b.reserved = false
+		p.putLocked(b)
+	}
+}
+
+// dropGrantLocked takes back what was set aside for a waiter. Both locks are held.
+func (p *Pool) dropGrantLocked(s *Share) {
+	for s.grant != nil {
+		b := s.grant
+		s.grant = b.next
+		p.putLocked(b)
+	}
+	s.granted = 0
+}
+
+// serveLocked sets free memory aside for the waiters, oldest first, and appends the callbacks of those that have all
+// they asked for. A buffer that the oldest cannot use goes to the next. Since a share joins at the tail, nobody holds
+// a part of what an older one needs: so the oldest always gets there, and nobody waits for ever.
+func (p *Pool) serveLocked(ready []func()) []func() {
+	if len(p.waiting) == 0 {
+		return ready
+	}
+	if p.dirty {
+		p.dirty = false
+		p.reclaimLocked()
+	}
+	still := p.waiting[:0]
+	for _, s := range p.waiting {
+		s.mu.Lock()
+		for s.granted < s.want {
+			b, err := p.takeWantLocked(s)
+			if err != nil {
+				break
+			}
+			b.next, s.grant = s.grant, b
+			s.granted += int64(classes[b.class])
+		}
+		if s.granted >= s.want {
+			ready = append(ready, s.readyLocked())
+			p.starving.Add(-1)
+		} else {
+			still = append(still, s)
+		}
+		s.mu.Unlock()
+	}
+	clear(p.waiting[len(still):])
+	p.waiting = still
+	return ready
+}
+
+// takeWantLocked finds a buffer towards the want of s: large pieces before small ones, none below its class.
+func (p *Pool) takeWantLocked(s *Share) (*Buf, error) {
+	left, room := s.want-s.granted, s.limit-s.held-s.granted
+	top := mustClass(int(min(left, MaxBuf)))
+	for c := max(top, s.wantClass); c >= s.wantClass; c-- {
+		if int64(classes[c]) > room {
+			continue
+		}
+		if b, err := p.takeLocked(c, room, c == top); err == nil {
+			return b, nil
+		}
+	}
+	return nil, ErrNoMemory
+}
+
+func call(fs []func()) {
+	for _, f := range fs {
+		f()
+	}
+}

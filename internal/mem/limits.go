@@ -1,0 +1,24 @@
+package mem
+
+// classes are the buffer sizes. Few and far apart: a slab is cut into one class for good, so that what is free of a
+// class can always be had, whatever else is taken.
+var classes = [...]int{4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20}
+
+const (
+	// MaxBuf is the largest single buffer in bytes; a longer transfer takes several (Share.GetAll).
+	MaxBuf = 1 << 20
+
+	// slabSize is one mapping: four of the largest buffers, small enough that one slab a class is a modest minimum.
+	slabSize = 4 << 20
+
+	// minPool gives every class one slab, so that no class can be crowded out by another for good.
+	minPool = int64(len(classes)) * slabSize
+
+	// maxCached bounds what one share keeps to itself between I/Os: 32 requests of 128 KiB (class 256 KiB). Shares
+	// give it back as soon as anybody waits.
+	maxCached = 8 << 20
+
+	// reservePiece is the buffer a share's reserve is made of: a transfer within the reserve can always go on in
+	// pieces of this size.
+	reservePiece = 64 << 10
+)

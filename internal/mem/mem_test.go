@@ -1,0 +1,537 @@
+package mem
+
+import (
+	"encoding/binary"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func mustPanic(t *testing.T, what string, f func()) {
+	t.Helper()
+	defer func() {
+		if recover() == nil {
+			t.Errorf("%s did not panic", what)
+		}
+	}()
+	f()
+}
+
+func TestMisuseOfAHandlePanics(t *testing.T) {
+	p := NewPool(0)
+	b, err := p.Get(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(b.Bytes()) != 100 || cap(b.Bytes()) != 100 || b.Span().Off%PageSize != 0 {
+		t.Fatalf("len %d cap %d off %d", len(b.Bytes()), cap(b.Bytes()), b.Span().Off)
+	}
+	mustPanic(t, "cut beyond the end", func() { b.Span().Cut(50, 51) })
+	mustPanic(t, "cut before the start", func() { b.Span().Cut(-1, 1) })
+	b.Release()
+	mustPanic(t, "second release", b.Release)
+	mustPanic(t, "use after release", func() { b.Bytes() })
+	mustPanic(t, "get of nothing", func() { _, _ = p.Get(0) })
+	mustPanic(t, "get of too much", func() { _, _ = p.Get(MaxBuf + 1) })
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSlabRegistrationFailureFailsTheGet(t *testing.T) {
+	p := NewPool(0)
+	boom := errors.New("boom")
+	if err := p.OnSlab(func(*Slab) error { return boom }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Get(1); !errors.Is(err, boom) {
+		t.Fatalf("got %v", err)
+	}
+	if st := p.Stats(); st.Mapped != 0 || st.Used != 0 {
+		t.Fatalf("a failed slab is counted: %+v", st)
+	}
+}
+
+func TestOnSlabSeesEverySlab(t *testing.T) {
+	p := NewPool(0)
+	seen := map[uint32]int{}
+	reg := func(s *Slab) error { seen[s.ID()]++; return nil }
+	bufs := get(t, p.Share(8<<20), 4096)
+	if err := p.OnSlab(reg); err != nil {
+		t.Fatal(err)
+	}
+	bufs = append(bufs, get(t, p.Share(8<<20), MaxBuf)...)
+	for _, b := range bufs {
+		if seen[b.Span().Slab.ID()] != 1 {
+			t.Errorf("slab %d was registered %d times", b.Span().Slab.ID(), seen[b.Span().Slab.ID()])
+		}
+		b.Release()
+	}
+}
+
+func get(t *testing.T, s *Share, n int) []*Buf {
+	t.Helper()
+	bufs, err := s.GetAll(n, nil)
+	if err != nil {
+		t.Fatalf("GetAll(%d): %v", n, err)
+	}
+	return bufs
+}
+
+func release(bufs []*Buf) {
+	for _, b := range bufs {
+		b.Release()
+	}
+}
+
+// drain takes everything the pool has through as many shares as it needs.
+func drain(t *testing.T, p *Pool, leave int64) (bufs []*Buf) {
+	t.Helper()
+	for {
+		b, err := p.Get(4096)
+		if err != nil {
+			break
+		}
+		bufs = append(bufs, b)
+	}
+	for _, n := range []int{16 << 10, 64 << 10, 256 << 10, 1 << 20} {
+		for {
+			b, err := p.Get(n)
+			if err != nil {
+				break
+			}
+			bufs = append(bufs, b)
+		}
+	}
+	if used := p.Used(); used+leave != p.Stats().Max {
+		t.Fatalf("drained to %d of %d bytes, %d should be left", used, p.Stats().Max, leave)
+	}
+	return bufs
+}
+
+func TestEveryClassHasItsSlabWhateverOthersTake(t *testing.T) {
+	p := NewPool(0)
+	var bufs []*Buf
+	for {
+		b, err := p.Get(4096)
+		if err != nil {
+			break
+		}
+		bufs = append(bufs, b)
+	}
+	b, err := p.Get(MaxBuf)
+	if err != nil {
+		t.Fatalf("small buffers crowded the large out: %v", err)
+	}
+	b.Release()
+	release(bufs)
+}
+
+func TestGetAllFallsBackToSmallerPieces(t *testing.T) {
+	p := NewPool(0)
+	var big []*Buf
+	for range slabSize / MaxBuf {
+		b, err := p.Get(MaxBuf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		big = append(big, b)
+	}
+	s := p.Share(8 << 20)
+	bufs := get(t, s, 3<<20+17)
+	total := 0
+	for _, b := range bufs {
+		total += b.Len()
+	}
+	if total != 3<<20+17 || len(bufs) < 12 {
+		t.Fatalf("%d bytes in %d pieces", total, len(bufs))
+	}
+	release(append(bufs, big...))
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAShareStopsAtItsLimit(t *testing.T) {
+	p := NewPool(64 << 20)
+	s := p.Share(100 << 10)
+	bufs := get(t, s, 90<<10) // 64 + 16 + 16 KiB: rounding must not be what fails it
+	if _, err := s.Get(16 << 10); !errors.Is(err, ErrNoMemory) {
+		t.Fatalf("beyond the limit: %v", err)
+	}
+	called := make(chan struct{})
+	s.Wait(func() { close(called) })
+	select {
+	case <-called:
+		t.Fatal("called back with nothing freed")
+	default:
+	}
+	release(bufs)
+	<-called
+	b, err := s.Get(16 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Release()
+	if _, err := s.GetAll(100<<10+1, nil); !errors.Is(err, ErrTooLarge) {
+		t.Fatalf("more than the limit: %v", err)
+	}
+	if _, err := s.Get(256 << 10); !errors.Is(err, ErrTooLarge) {
+		t.Fatalf("more than the limit: %v", err)
+	}
+	s.Close()
+	if _, err := s.Get(1); !errors.Is(err, ErrClosed) {
+		t.Fatalf("closed share: %v", err)
+	}
+}
+
+func TestTheReserveIsThereWhenThePoolIsDry(t *testing.T) {
+	p := NewPool(0)
+	s, err := p.ShareReserve(100<<10, 1<<20) // two pieces
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := drain(t, p, 128<<10)
+	for range 3 {
+		bufs := get(t, s, 128<<10)
+		if _, err := s.Get(1); !errors.Is(err, ErrNoMemory) {
+			t.Fatalf("beyond the reserve: %v", err)
+		}
+		release(bufs)
+	}
+	if _, err := p.Get(1); !errors.Is(err, ErrNoMemory) {
+		t.Fatalf("the reserve went to somebody else: %v", err)
+	}
+	release(others)
+	bufs := get(t, s, 1<<20)
+	s.Close()
+	release(bufs)
+	if st := p.Stats(); st.Used != 0 || st.Cached != 0 || st.Shares != 0 {
+		t.Fatalf("left: %+v", st)
+	}
+	if _, err := p.ShareReserve(p.Stats().Max, 0); !errors.Is(err, ErrNoMemory) {
+		t.Fatalf("a reserve of everything: %v", err)
+	}
+}
+
+func TestWaitersAreServedOldestFirstAndWithWhatTheyAskedFor(t *testing.T) {
+	p := NewPool(0)
+	all := drain(t, p, 0)
+	var order []int
+	shares := make([]*Share, 3)
+	for i := range shares {
+		shares[i] = p.Share(4 << 20)
+		if _, err := shares[i].GetAll(1<<20, nil); !errors.Is(err, ErrNoMemory) {
+			t.Fatal(err)
+		}
+		shares[i].Wait(func() { order = append(order, i) })
+	}
+	thief := p.Share(8 << 20)
+	for i, b := range all {
+		b.Release()
+		if stolen, err := thief.Get(4096); err == nil && len(order) < 3 {
+			t.Fatalf("release %d: a newcomer got memory while %d shares waited", i, 3-len(order))
+		} else if err == nil {
+			stolen.Release()
+		}
+	}
+	if len(order) != 3 || order[0] != 0 || order[1] != 1 || order[2] != 2 {
+		t.Fatalf("served in order %v", order)
+	}
+	for _, s := range shares {
+		release(get(t, s, 1<<20))
+		s.Close()
+	}
+	thief.Close()
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWaitReturnsWhatItHadWhenTakenBack(t *testing.T) {
+	p := NewPool(0)
+	all := drain(t, p, 0)
+	s := p.Share(8 << 20)
+	_, err := s.GetAll(2<<20, nil)
+	if !errors.Is(err, ErrNoMemory) {
+		t.Fatal(err)
+	}
+	s.Wait(func() { t.Error("called after it was taken back") })
+	release(all[:10])
+	s.Wait(nil)
+	release(all[10:])
+	if st := p.Stats(); st.Used != 0 || st.Waiting != 0 {
+		t.Fatalf("left: %+v", st)
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWaitSeesMemoryFreedBeforeIt(t *testing.T) {
+	p := NewPool(0)
+	all := drain(t, p, 0)
+	s := p.Share(1 << 20)
+	if _, err := s.Get(4096); !errors.Is(err, ErrNoMemory) {
+		t.Fatal(err)
+	}
+	release(all)
+	called := make(chan struct{})
+	s.Wait(func() { close(called) })
+	<-called
+}
+
+func TestCloseRefusesWhileBuffersAreOut(t *testing.T) {
+	p := NewPool(0)
+	b, err := p.Share(1 << 20).Get(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Close(); err == nil {
+		t.Fatal("closed under a buffer")
+	}
+	b.Release()
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Get(1); !errors.Is(err, ErrClosed) {
+		t.Fatalf("after Close: %v", err)
+	}
+}
+
+// TestNobodyStarves has more demand than memory: each worker needs a given number of transfers and waits its turn.
+func TestNobodyStarves(t *testing.T) {
+	p := NewPool(0)
+	var wg sync.WaitGroup
+	var peak, now atomic.Int64
+	for w := range 12 {
+		wg.Go(func() {
+			s := p.Share(8 << 20)
+			defer s.Close()
+			wake := make(chan struct{}, 1)
+			for i := range 60 {
+				n := 1 << (12 + (w*7+i)%11)
+				bufs, err := s.GetAll(n, nil)
+				for errors.Is(err, ErrNoMemory) {
+					s.Wait(func() { wake <- struct{}{} })
+					<-wake
+					bufs, err = s.GetAll(n, nil)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				v := now.Add(int64(n))
+				for m := peak.Load(); v > m && !peak.CompareAndSwap(m, v); m = peak.Load() {
+				}
+				for _, b := range bufs {
+					b.Bytes()[0] = byte(w)
+				}
+				for _, b := range bufs {
+					if b.Bytes()[0] != byte(w) {
+						t.Error("a buffer has two owners")
+					}
+				}
+				now.Add(-int64(n))
+				release(bufs)
+			}
+		})
+	}
+	wg.Wait()
+	if st := p.Stats(); st.Used != 0 || st.Waiting != 0 {
+		t.Fatalf("left: %+v", st)
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTheHotPathAllocatesNothing(t *testing.T) {
+	s := NewPool(0).Share(8 << 20)
+	into := make([]*Buf, 0, 8)
+	n := testing.AllocsPerRun(1000, func() {
+		bufs, err := s.GetAll(128<<10, into[:0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(bufs)
+	})
+	if n != 0 {
+		t.Fatalf("%v allocations", n)
+	}
+}
+
+// TestModel drives shares at random and holds the pool against a plain account of who has what.
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		p := NewPool(0)
+		type out struct {
+			bufs []*Buf
+			id   uint64
+		}
+		type client struct {
+			s       *Share
+			limit   int64
+			outs    []out
+			pending int // bytes of the GetAll that is waited for
+			called  chan struct{}
+		}
+		var clients []*client
+		for range rapid.IntRange(1, 4).Draw(rt, "shares") {
+			limit := int64(rapid.IntRange(1, 10<<20).Draw(rt, "limit"))
+			c := &client{limit: max(limit, 4096) &^ 4095}
+			if rapid.Bool().Draw(rt, "reserve") {
+				s, err := p.ShareReserve(64<<10, limit)
+				if err != nil {
+					rt.Fatal(err)
+				}
+				c.s, c.limit = s, max(c.limit, 64<<10)
+			} else {
+				c.s = p.Share(limit)
+			}
+			clients = append(clients, c)
+		}
+		var id uint64
+		take := func(c *client, n int) bool {
+			bufs, err := c.s.GetAll(n, nil)
+			if errors.Is(err, ErrTooLarge) && int64(n) <= c.limit {
+				rt.Fatalf("%d bytes refused for good below the limit of %d", n, c.limit)
+			}
+			if err != nil {
+				return false
+			}
+			id++
+			total := 0
+			for _, b := range bufs {
+				total += b.Len()
+				mem := b.Bytes()
+				if len(mem) >= 8 {
+					binary.LittleEndian.PutUint64(mem, id)
+				}
+			}
+			if total != n {
+				rt.Fatalf("%d bytes for %d", total, n)
+			}
+			c.outs = append(c.outs, out{bufs, id})
+			return true
+		}
+		drop := func(c *client, i int) {
+			o := c.outs[i]
+			for _, b := range o.bufs {
+				if mem := b.Bytes(); len(mem) >= 8 && binary.LittleEndian.Uint64(mem) != o.id {
+					rt.Fatal("a buffer has two owners")
+				}
+				b.Release()
+			}
+			c.outs = append(c.outs[:i], c.outs[i+1:]...)
+		}
+		settle := func(c *client, patience <-chan time.Time) {
+			if c.pending == 0 {
+				return
+			}
+			select {
+			case <-c.called:
+				n := c.pending
+				c.pending = 0
+				if !take(c, n) {
+					rt.Fatalf("GetAll(%d) failed right after its Wait callback", n)
+				}
+			case <-patience:
+			}
+		}
+		now := make(chan time.Time)
+		close(now)
+		check := func() {
+			var used int64
+			for _, c := range clients {
+				var held int64
+				for _, o := range c.outs {
+					for _, b := range o.bufs {
+						held += int64(classes[b.class])
+					}
+				}
+				if got := c.s.Held(); got != held || got > c.limit {
+					rt.Fatalf("a share holds %d, counts %d, may hold %d", held, got, c.limit)
+				}
+				used += held
+			}
+			if st := p.Stats(); st.Used != used || st.Mapped > st.Max {
+				rt.Fatalf("%d bytes are out, stats %+v", used, st)
+			}
+		}
+		pick := func() *client { return clients[rapid.IntRange(0, len(clients)-1).Draw(rt, "share")] }
+		rt.Repeat(map[string]func(*rapid.T){
+			"": func(*rapid.T) { check() },
+			"take": func(rt *rapid.T) {
+				c := pick()
+				if c.pending == 0 {
+					take(c, rapid.IntRange(1, 6<<20).Draw(rt, "bytes"))
+				}
+			},
+			"take or wait": func(rt *rapid.T) {
+				c := pick()
+				n := rapid.IntRange(1, 6<<20).Draw(rt, "bytes")
+				if c.pending > 0 || int64(n) > c.limit-4096 || take(c, n) {
+					return
+				}
+				called := make(chan struct{})
+				c.pending, c.called = n, called
+				c.s.Wait(func() { close(called) })
+			},
+			"release": func(rt *rapid.T) {
+				c := pick()
+				if len(c.outs) > 0 {
+					drop(c, rapid.IntRange(0, len(c.outs)-1).Draw(rt, "which"))
+				}
+				for _, c := range clients {
+					settle(c, now)
+				}
+			},
+			"trim": func(*rapid.T) { pick().s.Trim() },
+		})
+		for again := true; again; { // everything released: everybody who waits must have been served
+			again = false
+			for _, c := range clients {
+				for len(c.outs) > 0 {
+					drop(c, 0)
+					again = true
+				}
+				settle(c, now)
+			}
+		}
+		for _, c := range clients {
+			settle(c, time.After(time.Minute))
+			for len(c.outs) > 0 {
+				drop(c, 0)
+			}
+		}
+		for _, c := range clients {
+			if c.pending > 0 {
+				rt.Fatal("a share waits although all memory is free")
+			}
+			c.s.Close()
+		}
+		if err := p.Close(); err != nil {
+			rt.Fatal(err)
+		}
+	})
+}
+
+func BenchmarkShare(b *testing.B) {
+	s := NewPool(0).Share(8 << 20)
+	b.ReportAllocs()
+	for b.Loop() {
+		buf, err := s.Get(4096)
+		if err != nil {
+			b.Fatal(err)
+		}
+		buf.Release()
+	}
+}

@@ -1,0 +1,359 @@
+package mem
+
+import (
+	"errors"
+	"slices"
+	"sync"
+)
+
+// ErrTooLarge is the answer to a request for more than the share may ever hold: waiting would not help.
+var ErrTooLarge = errors.New("mem: more asked for than the share may ever hold")
+
+// Share is one connection's part of a pool: a reserve that is always there for it and a bound it does not pass, so
+// that a peer that holds buffers for ever starves only itself. Any goroutine may use it.
+type Share struct {
+	pool    *Pool
+	limit   int64
+	reserve int64
+
+	mu       sync.Mutex
+	held     int64 // capacity handed out
+	cache    [len(classes)]*Buf
+	cached   int64
+	kept     *Buf // the reserve's buffers that are not out
+	keptSize int64
+	closed   bool
+
+	// Waiting. The queue itself is the pool's.
+	want      int64 // bytes of the last request that failed
+	wantClass int   // the smallest class that helps
+	grant     *Buf  // set aside for the waiter
+	granted   int64
+	wake      func() // nil: not waiting
+	limited   bool   // waits for its own releases, not for the pool
+	claim     bool   // was called back and has not asked yet: its cache is its own
+}
+
+// Share returns a share of the pool that may hold limit bytes, at most half of the pool, and has no reserve.
+func (p *Pool) Share(limit int64) *Share {
+	limit = min(max(limit, int64(classes[0])), p.max/2)
+	s := &Share{pool: p, limit: limit &^ int64(classes[0]-1)}
+	p.mu.Lock()
+	p.shares[s] = struct{}{}
+	p.mu.Unlock()
+	return s
+}
+
+// ShareReserve is Share with reserve bytes, rounded up to pieces of 64 KiB, taken from the pool at once and kept for
+// this share until Close: a connection that holds nothing always gets that much, in buffers of 64 KiB and less,
+// whatever others hold. All reserves together take at most half of the pool; ErrNoMemory means that no further
+// connection can be served.
+func (p *Pool) ShareReserve(reserve, limit int64) (*Share, error) {
+	reserve = (reserve + reservePiece - 1) / reservePiece * reservePiece
+	s := p.Share(max(limit, reserve))
+	p.mu.Lock()
+	if p.reserved+reserve > p.max/2 {
+		p.mu.Unlock()
+		s.Close()
+		return nil, ErrNoMemory
+	}
+	p.reserved += reserve
+	p.mu.Unlock()
+	s.reserve = reserve
+	c := mustClass(reservePiece)
+	for n := int64(0); n < reserve; n += reservePiece {
+		b, err := p.take(c, reservePiece, false)
+		if err != nil {
+			s.Close()
+			return nil, err
+		}
+		b.reserved = true
+		s.mu.Lock()
+		s.pushKept(b)
+		s.mu.Unlock()
+	}
+	return s, nil
+}
+
+// Held is the capacity that is out, in bytes.
+func (s *Share) Held() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held
+}
+
+// Get is Pool.Get within the share's bound. ErrTooLarge is permanent, ErrNoMemory is not.
+func (s *Share) Get(n int) (*Buf, error) {
+	c := mustClass(n)
+	b, err := s.get(n, c, true)
+	s.mu.Lock()
+	claimed := s.claim
+	s.claim = false
+	if errors.Is(err, ErrNoMemory) {
+		if int64(classes[c]) > s.limit {
+			err = ErrTooLarge
+		}
+		s.want, s.wantClass = int64(classes[c]), c
+	}
+	s.mu.Unlock()
+	if claimed && s.pool.starving.Load() > 0 {
+		s.Trim()
+	}
+	return b, err
+}
+
+func (s *Share) get(n, c int, up bool) (*Buf, error) {
+	size := int64(classes[c])
+	s.mu.Lock()
+	if s.held+size > s.limit {
+		s.mu.Unlock()
+		return nil, ErrNoMemory
+	}
+	if s.cache[c] != nil {
+		b := s.pop(c)
+		s.held += size
+		s.mu.Unlock()
+		b.hand(n, s)
+		return b, nil
+	}
+	if s.closed {
+		s.mu.Unlock()
+		return nil, ErrClosed
+	}
+	room := s.limit - s.held
+	s.held += size
+	s.mu.Unlock()
+
+	b, err := s.pool.take(c, room, up)
+
+	s.mu.Lock()
+	s.held -= size
+	if s.kept != nil && errors.Is(err, ErrNoMemory) && size <= reservePiece {
+		b = s.popKept() // the last resort
+	}
+	if b == nil {
+		s.mu.Unlock()
+		return nil, err
+	}
+	if got := int64(classes[b.class]); s.held+got > s.limit { // others of this share took meanwhile
+		if b.reserved {
+			s.pushKept(b)
+			s.mu.Unlock()
+			return nil, ErrNoMemory
+		}
+		s.mu.Unlock()
+		s.pool.put(b)
+		return nil, ErrNoMemory
+	}
+	s.held += int64(classes[b.class])
+	s.mu.Unlock()
+	b.hand(n, s)
+	return b, nil
+}
+
+// GetAll appends to into buffers that together hold exactly n bytes, in pieces as large as can be had, or nothing and
+// ErrNoMemory or ErrTooLarge.
+func (s *Share) GetAll(n int, into []*Buf) ([]*Buf, error) {
+	mark := len(into)
+	var err error
+	for left := n; left > 0 && err == nil; {
+		var b *Buf
+		if b, err = s.piece(left); err == nil {
+			into = append(into, b)
+			left -= b.Len()
+		}
+	}
+	if err != nil {
+		for i := mark; i < len(into); i++ {
+			into[i].Release()
+			into[i] = nil
+		}
+		into = into[:mark]
+	}
+	s.mu.Lock()
+	claimed := s.claim
+	s.claim = false
+	if errors.Is(err, ErrNoMemory) {
+		page := int64(classes[0])
+		s.want, s.wantClass = (int64(n)+page-1)&^(page-1), 0
+		if s.want > s.limit {
+			err = ErrTooLarge
+		}
+	}
+	s.mu.Unlock()
+	if claimed && s.pool.starving.Load() > 0 {
+		s.Trim()
+	}
+	return into, err
+}
+
+// piece gets one buffer towards left bytes: of the class that holds them all, else of the next smaller one that is free.
+func (s *Share) piece(left int) (*Buf, error) {
+	top := mustClass(min(left, MaxBuf))
+	var err error
+	for c := top; c >= 0; c-- {
+		var b *Buf
+		b, err = s.get(min(left, classes[c]), c, c == 0)
+		if !errors.Is(err, ErrNoMemory) {
+			return b, err
+		}
+	}
+	return nil, err
+}
+
+// Wait calls f once when what the last refused Get or GetAll of this share asked for can be had: it has been set aside,
+// so the same request succeeds if it is the share's next one. Waiting shares are served oldest first. f runs on the
+// goroutine of a Release or on one of its own, with no lock held; it must not block. Wait replaces an earlier f that
+// was not called yet; nil takes it back and gives up what was set aside.
+func (s *Share) Wait(f func()) {
+	p := s.pool
+	p.mu.Lock()
+	s.mu.Lock()
+	switch {
+	case f == nil || s.closed:
+		p.unqueueLocked(s)
+		s.claim = false
+		p.dropGrantLocked(s)
+	case s.wake != nil:
+		s.wake = f
+	default:
+		s.wake = f
+		s.want = min(max(s.want, int64(classes[0])), s.limit)
+		if s.limited = s.held+s.want > s.limit; !s.limited {
+			p.queueLocked(s)
+		}
+	}
+	s.mu.Unlock()
+	ready := p.serveLocked(nil)
+	p.mu.Unlock()
+	if len(ready) > 0 {
+		go call(ready) // the caller may hold locks that f wants
+	}
+}
+
+// queueLocked puts s at the tail of those that wait for the pool. Both locks are held.
+func (p *Pool) queueLocked(s *Share) {
+	p.waiting = append(p.waiting, s)
+	p.starving.Add(1) // before serveLocked empties the caches: see Share.put
+	p.dirty = true
+}
+
+// unqueueLocked ends a wait without its callback. Both locks are held.
+func (p *Pool) unqueueLocked(s *Share) {
+	if s.wake != nil && !s.limited {
+		i := slices.Index(p.waiting, s)
+		p.waiting = slices.Delete(p.waiting, i, i+1)
+		p.starving.Add(-1)
+	}
+	s.wake, s.limited = nil, false
+}
+
+// serve calls those whose wait can end, after s may have become able to join the queue.
+func (p *Pool) serve(s *Share) {
+	p.mu.Lock()
+	s.mu.Lock()
+	if s.limited && s.held+s.want <= s.limit {
+		s.limited = false
+		p.queueLocked(s)
+	}
+	s.mu.Unlock()
+	ready := p.serveLocked(nil)
+	p.mu.Unlock()
+	call(ready)
+}
+
+// Trim gives back what the share keeps beyond its reserve: for a connection that has gone idle.
+func (s *Share) Trim() {
+	p := s.pool
+	p.mu.Lock()
+	s.mu.Lock()
+	if !s.claim {
+		p.reclaimShareLocked(s)
+	}
+	s.mu.Unlock()
+	ready := p.serveLocked(nil)
+	p.mu.Unlock()
+	call(ready)
+}
+
+// Close ends the share: a waiting f is forgotten, Get answers ErrNoMemory. Buffers it still holds stay valid until
+// their release.
+func (s *Share) Close() {
+	p := s.pool
+	p.mu.Lock()
+	s.mu.Lock()
+	p.unqueueLocked(s)
+	s.claim, s.closed = false, true
+	p.emptyShareLocked(s)
+	p.reserved -= s.reserve
+	s.reserve = 0
+	s.mu.Unlock()
+	delete(p.shares, s)
+	ready := p.serveLocked(nil)
+	p.mu.Unlock()
+	call(ready)
+}
+
+// put takes back a buffer of this share.
+func (s *Share) put(b *Buf) {
+	size := int64(classes[b.class])
+	p := s.pool
+	s.mu.Lock()
+	s.held -= size
+	// Read under mu: a waiter raises starving before it empties this cache under mu, so that a buffer goes either
+	// to it here or to it there.
+	keep := !s.closed && (b.reserved || s.cached+size <= maxCached && p.starving.Load() == 0)
+	switch {
+	case !keep:
+		b.reserved = false
+	case b.reserved:
+		s.pushKept(b)
+	default:
+		s.push(b)
+	}
+	waits := s.wake != nil
+	s.mu.Unlock()
+	if !keep {
+		p.put(b)
+	}
+	if waits {
+		p.serve(s)
+	}
+}
+
+// readyLocked moves what was set aside into the cache and returns the callback.
+func (s *Share) readyLocked() func() {
+	for s.grant != nil {
+		b := s.grant
+		s.grant = b.next
+		s.push(b)
+	}
+	s.granted, s.claim = 0, true
+	f := s.wake
+	s.wake, s.want = nil, 0
+	return f
+}
+
+func (s *Share) push(b *Buf) {
+	b.next, s.cache[b.class] = s.cache[b.class], b
+	s.cached += int64(classes[b.class])
+}
+
+func (s *Share) pop(c int) *Buf {
+	b := s.cache[c]
+	s.cache[c], b.next = b.next, nil
+	s.cached -= int64(classes[c])
+	return b
+}
+
+func (s *Share) pushKept(b *Buf) {
+	b.next, s.kept = s.kept, b
+	s.keptSize += reservePiece
+}
+
+func (s *Share) popKept() *Buf {
+	b := s.kept
+	s.kept, b.next = b.next, nil
+	s.keptSize -= reservePiece
+	return b
+}
