@@ -1,0 +1,188 @@
+package daemon
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+)
+
+// placeError is what Check found, with the YAML path of the value it is about.
+type placeError struct {
+	path string
+	err  error
+}
+
+func (e *placeError) Error() string { return e.err.Error() }
+func (e *placeError) Unwrap() error { return e.err }
+
+func at(path, format string, a ...any) error { return &placeError{path, fmt.Errorf(format, a...)} }
+
+// Check looks for what no parser can see: names used twice, volumes that do not exist, sizes that make no sense. It
+// touches no file but secrets, whose permissions it checks.
+func (c *Config) Check() error {
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
+		return at("$.log.level", "log.level %q is none of debug, info, warn, error", c.Log.Level)
+	}
+	if !slices.Contains([]string{"console", "json"}, c.Log.Format) {
+		return at("$.log.format", "log.format %q is neither console nor json", c.Log.Format)
+	}
+	if c.Fabric.Provider != "iwarp" {
+		return at("$.fabric.provider", "fabric.provider %q is not built in; use iwarp", c.Fabric.Provider)
+	}
+	if !slices.Contains([]string{"on", "off", "peer"}, c.Fabric.CRC) {
+		return at("$.fabric.crc", "fabric.crc %q is none of on, off, peer", c.Fabric.CRC)
+	}
+	if c.Memory < 32<<20 {
+		return at("$.memory", "memory %v is too little: 32MiB at least", c.Memory)
+	}
+	for _, check := range []func() error{c.checkPortals, c.checkVolumes, c.checkTargets, c.checkExports} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Config) checkPortals() error {
+	seen := map[string]bool{}
+	for i, p := range c.Portals {
+		where := fmt.Sprintf("$.portals[%d].address", i)
+		if _, _, err := net.SplitHostPort(p.Address); err != nil {
+			return at(where, "portal address %q is not host:port (IPv6 as [::1]:3260)", p.Address)
+		}
+		if seen[p.Address] {
+			return at(where, "portal %s is named twice", p.Address)
+		}
+		seen[p.Address] = true
+	}
+	if len(c.Portals) == 0 && len(c.Targets) > 0 {
+		return at("$.targets", "targets are configured but no portal: add portals: [{address: \"127.0.0.1:3260\"}]")
+	}
+	return nil
+}
+
+var engines = []string{"file", "mem", "null", "error", "delay"}
+
+func (c *Config) checkVolumes() error {
+	seen, paths := map[string]bool{}, map[string]string{}
+	for i, v := range c.Volumes {
+		at := func(key, format string, a ...any) error {
+			return at(fmt.Sprintf("$.volumes[%d]%s", i, key), format, a...)
+		}
+		switch {
+		case v.Name == "":
+			return at("", "a volume has no name")
+		case strings.ContainsAny(v.Name, "/\x00 \t\n"):
+			return at(".name", "volume name %q may hold no slash and no white space", v.Name)
+		case seen[v.Name]:
+			return at(".name", "volume %s is named twice", v.Name)
+		case !slices.Contains(engines, v.Engine):
+			return at(".engine", "volume %s: engine %q is none of %s", v.Name, v.Engine, strings.Join(engines, ", "))
+		case v.Block != 512 && v.Block != 4096:
+			return at(".block", "volume %s: block %d is neither 512 nor 4096", v.Name, v.Block)
+		case v.Physical < v.Block || v.Physical&(v.Physical-1) != 0:
+			return at(".physical", "volume %s: physical %d is no power of two of at least the block size", v.Name, v.Physical)
+		case v.Size < 0 || int64(v.Size)%int64(v.Block) != 0:
+			return at(".size", "volume %s: size %v is no whole number of blocks of %d bytes", v.Name, v.Size, v.Block)
+		case v.Engine != "file" && v.Size == 0:
+			return at("", "volume %s: the %s engine needs a size", v.Name, v.Engine)
+		case len(v.Serial) > 32:
+			return at(".serial", "volume %s: a serial has 32 characters at most", v.Name)
+		}
+		seen[v.Name] = true
+		if v.Engine == "file" {
+			if other := paths[v.Path]; other != "" {
+				return at(".path", "volumes %s and %s have the same path %s", other, v.Name, v.Path)
+			}
+			paths[v.Path] = v.Name
+		}
+	}
+	return nil
+}
+
+func (c *Config) checkTargets() error {
+	seen, used := map[string]bool{}, map[string]string{}
+	volumes := map[string]bool{}
+	for _, v := range c.Volumes {
+		volumes[v.Name] = true
+	}
+	for i, t := range c.Targets {
+		at := func(key, format string, a ...any) error {
+			return at(fmt.Sprintf("$.targets[%d]%s", i, key), format, a...)
+		}
+		if err := iscsi.CheckName(t.Name); err != nil {
+			return at(".name", "target %q: %w", t.Name, err)
+		}
+		if seen[t.Name] {
+			return at(".name", "target %s is named twice", t.Name)
+		}
+		seen[t.Name] = true
+		if !slices.Contains([]string{"", "none", "implicit", "explicit", "both"}, t.ALUA) {
+			return at(".alua", "target %s: alua %q is none of none, implicit, explicit, both", t.Name, t.ALUA)
+		}
+		luns := map[uint16]bool{}
+		for j, l := range t.LUNs {
+			key := fmt.Sprintf(".luns[%d]", j)
+			switch {
+			case !volumes[l.Volume]:
+				return at(key, "target %s: lun %d names volume %q, which is not configured", t.Name, l.LUN, l.Volume)
+			case luns[l.LUN]:
+				return at(key, "target %s: lun %d is mapped twice", t.Name, l.LUN)
+			case l.LUN > 16383:
+				return at(key, "target %s: lun %d is above 16383", t.Name, l.LUN)
+			case used[l.Volume] != "":
+				return at(key, "volume %s is mapped by %s and %s; a volume belongs to one LUN", l.Volume, used[l.Volume], t.Name)
+			}
+			luns[l.LUN], used[l.Volume] = true, t.Name
+		}
+		for j, i := range t.Initiators {
+			if err := iscsi.CheckName(i.Name); err != nil {
+				return at(fmt.Sprintf(".initiators[%d].name", j), "target %s: initiator %q: %w", t.Name, i.Name, err)
+			}
+		}
+		if t.Auth != nil && t.Auth.SecretsFile == "" {
+			return at(".auth", "target %s: auth needs secrets_file", t.Name)
+		}
+	}
+	return nil
+}
+
+func (c *Config) checkExports() error {
+	seen := map[string]bool{}
+	for i, e := range c.Exports {
+		at := func(key, format string, a ...any) error {
+			return at(fmt.Sprintf("$.exports[%d]%s", i, key), format, a...)
+		}
+		switch {
+		case e.Path == "":
+			return at("", "an export has no path")
+		case !strings.HasPrefix(e.Name, "/"):
+			return at(".name", "export %s: name %q must begin with a slash", e.Path, e.Name)
+		case seen[e.Name]:
+			return at(".name", "export %s is named twice", e.Name)
+		}
+		seen[e.Name] = true
+		for j, r := range e.Clients {
+			if !slices.Contains([]string{"", "root", "all", "none"}, r.Squash) {
+				return at(fmt.Sprintf(".clients[%d].squash", j), "export %s: squash %q is none of root, all, none", e.Name, r.Squash)
+			}
+		}
+	}
+	return nil
+}
+
+// statSecret refuses a secrets file that others can read: whoever reads it can log in.
+func statSecret(path string) error {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("secrets file: %w", err)
+	}
+	if fi.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("secrets file %s can be read by others (mode %04o); run chmod 600 on it", path, fi.Mode().Perm())
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+package daemon
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+)
+
+// Config is the configuration file. configs/sluiced.yaml documents every key; a key that is not here is refused.
+type Config struct {
+	StateDir string         `yaml:"state_dir" json:"state_dir"`
+	Log      LogConfig      `yaml:"log" json:"log"`
+	Memory   Size           `yaml:"memory" json:"memory"`
+	Fabric   FabricConfig   `yaml:"fabric" json:"fabric"`
+	Timeouts TimeoutsConfig `yaml:"timeouts" json:"timeouts"`
+	Portals  []PortalConfig `yaml:"portals" json:"portals"`
+	Volumes  []VolumeConfig `yaml:"volumes" json:"volumes"`
+	Targets  []TargetConfig `yaml:"targets" json:"targets"`
+	// DiscoveryAuth guards discovery sessions; nobody needs a secret to discover without it.
+	DiscoveryAuth *AuthConfig    `yaml:"discovery_auth" json:"discovery_auth,omitempty"`
+	ISNS          string         `yaml:"isns" json:"isns,omitempty"`
+	Exports       []ExportConfig `yaml:"exports" json:"exports,omitempty"`
+	Files         *FilesConfig   `yaml:"files" json:"files,omitempty"`
+}
+
+// LogConfig says how the daemon logs to standard error.
+type LogConfig struct {
+	Level  string `yaml:"level" json:"level"`   // debug, info, warn, error
+	Format string `yaml:"format" json:"format"` // console, json
+}
+
+// FabricConfig sets the RNIC.
+type FabricConfig struct {
+	Provider string `yaml:"provider" json:"provider"` // iwarp
+	CRC      string `yaml:"crc" json:"crc"`           // on, off, peer
+}
+
+// TimeoutsConfig bounds how long a peer may keep the daemon waiting.
+type TimeoutsConfig struct {
+	Login Duration `yaml:"login" json:"login"`
+	Peer  Duration `yaml:"peer" json:"peer"`
+	Drain Duration `yaml:"drain" json:"drain"`
+}
+
+// PortalConfig is one address that block sessions come in on, iSER and iSCSI/TCP alike.
+type PortalConfig struct {
+	Address string `yaml:"address" json:"address"`
+	Group   uint16 `yaml:"group" json:"group"` // target portal group tag
+}
+
+// VolumeConfig is one block device.
+type VolumeConfig struct {
+	Name      string        `yaml:"name" json:"name"`
+	Engine    string        `yaml:"engine" json:"engine"` // file, mem, null, error, delay
+	Path      string        `yaml:"path" json:"path,omitempty"`
+	Size      Size          `yaml:"size" json:"size"`
+	Block     int           `yaml:"block" json:"block"`
+	Physical  int           `yaml:"physical" json:"physical"`
+	Direct    bool          `yaml:"direct" json:"direct,omitempty"`
+	ReadOnly  bool          `yaml:"read_only" json:"read_only,omitempty"`
+	Removable bool          `yaml:"removable" json:"removable,omitempty"`
+	Thick     bool          `yaml:"thick" json:"thick,omitempty"`
+	Erase     bool          `yaml:"erase" json:"erase,omitempty"`
+	Serial    string        `yaml:"serial" json:"serial,omitempty"`
+	Delay     Duration      `yaml:"delay" json:"delay,omitempty"`
+	Limits    *LimitsConfig `yaml:"limits" json:"limits,omitempty"`
+}
+
+// LimitsConfig bounds what one volume may do, 0 meaning no bound.
+type LimitsConfig struct {
+	IOPS      int64 `yaml:"iops" json:"iops,omitempty"`           // requests a second
+	Bandwidth Size  `yaml:"bandwidth" json:"bandwidth,omitempty"` // bytes a second
+}
+
+// TargetConfig is one iSCSI target.
+type TargetConfig struct {
+	Name       string            `yaml:"name" json:"name"`
+	Alias      string            `yaml:"alias" json:"alias,omitempty"`
+	LUNs       []LUNConfig       `yaml:"luns" json:"luns"`
+	Auth       *AuthConfig       `yaml:"auth" json:"auth,omitempty"`
+	Initiators []InitiatorConfig `yaml:"initiators" json:"initiators,omitempty"`
+	Redirect   string            `yaml:"redirect" json:"redirect,omitempty"`
+	ALUA       string            `yaml:"alua" json:"alua,omitempty"`
+}
+
+// LUNConfig maps a volume into a target.
+type LUNConfig struct {
+	LUN    uint16 `yaml:"lun" json:"lun"`
+	Volume string `yaml:"volume" json:"volume"`
+}
+
+// AuthConfig names CHAP secrets; the secrets themselves live in a file that only its owner can read.
+type AuthConfig struct {
+	SecretsFile string   `yaml:"secrets_file" json:"secrets_file"`
+	Algorithms  []string `yaml:"algorithms" json:"algorithms,omitempty"`
+	MutualUser  string   `yaml:"mutual_user" json:"mutual_user,omitempty"`
+}
+
+// InitiatorConfig allows one initiator; a target with any lets in no other.
+type InitiatorConfig struct {
+	Name string   `yaml:"name" json:"name"`
+	LUNs []uint16 `yaml:"luns" json:"luns,omitempty"` // what it sees, all when empty
+}
+
+// ExportConfig is one directory served by NFS.
+type ExportConfig struct {
+	Path    string         `yaml:"path" json:"path"` // the directory here
+	Name    string         `yaml:"name" json:"name"` // the path clients mount, "/data"
+	Clients []ClientConfig `yaml:"clients" json:"clients,omitempty"`
+	Async   bool           `yaml:"async" json:"async,omitempty"`
+}
+
+// ClientConfig is one rule of an export; the first that matches counts.
+type ClientConfig struct {
+	Match     string  `yaml:"match" json:"match"` // CIDR, address, host name or *
+	ReadOnly  bool    `yaml:"read_only" json:"read_only,omitempty"`
+	Squash    string  `yaml:"squash" json:"squash,omitempty"` // root, all, none
+	AnonUID   *uint32 `yaml:"anon_uid" json:"anon_uid,omitempty"`
+	AnonGID   *uint32 `yaml:"anon_gid" json:"anon_gid,omitempty"`
+	AnyPort   bool    `yaml:"any_port" json:"any_port,omitempty"`
+	Protected bool    `yaml:"-" json:"-"`
+}
+
+// FilesConfig sets the addresses of the file service.
+type FilesConfig struct {
+	TCP     string `yaml:"tcp" json:"tcp"`
+	RDMA    string `yaml:"rdma" json:"rdma"`
+	Mount   string `yaml:"mount" json:"mount"`
+	Rpcbind string `yaml:"rpcbind" json:"rpcbind"` // embedded, system, none
+}
+
+// Size is a number of bytes, written with a binary unit: 512, 64KiB, 1GiB.
+type Size int64
+
+// UnmarshalYAML parses "1GiB"; a bare number is bytes.
+func (s *Size) UnmarshalYAML(node ast.Node) error {
+	n, err := ParseSize(scalar(node))
+	if err != nil {
+		return &yaml.SyntaxError{Message: err.Error(), Token: node.GetToken()}
+	}
+	*s = Size(n)
+	return nil
+}
+
+func scalar(node ast.Node) string {
+	if s, ok := node.(*ast.StringNode); ok {
+		return s.Value
+	}
+	return node.String()
+}
+
+// MarshalText writes the largest binary unit that divides the size.
+func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+var units = []struct {
+	name string
+	n    int64
+}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+
+func (s Size) String() string {
+	for _, u := range units {
+		if s != 0 && int64(s)%u.n == 0 {
+			return strconv.FormatInt(int64(s)/u.n, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(int64(s), 10)
+}
+
+// ParseSize reads "4096", "64KiB", "1.5GiB"; K, M, G, T and KB mean the binary units too.
+func ParseSize(in string) (int64, error) {
+	t := strings.TrimSpace(in)
+	i := strings.IndexFunc(t, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
+	num, unit := t, ""
+	if i >= 0 {
+		num, unit = t[:i], strings.TrimSpace(t[i:])
+	}
+	mult := int64(1)
+	switch strings.ToLower(unit) {
+	case "", "b":
+	case "k", "kb", "kib":
+		mult = 1 << 10
+	case "m", "mb", "mib":
+		mult = 1 << 20
+	case "g", "gb", "gib":
+		mult = 1 << 30
+	case "t", "tb", "tib":
+		mult = 1 << 40
+	default:
+		return 0, fmt.Errorf("%q is no size: use bytes or KiB, MiB, GiB, TiB", in)
+	}
+	if n, err := strconv.ParseInt(num, 10, 64); err == nil {
+		if n > (1<<62)/mult {
+			return 0, fmt.Errorf("%q is too large a size", in)
+		}
+		return n * mult, nil
+	}
+	f, err := strconv.ParseFloat(num, 64)
+	if err != nil || f < 0 || f > float64(int64(1<<62)/mult) {
+		return 0, fmt.Errorf("%q is no size: use bytes or KiB, MiB, GiB, TiB", in)
+	}
+	return int64(f * float64(mult)), nil
+}
+
+// Duration is a time.Duration written as "5s" or "2m".
+type Duration time.Duration
+
+// UnmarshalYAML parses "5s".
+func (d *Duration) UnmarshalYAML(node ast.Node) error {
+	v, err := time.ParseDuration(scalar(node))
+	if err != nil || v < 0 {
+		return &yaml.SyntaxError{Message: fmt.Sprintf("%q is no duration: write 500ms, 5s or 2m", scalar(node)), Token: node.GetToken()}
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// MarshalText writes the form that UnmarshalText reads.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }

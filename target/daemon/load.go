@@ -1,0 +1,166 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+)
+
+// ConfigError is a configuration that cannot be served: one sentence, with the file and, where the parser knows it,
+// line and caret.
+type ConfigError struct {
+	File   string
+	Detail string
+}
+
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("configuration %s: %s", e.File, e.Detail)
+}
+
+// LoadConfig reads and checks a file. Every key must be known.
+func LoadConfig(path string) (*Config, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, &ConfigError{File: path, Detail: err.Error()}
+	}
+	return ParseConfig(path, b)
+}
+
+// ParseConfig is LoadConfig of bytes; name stands in messages and relative paths begin at its directory.
+func ParseConfig(name string, b []byte) (*Config, error) {
+	c := &Config{}
+	dec := yaml.NewDecoder(bytes.NewReader(b), yaml.Strict())
+	if err := dec.Decode(c); err != nil && len(bytes.TrimSpace(b)) > 0 {
+		return nil, &ConfigError{File: name, Detail: strings.TrimSpace(yaml.FormatError(err, false, true))}
+	}
+	dir, err := filepath.Abs(filepath.Dir(name))
+	if err != nil {
+		return nil, &ConfigError{File: name, Detail: err.Error()}
+	}
+	c.fill(dir)
+	if err := c.Check(); err != nil {
+		return nil, &ConfigError{File: name, Detail: annotate(err, b)}
+	}
+	return c, nil
+}
+
+// annotate adds the line and a caret where the file has the value that err is about.
+func annotate(err error, b []byte) string {
+	var pe *placeError
+	if !errors.As(err, &pe) {
+		return err.Error()
+	}
+	path, perr := yaml.PathString(pe.path)
+	if perr != nil {
+		return err.Error()
+	}
+	src, perr := path.AnnotateSource(b, false)
+	if perr != nil { // the value is a default, not in the file
+		return err.Error()
+	}
+	return err.Error() + "\n" + strings.TrimRight(string(src), "\n ")
+}
+
+// Defaults of keys that a file leaves out.
+const (
+	DefaultMemory       = 256 << 20 // registered buffers: 16 busy sessions of 16 MiB
+	DefaultLoginTimeout = 15 * time.Second
+	DefaultPeerTimeout  = 60 * time.Second
+	DefaultDrain        = 10 * time.Second
+	DefaultBlock        = 512
+	DefaultPhysical     = 4096
+)
+
+// fill sets what was left out and makes paths absolute relative to dir.
+func (c *Config) fill(dir string) {
+	abs := func(p *string) {
+		if *p != "" && !filepath.IsAbs(*p) {
+			*p = filepath.Join(dir, *p)
+		}
+	}
+	if c.StateDir == "" {
+		c.StateDir = DefaultStateDir()
+	}
+	abs(&c.StateDir)
+	if c.Log.Level == "" {
+		c.Log.Level = "info"
+	}
+	if c.Log.Format == "" {
+		c.Log.Format = "console"
+	}
+	if c.Memory == 0 {
+		c.Memory = DefaultMemory
+	}
+	if c.Fabric.Provider == "" {
+		c.Fabric.Provider = "iwarp"
+	}
+	if c.Fabric.CRC == "" {
+		c.Fabric.CRC = "on"
+	}
+	setDuration(&c.Timeouts.Login, DefaultLoginTimeout)
+	setDuration(&c.Timeouts.Peer, DefaultPeerTimeout)
+	setDuration(&c.Timeouts.Drain, DefaultDrain)
+	for i := range c.Portals {
+		if c.Portals[i].Group == 0 {
+			c.Portals[i].Group = 1
+		}
+	}
+	for i := range c.Volumes {
+		v := &c.Volumes[i]
+		if v.Engine == "" {
+			v.Engine = "file"
+		}
+		if v.Block == 0 {
+			v.Block = DefaultBlock
+		}
+		if v.Physical == 0 {
+			v.Physical = max(DefaultPhysical, v.Block)
+		}
+		if v.Engine == "file" && v.Path == "" && v.Name != "" {
+			v.Path = defaultPath(c.StateDir, v.Name)
+		}
+		abs(&v.Path)
+	}
+	for i := range c.Targets {
+		if a := c.Targets[i].Auth; a != nil {
+			abs(&a.SecretsFile)
+		}
+	}
+	if c.DiscoveryAuth != nil {
+		abs(&c.DiscoveryAuth.SecretsFile)
+	}
+	for i := range c.Exports {
+		abs(&c.Exports[i].Path)
+	}
+}
+
+func setDuration(d *Duration, def time.Duration) {
+	if *d == 0 {
+		*d = Duration(def)
+	}
+}
+
+// DefaultStateDir is where a daemon keeps its state when nothing else is said: /var/lib/sluice for root, below
+// $XDG_STATE_HOME (or ~/.local/state) for anyone else.
+func DefaultStateDir() string {
+	if os.Geteuid() == 0 {
+		return "/var/lib/sluice"
+	}
+	if d := os.Getenv("XDG_STATE_HOME"); d != "" {
+		return filepath.Join(d, "sluice")
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return filepath.Join(os.TempDir(), fmt.Sprintf("sluice-%d", os.Geteuid()))
+	}
+	return filepath.Join(home, ".local", "state", "sluice")
+}
+
+// defaultPath is where a file volume without a path lives.
+func defaultPath(stateDir, volume string) string { return filepath.Join(stateDir, volume+".img") }
