@@ -1,0 +1,230 @@
+// Command lab runs the kernel lab: a stock Debian kernel in QEMU, without KVM, uses Sluice through its own RDMA
+// drivers, and Sluice's initiator uses the kernel's own targets. README.md says how to add a scenario.
+//
+//	go run ./test/lab [-list] [-class short|long|reference|all] [-scenario NAME[,NAME]] [-o DIR]
+//
+// The exit status is 0 when every scenario passed, 1 when one did not, 2 for a mistake in the call.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+type options struct {
+	class, names, out string
+	list, build       bool
+}
+
+func run(ctx context.Context, args []string) int {
+	var o options
+	fs := flag.NewFlagSet("lab", flag.ContinueOnError)
+	fs.BoolVar(&o.list, "list", false, "list the scenarios and stop")
+	fs.BoolVar(&o.build, "build", false, "build the guest and stop")
+	fs.StringVar(&o.class, "class", "short", "short, long (what takes minutes), reference (kernel against kernel) or all")
+	fs.StringVar(&o.names, "scenario", "", "run only these scenarios, comma separated, and keep a pcap")
+	fs.StringVar(&o.out, "o", "", "directory of the logs (default dist/lab)")
+	if err := fs.Parse(args); err != nil {
+		return 2
+	}
+	chosen, err := choose(scenarios, o.class, o.names)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		return 2
+	}
+	if o.list {
+		w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
+		for _, s := range chosen {
+			fmt.Fprintf(w, "%s\t%s\t%s\n", s.Name, s.Class, s.About)
+		}
+		_ = w.Flush()
+		return 0
+	}
+	l, err := newLab(ctx, o, chosen)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		return 1
+	}
+	if o.build {
+		return 0
+	}
+	return l.runAll(ctx, chosen)
+}
+
+// choose returns the scenarios of a class, or those named, in the registry's order.
+func choose(all []Scenario, class, names string) ([]Scenario, error) {
+	var got []Scenario
+	if names != "" {
+		for _, n := range strings.Split(names, ",") {
+			i := find(all, n)
+			if i < 0 {
+				return nil, fmt.Errorf("there is no scenario %q; -list -class all names them", n)
+			}
+			got = append(got, all[i])
+		}
+		return got, nil
+	}
+	switch class {
+	case "short", "long", "reference", "all":
+	default:
+		return nil, fmt.Errorf("there is no class %q: short, long, reference or all", class)
+	}
+	for _, s := range all {
+		if class == "all" || s.Class == class {
+			got = append(got, s)
+		}
+	}
+	return got, nil
+}
+
+func find(all []Scenario, name string) int {
+	for i := range all {
+		if all[i].Name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// lab is what all scenarios of one call share.
+type lab struct {
+	src   string // test/lab in the source tree
+	cache string // where the guest is kept
+	bin   string // the binaries under test
+	out   string // one directory a scenario
+	pcap  bool
+}
+
+func newLab(ctx context.Context, o options, chosen []Scenario) (*lab, error) {
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return nil, fmt.Errorf("find the module's root: %w", err)
+	}
+	top := strings.TrimSpace(string(root))
+	l := &lab{src: filepath.Join(top, "test/lab"), out: o.out, pcap: o.names != ""}
+	if l.cache, err = cacheDir(); err != nil {
+		return nil, err
+	}
+	if l.out == "" {
+		l.out = filepath.Join(top, "dist/lab")
+	}
+	if l.out, err = filepath.Abs(l.out); err != nil {
+		return nil, err
+	}
+	build := exec.CommandContext(ctx, filepath.Join(l.src, "guest/build.sh"))
+	build.Env = append(os.Environ(), "LAB_CACHE="+l.cache)
+	build.Stdout, build.Stderr = os.Stdout, os.Stderr
+	if err := build.Run(); err != nil {
+		return nil, fmt.Errorf("build the guest: %w", err)
+	}
+	if o.build {
+		return l, nil
+	}
+	l.bin = filepath.Join(l.out, "bin")
+	if err := os.MkdirAll(l.bin, 0o755); err != nil {
+		return nil, err
+	}
+	// The lab is about the binaries as they are shipped: without cgo, so that they run in the guest as they are.
+	pkgs := packages(chosen)
+	if len(pkgs) == 0 {
+		return l, nil
+	}
+	gobuild := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-o", l.bin + "/"}, pkgs...)...)
+	gobuild.Dir = top
+	gobuild.Env = append(os.Environ(), "CGO_ENABLED=0")
+	gobuild.Stdout, gobuild.Stderr = os.Stdout, os.Stderr
+	if err := gobuild.Run(); err != nil {
+		return nil, fmt.Errorf("build the binaries: %w", err)
+	}
+	return l, nil
+}
+
+// packages are those of the binaries that the scenarios use.
+func packages(chosen []Scenario) []string {
+	from := map[string]string{"sluice": "./cmd/sluice", "sluiced": "./cmd/sluiced", "exchange": "./test/lab/exchange"}
+	var got []string
+	for _, s := range chosen {
+		for _, b := range append(s.Host, s.Files...) {
+			if p := from[b]; !slices.Contains(got, p) {
+				got = append(got, p)
+			}
+		}
+	}
+	return got
+}
+
+func cacheDir() (string, error) {
+	if d := os.Getenv("LAB_CACHE"); d != "" {
+		return filepath.Abs(d)
+	}
+	d, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("no cache directory: %w; set LAB_CACHE", err)
+	}
+	return filepath.Join(d, "sluice-lab"), nil
+}
+
+type result struct {
+	name    string
+	err     error
+	elapsed time.Duration
+}
+
+func (l *lab) runAll(ctx context.Context, chosen []Scenario) int {
+	var results []result
+	begin := time.Now()
+	for i := range chosen {
+		if ctx.Err() != nil {
+			break
+		}
+		s := &chosen[i]
+		fmt.Printf("lab: %s (%d of %d): %s\n", s.Name, i+1, len(chosen), s.About)
+		t0 := time.Now()
+		err := l.runOne(ctx, s)
+		results = append(results, result{s.Name, err, time.Since(t0)})
+		if err != nil {
+			fmt.Printf("lab: %s FAILED: %v\n     logs in %s\n", s.Name, err, filepath.Join(l.out, s.Name))
+		}
+	}
+	return report(results, len(chosen), time.Since(begin))
+}
+
+func report(results []result, wanted int, all time.Duration) int {
+	bad := 0
+	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(w, "\nscenario\tresult\tseconds\n")
+	for _, r := range results {
+		verdict := "ok"
+		if r.err != nil {
+			verdict, bad = "FAILED", bad+1
+			if errors.Is(r.err, errKernel) {
+				verdict = "KERNEL COMPLAINS"
+			}
+		}
+		fmt.Fprintf(w, "%s\t%s\t%.1f\n", r.name, verdict, r.elapsed.Seconds())
+	}
+	_ = w.Flush()
+	fmt.Printf("%d of %d scenarios passed in %.0f s\n", len(results)-bad, wanted, all.Seconds())
+	if bad > 0 || len(results) < wanted {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"slices"
+	"time"
+)
+
+// The classes. The gate runs short: each of its scenarios boots a guest of its own, so small things go together.
+const (
+	short     = "short"
+	long      = "long"
+	reference = "reference"
+)
+
+// scenarios in the order they run in: the fabric before what stands on it.
+var scenarios = slices.Concat(fabricScenarios, iserScenarios, failureScenarios, initiatorScenarios, fileScenarios, referenceScenarios)
+
+// referenceScenarios have no Sluice in them. When one of these fails, the lab or the machine is at fault.
+var referenceScenarios = []Scenario{
+	{Name: "reference-rping", Class: reference, About: "rping between two ends of the guest's siw", Script: "reference-rping.sh", Limit: 2 * time.Minute},
+	{Name: "reference-lio", Class: reference, About: "ib_iser and LIO's ib_isert over siw: login, verify, ext4", Limit: 4 * time.Minute},
+	{Name: "reference-knfsd", Class: reference, About: "NFS over RDMA between two ends of the guest", Limit: 4 * time.Minute},
+}
+
+var (
+	fabricScenarios    []Scenario
+	iserScenarios      []Scenario
+	failureScenarios   []Scenario
+	initiatorScenarios []Scenario
+	fileScenarios      []Scenario
+)

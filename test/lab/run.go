@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Scenario is one entry of the lab: a script in the guest and what the host does beside it.
+type Scenario struct {
+	Name  string
+	Class string // short: in the gate; long; reference: kernel against kernel, proves the lab itself
+	About string // one line: what is proved
+
+	Script string        // file in scenarios/, NAME.sh if empty
+	Limit  time.Duration // the guest is stopped then
+	Memory int           // MiB of the guest, 1024 if 0
+	Files  []string      // binaries under test that the guest gets in /lab/files
+	Host   []string      // binaries under test that the host side uses
+
+	// Prepare runs before the guest boots: it starts targets on the host and fills Args, Env and Forward.
+	Prepare func(*Run) error
+	// OnHost answers the script's on_host NAME ARG...; the text goes back to the script.
+	OnHost func(r *Run, name string, args []string) (string, error)
+	// Finish runs after the guest has ended well, for checks on the host.
+	Finish func(*Run) error
+}
+
+// Run is one scenario in progress.
+type Run struct {
+	lab   *lab
+	s     *Scenario
+	Dir   string // logs stay here
+	Tmp   string // gone afterwards
+	guest *guest
+
+	Args    []string
+	Env     []string
+	Forward []string // "HOSTPORT:GUESTPORT"
+	Log     io.Writer
+
+	Ctx     context.Context
+	cleanup []func()
+}
+
+// Defer runs f when the scenario is over, last first.
+func (r *Run) Defer(f func()) { r.cleanup = append(r.cleanup, f) }
+
+// Logf adds a line to the scenario's log, which is also shown.
+func (r *Run) Logf(format string, a ...any) { fmt.Fprintf(r.Log, "   host: "+format+"\n", a...) }
+
+func (l *lab) runOne(ctx context.Context, s *Scenario) (err error) {
+	r := &Run{lab: l, s: s, Dir: filepath.Join(l.out, s.Name)}
+	if err := os.RemoveAll(r.Dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
+		return err
+	}
+	if r.Tmp, err = os.MkdirTemp("", "lab-"); err != nil {
+		return err
+	}
+	logf, err := os.Create(filepath.Join(r.Dir, "log.txt"))
+	if err != nil {
+		return err
+	}
+	r.Log = io.MultiWriter(os.Stdout, logf)
+	ctx, cancel := context.WithTimeout(ctx, s.Limit+time.Minute)
+	r.Ctx = ctx
+	defer func() {
+		for i := len(r.cleanup) - 1; i >= 0; i-- {
+			r.cleanup[i]()
+		}
+		cancel()
+		_ = logf.Close()
+		_ = os.RemoveAll(r.Tmp)
+	}()
+	if s.Prepare != nil {
+		if err := s.Prepare(r); err != nil {
+			return fmt.Errorf("prepare: %w", err)
+		}
+	}
+	script := s.Script
+	if script == "" {
+		script = s.Name + ".sh"
+	}
+	g, err := l.boot(r, filepath.Join(l.src, "scenarios", script))
+	if err != nil {
+		return err
+	}
+	err = g.wait()
+	// What the kernel says outranks the script's own verdict: a script may well end happily after a warning.
+	if kerr := kernelVerdict(r.Dir); kerr != nil {
+		return errors.Join(kerr, err)
+	}
+	if err != nil {
+		return err
+	}
+	if s.Finish != nil {
+		return s.Finish(r)
+	}
+	return nil
+}
+
+// line takes each line of the script's output, and answers on_host.
+func (r *Run) line(b []byte) {
+	_, _ = r.Log.Write(append([]byte("   "), append(b, '\n')...))
+	rest, ok := bytes.CutPrefix(b, []byte("## host "))
+	if !ok {
+		return
+	}
+	words := strings.Fields(string(rest))
+	if len(words) < 2 {
+		return
+	}
+	go r.answer(words[0], words[1], words[2:])
+}
+
+func (r *Run) answer(number, name string, args []string) {
+	text, err := "", fmt.Errorf("the scenario has nothing named %q", name)
+	if r.s.OnHost != nil {
+		text, err = r.s.OnHost(r, name, args)
+	}
+	rc := "0\n"
+	if err != nil {
+		rc, text = "1\n", text+"on_host "+name+": "+err.Error()+"\n"
+	}
+	base := filepath.Join(r.guest.share, "host", number)
+	// The status comes last, by rename: the guest looks for it and reads the text then.
+	for _, f := range []struct{ name, data string }{{".out", text}, {".rc", rc}} {
+		if err := os.WriteFile(base+".tmp", []byte(f.data), 0o644); err != nil {
+			r.Logf("answer %s: %v", name, err)
+			return
+		}
+		if err := os.Rename(base+".tmp", base+f.name); err != nil {
+			r.Logf("answer %s: %v", name, err)
+			return
+		}
+	}
+}
