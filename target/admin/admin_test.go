@@ -1,0 +1,242 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// recorder is a Backend that remembers what it was asked.
+type recorder struct{ calls []string }
+
+func (r *recorder) note(s string) (Done, error) {
+	r.calls = append(r.calls, s)
+	return Done{Changes: []string{s}}, nil
+}
+
+func (r *recorder) Info() Info        { return Info{Version: "test", State: "serving"} }
+func (r *recorder) Volumes() []Volume { return []Volume{{Name: "data", Size: 1 << 30}} }
+func (r *recorder) CreateVolume(_ context.Context, s VolumeSpec) (Done, error) {
+	if s.Name == "" {
+		return Done{}, &Error{Invalid, "a volume needs a name"}
+	}
+	return r.note("create " + s.Name)
+}
+func (r *recorder) ResizeVolume(_ context.Context, name string, _ ResizeSpec) (Done, error) {
+	return r.note("resize " + name)
+}
+func (r *recorder) DeleteVolume(_ context.Context, name string, data, dry bool) (Done, error) {
+	if name == "broken" {
+		return Done{}, errors.New("disk on fire")
+	}
+	if data && dry {
+		name += " with data, dry"
+	}
+	return r.note("delete " + name)
+}
+func (r *recorder) Targets() []Target { return []Target{} }
+func (r *recorder) CreateTarget(_ context.Context, s TargetSpec) (Done, error) {
+	return r.note("target " + s.Name)
+}
+func (r *recorder) DeleteTarget(_ context.Context, name string, _ bool) (Done, error) {
+	return r.note("delete target " + name)
+}
+func (r *recorder) MapLUN(_ context.Context, t string, l LUN, _ bool) (Done, error) {
+	return r.note("map " + t + " " + l.Volume)
+}
+func (r *recorder) UnmapLUN(_ context.Context, t string, _ uint16, _ bool) (Done, error) {
+	return r.note("unmap " + t)
+}
+func (r *recorder) Portals() []Portal   { return []Portal{} }
+func (r *recorder) Exports() []Export   { return []Export{} }
+func (r *recorder) Sessions() []Session { return []Session{} }
+func (r *recorder) CloseSession(_ context.Context, id string) (Done, error) {
+	return Done{}, &Error{NotFound, "no session " + id}
+}
+func (r *recorder) ShowConfig() ([]byte, error)                { return []byte("memory: 1GiB\n"), nil }
+func (r *recorder) ReloadConfig(context.Context) (Done, error) { return r.note("reload") }
+func (r *recorder) Drain(context.Context) (Done, error)        { return r.note("drain") }
+func (r *recorder) Healthy(context.Context) error              { return nil }
+func (r *recorder) Ready() error                               { return &Error{503, "draining"} }
+
+func start(t *testing.T, b Backend) (*http.Client, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "admin.sock")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(b, http.NotFoundHandler(), zap.NewNop())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}}
+	t.Cleanup(func() {
+		tr.CloseIdleConnections()
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := errors.Join(s.Close(ctx), <-done); err != nil {
+			t.Error(err)
+		}
+	})
+	return &http.Client{Transport: tr}, path
+}
+
+func call(t *testing.T, c *http.Client, method, path, body string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://sluiced"+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(b)
+}
+
+// Every route of the table answers over a real socket; the list of cases must cover the table.
+func TestEveryRouteAnswers(t *testing.T) {
+	cases := []struct{ method, route, path, body, want string }{
+		{"GET", "/v1/info", "", "", `"version": "test"`},
+		{"GET", "/v1/config", "", "", "memory: 1GiB"},
+		{"POST", "/v1/config/reload", "", "", "reload"},
+		{"GET", "/v1/volumes", "", "", `"size": 1073741824`},
+		{"POST", "/v1/volumes", "", `{"name":"x","size":4096}`, "create x"},
+		{"POST", "/v1/volumes/{name}/resize", "/v1/volumes/x/resize", `{"size":8192}`, "resize x"},
+		{"DELETE", "/v1/volumes/{name}", "/v1/volumes/x?data=true&dry_run=1", "", "delete x with data, dry"},
+		{"GET", "/v1/targets", "", "", "[]"},
+		{"POST", "/v1/targets", "", `{"name":"iqn.x"}`, "target iqn.x"},
+		{"DELETE", "/v1/targets/{name}", "/v1/targets/iqn.x:y", "", "delete target iqn.x:y"},
+		{"POST", "/v1/targets/{name}/luns", "/v1/targets/iqn.x/luns", `{"lun":1,"volume":"v"}`, "map iqn.x v"},
+		{"DELETE", "/v1/targets/{name}/luns/{lun}", "/v1/targets/iqn.x/luns/1", "", "unmap iqn.x"},
+		{"GET", "/v1/portals", "", "", "[]"},
+		{"GET", "/v1/exports", "", "", "[]"},
+		{"GET", "/v1/sessions", "", "", "[]"},
+		{"DELETE", "/v1/sessions/{id}", "/v1/sessions/7", "", "no session 7"},
+		{"POST", "/v1/drain", "", "", "drain"},
+		{"GET", "/healthz", "", "", "healthy"},
+		{"GET", "/readyz", "", "", "draining"},
+		{"GET", "/openapi.json", "", "", `"openapi": "3.1.0"`},
+	}
+	c, _ := start(t, &recorder{})
+	covered := map[string]bool{}
+	for _, tc := range cases {
+		covered[tc.method+" "+tc.route] = true
+		path := tc.path
+		if path == "" {
+			path = tc.route
+		}
+		if _, got := call(t, c, tc.method, path, tc.body); !strings.Contains(got, tc.want) {
+			t.Errorf("%s %s answers %s, want %s in it", tc.method, path, got, tc.want)
+		}
+	}
+	for _, r := range Routes() {
+		if !covered[r.Method+" "+r.Path] {
+			t.Errorf("no case for %s %s", r.Method, r.Path)
+		}
+	}
+}
+
+func TestRefusalsHaveTheirStatus(t *testing.T) {
+	c, _ := start(t, &recorder{})
+	for _, tc := range []struct {
+		method, path, body string
+		status             int
+		want               string
+	}{
+		{"POST", "/v1/volumes", `{"nmae":"x"}`, 400, `unknown field \"nmae\"`},
+		{"POST", "/v1/volumes", `{`, 400, "body"},
+		{"POST", "/v1/volumes", `{}`, 400, "needs a name"},
+		{"DELETE", "/v1/targets/iqn.x/luns/70000", "", 400, "0 to 16383"},
+		{"DELETE", "/v1/volumes/broken", "", 500, "disk on fire"},
+		{"DELETE", "/v1/sessions/9", "", 404, "no session 9"},
+		{"GET", "/readyz", "", 503, "draining"},
+		{"PATCH", "/v1/volumes", "", 405, ""},
+		{"GET", "/nowhere", "", 404, ""},
+		{"POST", "/v1/volumes", `{"name":"` + strings.Repeat("x", maxBody) + `"}`, 400, "body"},
+	} {
+		status, got := call(t, c, tc.method, tc.path, tc.body)
+		if status != tc.status || !strings.Contains(got, tc.want) {
+			t.Errorf("%s %s: %d %s, want %d and %q", tc.method, tc.path, status, got, tc.status, tc.want)
+		}
+	}
+}
+
+// Whoever has no credentials at all, or somebody else's, is refused before a route runs.
+func TestPeerWithoutCredentialsIsRefused(t *testing.T) {
+	s := New(&recorder{}, nil, zap.NewNop())
+	w := httptest.NewRecorder()
+	s.http.Handler.ServeHTTP(w, httptest.NewRequest("GET", "/v1/info", nil))
+	if w.Code != http.StatusForbidden {
+		t.Errorf("status %d, want 403", w.Code)
+	}
+}
+
+func TestSocketIsReplacedOnlyWhenDead(t *testing.T) {
+	_, path := start(t, &recorder{})
+	if l, err := Listen(path); err == nil {
+		l.Close()
+		t.Error("a living daemon's socket was taken")
+	}
+}
+
+// Every reference of the document resolves, every route is in it, and its path parameters are declared.
+func TestOpenAPIDocumentHoldsTogether(t *testing.T) {
+	b, err := json.Marshal(OpenAPI())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		Paths map[string]map[string]struct {
+			OperationID string           `json:"operationId"`
+			Parameters  []map[string]any `json:"parameters"`
+			Responses   map[string]any   `json:"responses"`
+		} `json:"paths"`
+		Components struct {
+			Schemas map[string]any `json:"schemas"`
+		} `json:"components"`
+	}
+	if err := json.Unmarshal(b, &doc); err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]bool{}
+	for _, r := range Routes() {
+		op, ok := doc.Paths[r.Path][strings.ToLower(r.Method)]
+		if !ok || len(op.Responses) != 2 {
+			t.Errorf("%s %s is not described", r.Method, r.Path)
+		}
+		if ids[op.OperationID] {
+			t.Errorf("operationId %s is there twice", op.OperationID)
+		}
+		ids[op.OperationID] = true
+		if got, want := len(op.Parameters), strings.Count(r.Path, "{")+len(r.Query); got != want {
+			t.Errorf("%s %s has %d parameters described, want %d", r.Method, r.Path, got, want)
+		}
+	}
+	for _, ref := range strings.Split(string(b), `"$ref":"#/components/schemas/`)[1:] {
+		name, _, _ := strings.Cut(ref, `"`)
+		if doc.Components.Schemas[name] == nil {
+			t.Errorf("schema %s is referred to and not there", name)
+		}
+	}
+}

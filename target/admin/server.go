@@ -1,0 +1,219 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// Limits of the interface: its peers are the operator's own tools, but a mistake of theirs must not hurt the data path.
+const (
+	maxBody       = 1 << 20          // bytes of a request
+	headerTimeout = 10 * time.Second // for a request's header
+	maxConns      = 64               // connections at a time: a busy monitoring system has a handful
+)
+
+// Server serves a Backend on a unix socket.
+type Server struct {
+	http *http.Server
+	log  *zap.Logger
+}
+
+// New makes a server. metrics serves GET /metrics.
+func New(b Backend, metrics http.Handler, log *zap.Logger) *Server {
+	s := &Server{log: log}
+	s.http = &http.Server{
+		Handler:           s.audit(Handler(b, metrics)),
+		ReadHeaderTimeout: headerTimeout,
+		MaxHeaderBytes:    64 << 10,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if cr, err := credentials(c); err == nil {
+				ctx = context.WithValue(ctx, credKey{}, cr)
+			}
+			return ctx
+		},
+		ErrorLog: zap.NewStdLog(log),
+	}
+	return s
+}
+
+// Listen makes the socket at path, which only its owner may connect to; a socket that nobody listens on is replaced.
+func Listen(path string) (net.Listener, error) {
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("admin: another daemon listens on %s", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("admin: %w", err)
+	}
+	old := unix.Umask(0o177)
+	l, err := net.Listen("unix", path)
+	unix.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("admin: %w", err)
+	}
+	return l, nil
+}
+
+// Serve answers until Close; it returns nil then.
+func (s *Server) Serve(l net.Listener) error {
+	err := s.http.Serve(&bounded{Listener: l, slots: make(chan struct{}, maxConns)})
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// Close lets running requests finish until ctx ends.
+func (s *Server) Close(ctx context.Context) error {
+	if err := s.http.Shutdown(ctx); err != nil {
+		return s.http.Close()
+	}
+	return nil
+}
+
+type credKey struct{}
+
+// credentials are the user and group of the process at the other end, as the kernel knows them (unix(7), SO_PEERCRED).
+func credentials(c net.Conn) (*unix.Ucred, error) {
+	u, ok := c.(interface{ Unwrap() net.Conn })
+	if ok {
+		c = u.Unwrap()
+	}
+	uc, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, errors.New("admin: not a unix socket")
+	}
+	raw, err := uc.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cr *unix.Ucred
+	var cerr error
+	if err := raw.Control(func(fd uintptr) { cr, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return nil, err
+	}
+	return cr, cerr
+}
+
+// audit refuses whoever is neither root nor the daemon's own user, and logs every request that may change something.
+func (s *Server) audit(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		cr, ok := r.Context().Value(credKey{}).(*unix.Ucred)
+		if !ok || (cr.Uid != 0 && int(cr.Uid) != os.Geteuid()) {
+			s.log.Warn("admin request refused: not root and not the daemon's user", zap.String("path", r.URL.Path), zap.Any("peer", cr))
+			reply(w, http.StatusForbidden, &Error{Msg: "only root and the daemon's own user may use this interface"})
+			return
+		}
+		if r.Method != http.MethodGet {
+			s.log.Info("admin", zap.String("audit", r.Method+" "+r.URL.RequestURI()), zap.Uint32("uid", cr.Uid), zap.Int32("pid", cr.Pid))
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Handler is the interface without a socket or credentials.
+func Handler(b Backend, metrics http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	for _, rt := range Routes() {
+		mux.HandleFunc(rt.Method+" "+rt.Path, func(w http.ResponseWriter, r *http.Request) {
+			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+			out, err := rt.run(b, r)
+			if err != nil {
+				fail(w, err)
+				return
+			}
+			if raw, ok := out.(rawYAML); ok {
+				w.Header().Set("Content-Type", "application/yaml")
+				_, _ = w.Write(raw) // the peer went away: nothing to do
+				return
+			}
+			reply(w, http.StatusOK, out)
+		})
+	}
+	if metrics != nil {
+		mux.Handle("GET /metrics", metrics)
+	}
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	return mux
+}
+
+func fail(w http.ResponseWriter, err error) {
+	var e *Error
+	if errors.As(err, &e) && e.Kind != 0 {
+		reply(w, int(e.Kind), e)
+		return
+	}
+	reply(w, http.StatusInternalServerError, &Error{Msg: err.Error()})
+}
+
+func reply(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	_ = e.Encode(v) // the peer went away: nothing to do
+}
+
+// decode reads a JSON body strictly: a misspelt key must not be ignored.
+func decode(r *http.Request, v any) error {
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil && !errors.Is(err, io.EOF) {
+		return &Error{Invalid, "the request's body is not what this route takes: " + strings.TrimPrefix(err.Error(), "json: ")}
+	}
+	return nil
+}
+
+func flag(r *http.Request, name string) bool {
+	on, err := strconv.ParseBool(r.URL.Query().Get(name))
+	return err == nil && on
+}
+
+// bounded is a listener that holds back connections beyond its slots.
+type bounded struct {
+	net.Listener
+	slots chan struct{}
+}
+
+func (b *bounded) Accept() (net.Conn, error) {
+	b.slots <- struct{}{}
+	c, err := b.Listener.Accept()
+	if err != nil {
+		<-b.slots
+		return nil, err
+	}
+	return &slotConn{Conn: c, free: b.slots}, nil
+}
+
+type slotConn struct {
+	net.Conn
+	free chan struct{}
+	once sync.Once
+}
+
+// Unwrap is the connection below, for its credentials.
+func (c *slotConn) Unwrap() net.Conn { return c.Conn }
+
+// Close frees the slot once: net/http may close a connection from several places.
+func (c *slotConn) Close() error {
+	c.once.Do(func() { <-c.free })
+	return c.Conn.Close()
+}
