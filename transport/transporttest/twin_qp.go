@@ -210,7 +210,7 @@ func (q *qp) sizeLocked(w *work) error {
 		}
 		w.total += s.Len
 	}
-	if w.total > twinMaxMessage {
+	if w.total > twinMaxMessage && w.Op != transport.OpBind {
 		return fmt.Errorf("twin: a message of %d bytes, %d are the most", w.total, twinMaxMessage)
 	}
 	return nil

@@ -1,0 +1,144 @@
+// Package transporttest holds what every provider of package transport is tried with: the conformance suite (Run), an
+// in-memory fabric that keeps every rule (Twin, NewNetwork), and a wrapper that breaks any device on purpose (Faulty).
+package transporttest
+
+import (
+	"testing"
+
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// Pair is what a provider gives the suite: two devices that reach one another. They may be one and the same.
+type Pair struct {
+	Dialer, Listener transport.Device
+	Addr             string // what the listener listens on, as "127.0.0.1:0"
+	Addr6            string // the same in IPv6; "" leaves that case out
+}
+
+// Run tries every rule of package transport's comment on a provider, a case a rule. open makes a fresh pair and
+// leaves its end to t.Cleanup; it is called once a case. A case that needs a power the device's Caps deny is left out.
+func Run(t *testing.T, open func(t testing.TB) Pair) {
+	var caps transport.Caps
+	var has6 bool
+	t.Run("caps", func(t *testing.T) {
+		p := open(t)
+		caps, has6 = p.Dialer.Caps(), p.Addr6 != ""
+		if caps.MaxSGE < 1 || caps.MaxMessage < 1<<20 || caps.MaxReads < 1 || caps.MaxPrivate < 8 {
+			t.Fatalf("a fabric this poor carries neither iSER nor NFS: %+v", caps)
+		}
+		if p.Dialer.Name() == "" || p.Dialer.Name() != p.Listener.Name() {
+			t.Fatalf("names %q and %q", p.Dialer.Name(), p.Listener.Name())
+		}
+	})
+	for _, c := range cases {
+		if c.needs != nil && !c.needs(caps) || c.name == "IPv6" && !has6 {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			s := &scene{TB: t, caps: caps}
+			// Slabs outlive the devices: cleanups run last in, first out.
+			s.slabs[0], s.slabs[1] = s.slab(c.memory), s.slab(c.memory)
+			s.pair = open(t)
+			c.run(s)
+		})
+	}
+}
+
+// kase is one rule on trial.
+type kase struct {
+	name   string
+	memory int // bytes of slab each end has; 0 takes caseMemory
+	needs  func(transport.Caps) bool
+	run    func(*scene)
+}
+
+func perIO(c transport.Caps) bool     { return c.PerIOWindows }
+func remoteInv(c transport.Caps) bool { return c.RemoteInv }
+
+const caseMemory = 8 << 20
+
+var cases = []kase{
+	// Set-up.
+	{name: "private data goes both ways", run: privateData},
+	{name: "private data that is too long is refused", run: privateTooLong},
+	{name: "read depths are what both sides can", run: depths},
+	{name: "a depth of zero allows no Read", run: depthZero},
+	{name: "reject carries private data and closes the dialler", run: reject},
+	{name: "dial to nobody fails and closes the queue pair", run: dialNobody},
+	{name: "dial ends with its context", run: dialCancelled},
+	{name: "accept ends with its context", run: acceptCancelled},
+	{name: "a closed listener ends accept", run: listenerClosed},
+	{name: "IPv6", run: ipv6},
+	{name: "wait ends with its context and harms nothing", run: waitCancelled},
+
+	// Order and completions.
+	{name: "sends arrive in order", run: sendOrder},
+	{name: "many goroutines post", run: manyPosters},
+	{name: "a write is in place before the send that follows it", run: writeThenSend},
+	{name: "completions wake a parked owner", run: parkedOwner},
+	{name: "unsignaled work completes only in error", run: unsignaled},
+	{name: "zero length", run: zeroLength},
+	{name: "messages of 1 MiB in pieces", run: megabyte},
+	{name: "a file range is written", needs: func(c transport.Caps) bool { return c.FileSend }, run: fileRange},
+	{name: "fence waits for earlier reads", run: fence},
+	{name: "reads complete in order and within the depth", run: readsInDepth},
+	{name: "the send queue has its bound", run: queueFull},
+	{name: "the receive queue has its bound", run: recvQueueFull},
+	{name: "both ends with full buffers read and write", memory: 96 << 20, run: fullBuffers},
+	{name: "random work", run: randomWork},
+
+	// Windows.
+	{name: "a bind is in force before what follows it", run: bindThenSend},
+	{name: "send with invalidate kills the STag before it is seen", needs: remoteInv, run: sendInv},
+	{name: "invalidate of a wrong STag ends the connection", needs: remoteInv, run: sendInvWrong},
+	{name: "local invalidate kills the STag", run: localInvalidate},
+	{name: "STags cannot be foretold", needs: perIO, run: stagsRandom},
+	{name: "write out of bounds", needs: perIO, run: writeBounds},
+	{name: "read out of bounds", needs: perIO, run: readBounds},
+	{name: "write without the right", run: writeAccess},
+	{name: "read without the right", run: readAccess},
+	{name: "write to a stale STag", needs: perIO, run: writeStale},
+	{name: "read from a stale STag", needs: perIO, run: readStale},
+	{name: "write to a guessed STag", run: writeGuess},
+	{name: "read from a guessed STag", run: readGuess},
+	{name: "an STag of another queue pair", needs: perIO, run: otherQP},
+	{name: "a write that follows the invalidate", needs: func(c transport.Caps) bool { return c.PerIOWindows && c.RemoteInv },
+		run: writeAfterInv},
+	{name: "send with no receive posted", run: noReceive},
+	{name: "send longer than the receive", run: longSend},
+
+	// The end.
+	{name: "close returns all that is outstanding", run: closeReturnsAll},
+	{name: "the peer's close returns all that is outstanding", run: peerClose},
+	{name: "close loses nothing that completed before", run: closeOrderly},
+	{name: "close tells its reason", run: closeReason},
+	{name: "close from many goroutines", run: closeMany},
+	{name: "no byte lands after the last completion", run: noByteAfter},
+	{name: "close of an unconnected queue pair", run: closeUnconnected},
+}
+
+// scene is one case at work.
+type scene struct {
+	testing.TB
+	pair  Pair
+	caps  transport.Caps
+	slabs [2]*mem.Slab
+	conns int
+}
+
+func (s *scene) slab(size int) *mem.Slab {
+	if size == 0 {
+		size = caseMemory
+	}
+	slab, err := mem.NewSlab(size)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		if err := slab.Close(); err != nil {
+			s.Error(err)
+		}
+	})
+	return slab
+}
