@@ -4,7 +4,7 @@
 //
 // # Life of a command
 //
-//  1. The session takes a *Command from its own free list, fills the request part and calls Target.Execute.
+//  1. The session takes a *Command from its own free list, fills the request part and calls Nexus.Execute.
 //  2. The device server runs the command as a state machine: it takes buffers from Nexus.Memory, submits device requests
 //     and calls Mover.DataIn or Mover.DataOut; each of those ends with exactly one call back (Request.Done or
 //     Command.Moved), on any goroutine.
@@ -28,7 +28,7 @@ type Mover interface {
 	// has arrived already included. The spans belong to the mover until c.Moved(err). The device server never asks past
 	// c.ExpectOut.
 	DataOut(c *Command, off int, data []mem.Span)
-	// Complete reports the outcome: c.Status, c.Sense, c.Residual are set.
+	// Complete reports the outcome: the fields of c.Outcome are set. The session may use c again from then on.
 	Complete(c *Command)
 }
 

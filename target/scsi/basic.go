@@ -1,0 +1,95 @@
+package scsi
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"slices"
+)
+
+func beginTUR(*Command) stepResult { return stepDone }
+
+// beginRequestSense returns what a unit attention or the state of the unit would have said (SPC-4 section 6.39).
+func beginRequestSense(c *Command) stepResult {
+	s := check(NoSense, ASCNone)
+	lu := c.x.lu
+	switch {
+	case lu == nil:
+		s = check(IllegalRequest, ASCLUNotSupported)
+	default:
+		if asc, ok := c.x.itl.takeAttention(); ok {
+			s = check(UnitAttention, asc)
+		} else if f := lu.flags.Load(); f&(flagStopped|flagEjected|flagFormatting|flagSanitizing) != 0 {
+			s = lu.notReady(f)
+		}
+	}
+	return c.send(s.append(c.scratch(), c.CDB[1]&1 != 0), int(c.CDB[4]))
+}
+
+// beginReportLuns lists the LUNs that the initiator may see (SPC-4 section 6.33).
+func beginReportLuns(c *Command) stepResult {
+	alloc := be32(c.CDB[6:])
+	n := c.Nexus
+	var list []uint64
+	m := *n.luns.Load()
+	ordinary := func() {
+		nums := make([]uint16, 0, len(m))
+		for lun := range m {
+			nums = append(nums, lun)
+		}
+		slices.Sort(nums)
+		for _, lun := range nums {
+			list = append(list, EncodeLUN(lun))
+		}
+	}
+	switch c.CDB[2] {
+	case 0x00:
+		ordinary()
+	case 0x01:
+		list = append(list, wellKnownReportLUNs)
+	case 0x02:
+		ordinary()
+		list = append(list, wellKnownReportLUNs)
+	case 0x10, 0x11, 0x12:
+		// Administrative and subsidiary logical units: there are none (SPC-5 table 218).
+	default:
+		return c.end(badCDB(2))
+	}
+	if alloc < 16 && alloc != 0 {
+		// SPC-4 has it at least 16; an initiator that asks for less gets less of the answer, as any allocation length says.
+		_ = alloc
+	}
+	for _, i := range m {
+		i.clearAttention(ASCLUNsChanged)
+	}
+	b := binary.BigEndian.AppendUint32(c.scratch(), uint32(8*len(list)))
+	b = append(b, 0, 0, 0, 0)
+	for _, l := range list {
+		b = binary.BigEndian.AppendUint64(b, l)
+	}
+	return c.send(b, int(alloc))
+}
+
+func beginReadCapacity10(c *Command) stepResult {
+	if be32(c.CDB[2:]) != 0 {
+		return c.end(badCDB(2)) // SBC-3 section 5.15: without PMI the LBA is zero
+	}
+	last := min(c.x.lu.blocks()-1, 0xFFFFFFFF)
+	b := binary.BigEndian.AppendUint32(c.scratch(), uint32(last))
+	return c.send(binary.BigEndian.AppendUint32(b, c.x.lu.bs), 8)
+}
+
+func beginReadCapacity16(c *Command) stepResult {
+	lu := c.x.lu
+	if be64(c.CDB[2:]) != 0 {
+		return c.end(badCDB(2))
+	}
+	g := lu.geo.Load()
+	b := binary.BigEndian.AppendUint64(c.scratch(), lu.blocks()-1)
+	b = binary.BigEndian.AppendUint32(b, lu.bs)
+	b = append(b, 0, byte(bits.Len(uint(max(g.Physical/g.Logical, 1)))-1), 0, 0)
+	if lu.canUnmap() {
+		b[14] = 0xC0 // LBPME, LBPRZ: what was unmapped reads as zeroes
+	}
+	b = append(b, make([]byte, 16)...)
+	return c.send(b, int(be32(c.CDB[10:])))
+}

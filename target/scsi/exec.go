@@ -1,0 +1,263 @@
+package scsi
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/mem"
+)
+
+// Command is one task. The session embeds it in its own task object and uses it again and again: its buffers and
+// callbacks are made once. The session sets the request part; the device server the outcome.
+type Command struct {
+	LUN  uint64 // the eight bytes of the LUN field, big endian (SAM-5 section 4.7)
+	CDB  []byte // valid until Complete; at most MaxCDB bytes
+	Attr Attr
+	Tag  uint64 // initiator task tag: what ABORT TASK and QUERY TASK refer to
+	// ExpectIn and ExpectOut are the expected data transfer lengths in bytes, for the read and for the write part.
+	ExpectIn, ExpectOut int64
+	Nexus               *Nexus
+	Mover               Mover
+	Outcome
+
+	x exec
+}
+
+// A command's execution is a step function that one runner at a time advances. Events (a device request that ended, a
+// move that ended, memory that came free, an abort) are recorded under x.mu; whoever records one while nobody runs
+// becomes the runner, else the runner goes round once more. Only the runner finishes the command, and it does so when
+// nothing is outstanding: so no event can reach a command that is already used again.
+type exec struct {
+	mu      sync.Mutex
+	running bool // a goroutine is in the step function
+	again   bool // something happened meanwhile
+	slow    bool // the runner is a goroutine of its own that waits on wake
+	aborted bool // by task management: start nothing new
+	moving  bool // one DataIn or DataOut is outstanding
+	moved   bool // ... and has ended
+	moveErr error
+	memWait bool // in the nexus's memory queue
+
+	step   func(*Command) stepResult
+	row    *row
+	itl    *itl
+	lu     *LogicalUnit
+	err    error // the first failure
+	cancel bool  // the mover was asked to end the move
+
+	// Task set membership, guarded by the set's lock.
+	set        *taskSet
+	prev, next *Command
+	state      taskState
+	attr       Attr
+	abort      abortKind
+	waiters    []*tmfWait
+
+	memNext *Command // nexus memory queue, guarded by its lock
+
+	bound bool
+	wake  chan struct{}
+	tr    transfer
+	param []byte // parameter data to send; the backing array is kept
+	sense [senseLen]byte
+}
+
+type stepResult uint8
+
+const (
+	stepWait   stepResult = iota // an event will continue it
+	stepDone                     // the outcome is in x.err
+	stepHanded                   // a goroutine of its own goes on
+)
+
+// bind makes the callbacks, once in the life of a Command.
+func (c *Command) bind() {
+	if c.x.bound {
+		return
+	}
+	c.x.bound = true
+	c.x.wake = make(chan struct{}, 1)
+	for i := range c.x.tr.piece {
+		p := &c.x.tr.piece[i]
+		p.req.Done = func(*blockdev.Request) { c.deviceDone(p) }
+	}
+}
+
+// Reset makes the command ready for the next request. Only the session calls it, after Complete.
+func (c *Command) Reset() {
+	c.LUN, c.CDB, c.Attr, c.Tag, c.ExpectIn, c.ExpectOut = 0, nil, Untagged, 0, 0, 0
+	c.Nexus, c.Mover, c.Outcome = nil, nil, Outcome{}
+	c.resetExec()
+}
+
+func (c *Command) resetExec() {
+	x := &c.x
+	x.mu.Lock()
+	x.running, x.again, x.slow, x.aborted = false, false, false, false
+	x.moving, x.moved, x.moveErr, x.memWait, x.cancel = false, false, nil, false, false
+	x.mu.Unlock()
+	x.step, x.row, x.itl, x.lu, x.err = nil, nil, nil, nil, nil
+	x.abort, x.waiters, x.param = notAborted, nil, x.param[:0]
+	x.tr.reset()
+	select {
+	case <-x.wake:
+	default:
+	}
+}
+
+// Moved ends the one outstanding DataIn or DataOut. Any goroutine may call it, also from within DataIn or DataOut.
+func (c *Command) Moved(err error) {
+	c.x.mu.Lock()
+	if !c.x.moving || c.x.moved {
+		c.x.mu.Unlock()
+		panic("scsi: Moved without a move in progress")
+	}
+	c.x.moved, c.x.moveErr = true, err
+	c.kickUnlock()
+}
+
+func (c *Command) deviceDone(p *piece) {
+	c.x.mu.Lock()
+	p.done = true
+	c.kickUnlock()
+}
+
+// kickUnlock continues the command after an event; x.mu is held on entry and free on return.
+func (c *Command) kickUnlock() {
+	if c.noteLocked() {
+		c.x.mu.Unlock()
+		c.run()
+		return
+	}
+	c.x.mu.Unlock()
+}
+
+// noteLocked reports whether the caller has become the runner.
+func (c *Command) noteLocked() bool {
+	switch {
+	case c.x.slow:
+		select {
+		case c.x.wake <- struct{}{}:
+		default:
+		}
+		return false
+	case c.x.running:
+		c.x.again = true
+		return false
+	}
+	c.x.running = true
+	return true
+}
+
+// run advances the command until it waits or ends. The caller is the runner.
+func (c *Command) run() {
+	for {
+		switch c.x.step(c) {
+		case stepDone:
+			c.finish()
+			return
+		case stepHanded:
+			return
+		}
+		c.x.mu.Lock()
+		if !c.x.again {
+			c.x.running = false
+			c.x.mu.Unlock()
+			return
+		}
+		c.x.again = false
+		c.x.mu.Unlock()
+	}
+}
+
+// stopping reports whether nothing new may be started, and asks the mover to end a move of an aborted command.
+func (c *Command) stopping() bool {
+	c.x.mu.Lock()
+	aborted, cancel := c.x.aborted, false
+	if aborted {
+		if c.x.err == nil {
+			c.x.err = errAborted
+		}
+		cancel = c.x.moving && !c.x.moved && !c.x.cancel
+		c.x.cancel = c.x.cancel || cancel
+	}
+	c.x.mu.Unlock()
+	if cancel {
+		if m, ok := c.Mover.(Canceler); ok {
+			m.Cancel(c)
+		}
+	}
+	return c.x.err != nil
+}
+
+// startMove announces the one outstanding move.
+func (c *Command) startMove() {
+	c.x.mu.Lock()
+	c.x.moving, c.x.moved, c.x.moveErr, c.x.cancel = true, false, nil, false
+	c.x.mu.Unlock()
+}
+
+// takeMoved reports whether the move has ended, once.
+func (c *Command) takeMoved() (bool, error) {
+	c.x.mu.Lock()
+	defer c.x.mu.Unlock()
+	if !c.x.moved {
+		return false, nil
+	}
+	err := c.x.moveErr
+	c.x.moving, c.x.moved, c.x.moveErr = false, false, nil
+	return true, moveError(err)
+}
+
+func moveError(err error) error {
+	if err == nil {
+		return nil // before anything escapes: this is on the data path
+	}
+	var s *SenseError
+	if errors.As(err, &s) {
+		return err
+	}
+	return &SenseError{Key: AbortedCommand, ASC: ASCDataPhaseError, Cause: err}
+}
+
+// outcome turns x.err into status and sense.
+func (c *Command) outcome(err error) {
+	c.Status, c.Sense = StatusGood, nil
+	if err == nil {
+		return
+	}
+	var st statusError
+	if errors.As(err, &st) {
+		c.Status = Status(st)
+		return
+	}
+	var s *SenseError
+	if !errors.As(err, &s) {
+		s = &SenseError{Key: HardwareError, ASC: ASCInternalTargetFailure, Cause: err}
+	}
+	c.Status = StatusCheckCondition
+	c.Sense = s.append(c.x.sense[:0], c.x.lu != nil && c.x.lu.descriptorSense())
+}
+
+// getMem takes buffers of n bytes together, or arranges that the command is kicked when some are free. It never blocks.
+func (c *Command) getMem(n int, into []*mem.Buf) ([]*mem.Buf, bool) {
+	got, err := c.Nexus.opt.Memory.GetAll(n, into)
+	switch {
+	case err == nil:
+		return got, true
+	case errors.Is(err, mem.ErrNoMemory):
+		c.Nexus.waitMem(c)
+	default:
+		c.fail(&SenseError{Key: IllegalRequest, ASC: ASCInsufficientResources, Cause: err})
+	}
+	return into, false
+}
+
+func release(bufs []*mem.Buf) []*mem.Buf {
+	for i, b := range bufs {
+		b.Release()
+		bufs[i] = nil
+	}
+	return bufs[:0]
+}

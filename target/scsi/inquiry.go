@@ -1,0 +1,232 @@
+package scsi
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+
+	"github.com/sluice-storage/sluice/blockdev"
+)
+
+// INQUIRY peripheral qualifier and device type of a LUN that has no unit (SPC-4 section 6.6.2).
+const noDevice = 0x7F
+
+func beginInquiry(c *Command) stepResult {
+	cdb := c.CDB
+	alloc := int(be16(cdb[3:]))
+	lu := c.x.lu
+	if cdb[1]&1 == 0 {
+		if cdb[2] != 0 {
+			return c.end(badCDB(2)) // SPC-4 section 6.6.1: a page code without EVPD
+		}
+		return c.send(c.standardInquiry(), alloc)
+	}
+	if lu == nil {
+		return c.end(badCDB(2))
+	}
+	page := findVPD(lu, cdb[2])
+	if page == nil {
+		return c.end(badCDB(2))
+	}
+	b := append(c.scratch(), 0, cdb[2], 0, 0)
+	b = page.build(c, b)
+	binary.BigEndian.PutUint16(b[2:], uint16(len(b)-4))
+	return c.send(b, alloc)
+}
+
+func padded(dst []byte, s string, n int) []byte {
+	for i := range n {
+		ch := byte(' ')
+		if i < len(s) && s[i] >= 0x20 && s[i] < 0x7F {
+			ch = s[i]
+		}
+		dst = append(dst, ch)
+	}
+	return dst
+}
+
+func (c *Command) standardInquiry() []byte {
+	lu := c.x.lu
+	b := c.scratch()
+	if lu == nil {
+		b = append(b, noDevice, 0, 6, 0x12, 91, 0, 0, 2)
+		b = padded(b, "SLUICE", 8)
+		b = padded(b, "", 16)
+		b = padded(b, "0001", 4)
+		return append(b, make([]byte, 96-len(b))...)
+	}
+	rmb := byte(0)
+	if lu.opt.Removable {
+		rmb = 0x80
+	}
+	// SPC-4, HISUP, response format 2; TPGS both ways, 3PC; CMDQUE; MULTIP.
+	b = append(b, 0, rmb, 6, 0x12, 91, 0x38, 0x10, 0x02)
+	b = padded(b, lu.opt.Vendor, 8)
+	b = padded(b, lu.opt.Product, 16)
+	b = padded(b, lu.opt.Revision, 4)
+	b = append(b, make([]byte, 58-len(b))...)
+	// Version descriptors: SAM-5, SPC-4, SBC-3, iSCSI, no version claimed of each (SPC-4 annex D.7).
+	for _, v := range [...]uint16{0x00A0, 0x0460, 0x04C0, 0x0960} {
+		b = binary.BigEndian.AppendUint16(b, v)
+	}
+	return append(b, make([]byte, 96-len(b))...)
+}
+
+// vpd is one vital product data page.
+type vpd struct {
+	code    byte
+	offered func(*LogicalUnit) bool
+	build   func(c *Command, b []byte) []byte // appends after the header
+}
+
+var vpdPages []vpd
+
+func init() {
+	vpdPages = []vpd{
+		{0x00, nil, vpdList},
+		{0x80, nil, func(c *Command, b []byte) []byte { return append(b, c.x.lu.serial...) }},
+		{0x83, nil, vpdIdentification},
+		{0x86, nil, vpdExtendedInquiry},
+		{0x87, nil, func(_ *Command, b []byte) []byte {
+			// Policy page code 3Fh, subpage FFh, MLUS: every mode page is shared by all nexuses.
+			return append(b, 0x3F, 0xFF, 0x80|0x01, 0)
+		}},
+		{0x88, nil, vpdPorts},
+		{0xB0, nil, vpdBlockLimits},
+		{0xB1, nil, vpdCharacteristics},
+		{0xB2, nil, vpdProvisioning},
+	}
+}
+
+func findVPD(lu *LogicalUnit, code byte) *vpd {
+	for i := range vpdPages {
+		if p := &vpdPages[i]; p.code == code && (p.offered == nil || p.offered(lu)) {
+			return p
+		}
+	}
+	return nil
+}
+
+func vpdList(c *Command, b []byte) []byte {
+	for _, p := range vpdPages {
+		if p.offered == nil || p.offered(c.x.lu) {
+			b = append(b, p.code)
+		}
+	}
+	return b
+}
+
+// designator appends one designation descriptor (SPC-4 section 7.8.6.1).
+func designator(b []byte, proto, codeSet, assoc, kind byte, id []byte) []byte {
+	piv := byte(0)
+	if assoc != 0 {
+		piv = 0x80
+	}
+	b = append(b, proto<<4|codeSet, piv|assoc<<4|kind, 0, byte(len(id)))
+	return append(b, id...)
+}
+
+// nameString is a SCSI name string: UTF-8, ended by a null and padded to four bytes.
+func nameString(s string) []byte {
+	b := append([]byte(s), 0)
+	for len(b)%4 != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
+
+const protoISCSI = 5
+
+func vpdIdentification(c *Command, b []byte) []byte {
+	lu, n := c.x.lu, c.x.itl.nexus
+	b = designator(b, 0, 1, 0, 3, lu.naa[:])
+	b = designator(b, 0, 1, 0, 2, lu.eui[:])
+	b = designator(b, 0, 2, 0, 1, append(padded(nil, lu.opt.Vendor, 8), lu.serial...))
+	b = designator(b, 0, 3, 0, 8, nameString("naa."+hex.EncodeToString(lu.naa[:])))
+	port := n.opt.TargetPortGroup
+	b = designator(b, protoISCSI, 1, 1, 4, []byte{0, 0, byte(port >> 8), byte(port)})
+	g := n.target.groupOf(port)
+	b = designator(b, protoISCSI, 1, 1, 5, []byte{0, 0, byte(g >> 8), byte(g)})
+	b = designator(b, protoISCSI, 3, 1, 8, nameString(n.target.portName(port)))
+	return designator(b, protoISCSI, 3, 2, 8, nameString(n.target.opt.Name))
+}
+
+// portName is the iSCSI target port name (RFC 7143 section 4.4.1: name, "t", portal group tag).
+func (t *Target) portName(port uint16) string {
+	return t.opt.Name + ",t,0x" + hex.EncodeToString([]byte{byte(port >> 8), byte(port)})
+}
+
+func vpdExtendedInquiry(c *Command, b []byte) []byte {
+	b = append(b, make([]byte, 60)...)
+	b[5] = 0x20 | 0x07 // UASK_SUP; HEADSUP, ORDSUP, SIMPSUP
+	b[6] = 0x01        // V_SUP: there is a volatile cache
+	b[7] = 0x01        // LUICLR: only the I_T nexus that is affected is told
+	b[13] = senseLen   // MAXIMUM SUPPORTED SENSE DATA LENGTH
+	return b
+}
+
+func vpdPorts(c *Command, b []byte) []byte {
+	t := c.x.itl.nexus.target
+	t.mu.Lock()
+	ports := append([]uint16(nil), t.ports...)
+	t.mu.Unlock()
+	for _, p := range ports {
+		b = append(b, 0, 0, byte(p>>8), byte(p), 0, 0, 0, 0)
+		d := designator(nil, protoISCSI, 3, 1, 8, nameString(t.portName(p)))
+		b = append(b, 0, 0)
+		b = binary.BigEndian.AppendUint16(b, uint16(len(d)))
+		b = append(b, d...)
+	}
+	return b
+}
+
+// vpdBlockLimits is page B0h in its full length of 3Ch: Windows and ESXi read UNMAP support from a page of that length only.
+func vpdBlockLimits(c *Command, b []byte) []byte {
+	lu := c.x.lu
+	g := lu.geo.Load()
+	p := make([]byte, 64)
+	p[4] = 1 // WSNZ
+	if lu.can(blockdev.CompareWrite) {
+		p[5] = byte(min(maxCompare>>lu.shift, 255))
+	}
+	binary.BigEndian.PutUint16(p[6:], uint16(max(g.Physical, g.Logical)>>lu.shift))
+	binary.BigEndian.PutUint32(p[8:], uint32(maxTransfer>>lu.shift))
+	opt := g.OptimalIO
+	if opt == 0 {
+		opt = pieceSize
+	}
+	binary.BigEndian.PutUint32(p[12:], uint32(opt>>lu.shift))
+	if lu.canUnmap() {
+		binary.BigEndian.PutUint32(p[20:], uint32(lu.unmapLimit()>>lu.shift))
+		binary.BigEndian.PutUint32(p[24:], maxUnmapDescriptors)
+		binary.BigEndian.PutUint32(p[28:], uint32(max(g.DiscardUnit>>lu.shift, 1)))
+		binary.BigEndian.PutUint32(p[32:], 1<<31) // UGAVALID, alignment 0
+	}
+	binary.BigEndian.PutUint64(p[36:], uint64(maxWriteSame>>lu.shift))
+	return append(b, p[4:]...)
+}
+
+func (lu *LogicalUnit) unmapLimit() int64 { return maxUnmapBytes }
+
+func vpdCharacteristics(c *Command, b []byte) []byte {
+	b = append(b, make([]byte, 60)...)
+	if !c.x.lu.geo.Load().Rotational {
+		b[5] = 1 // medium rotation rate: 0001h, non-rotating
+	}
+	b[8] |= 0x02 // FUAB
+	return b
+}
+
+func vpdProvisioning(c *Command, b []byte) []byte {
+	lu := c.x.lu
+	flags, kind := byte(0), byte(0)
+	if lu.canUnmap() {
+		flags = 0x80 | 0x40 | 0x20 | 0x04 // LBPU, LBPWS, LBPWS10, LBPRZ
+	}
+	switch {
+	case lu.thin():
+		kind = 2
+	case lu.canUnmap():
+		kind = 1
+	}
+	return append(b, 0, flags, kind, 0)
+}

@@ -1,0 +1,107 @@
+package scsi
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// itl is what a logical unit keeps for one I_T nexus (SAM-5's I_T_L nexus).
+type itl struct {
+	nexus *Nexus
+	lu    *LogicalUnit // nil for commands that reach no logical unit
+	lun   uint16
+	own   taskSet
+
+	waiting atomic.Int32 // unit attentions, so that a command can look without a lock
+	mu      sync.Mutex
+	ua      [maxAttentions]ASC // guarded by mu, oldest first
+	prevent bool               // guarded by lu.mu: PREVENT ALLOW MEDIUM REMOVAL
+
+	stats stats
+}
+
+// stats counts what an I_T_L nexus did; one writer's cache line per session.
+type stats struct {
+	reads, writes, others    atomic.Int64
+	readBytes, writtenBytes  atomic.Int64
+	errors                   atomic.Int64
+	conflicts, checkUnitAttn atomic.Int64
+}
+
+func (i *itl) set() *taskSet {
+	if i.lu != nil && i.lu.opt.SharedTaskSet {
+		return &i.lu.tasks
+	}
+	return &i.own
+}
+
+// abortAll aborts every command of the nexus.
+func (i *itl) abortAll(w *tmfWait, kind abortKind) {
+	i.set().abort(w, func(c *Command) abortKind {
+		if c.x.itl == i {
+			return kind
+		}
+		return notAborted
+	})
+}
+
+// attention establishes a unit attention condition (SAM-5 section 5.14) and tells the session, where that can pass it on.
+func (i *itl) attention(asc ASC) {
+	i.mu.Lock()
+	n := int(i.waiting.Load())
+	if asc>>8 == ASCPowerOnOrReset>>8 {
+		// SAM-5 section 5.14: a reset event makes the conditions before it meaningless.
+		n = 0
+	}
+	for _, a := range i.ua[:n] {
+		if a == asc {
+			i.mu.Unlock()
+			return
+		}
+	}
+	if n == maxAttentions {
+		copy(i.ua[:], i.ua[1:])
+		n--
+	}
+	i.ua[n] = asc
+	i.waiting.Store(int32(n + 1))
+	i.mu.Unlock()
+	if i.nexus.opt.Async != nil && asc>>8 != ASCPowerOnOrReset>>8 {
+		s := check(UnitAttention, asc)
+		i.nexus.opt.Async(AsyncEvent{LUN: EncodeLUN(i.lun), Sense: s.append(nil, i.lu.descriptorSense())})
+	}
+}
+
+// takeAttention returns the oldest unit attention and clears it.
+func (i *itl) takeAttention() (ASC, bool) {
+	if i.waiting.Load() == 0 {
+		return 0, false
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	n := int(i.waiting.Load())
+	if n == 0 {
+		return 0, false
+	}
+	asc := i.ua[0]
+	copy(i.ua[:], i.ua[1:n])
+	i.waiting.Store(int32(n - 1))
+	return asc, true
+}
+
+// clearAttention forgets one kind of unit attention.
+func (i *itl) clearAttention(asc ASC) {
+	if i.waiting.Load() == 0 {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	n := 0
+	for _, a := range i.ua[:i.waiting.Load()] {
+		if a != asc {
+			i.ua[n] = a
+			n++
+		}
+	}
+	i.waiting.Store(int32(n))
+}

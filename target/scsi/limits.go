@@ -1,0 +1,34 @@
+package scsi
+
+// Every bound of the package.
+const (
+	// pieceSize is how much of a transfer is one device request and one move: large enough that a system call and a
+	// work request cost nothing beside it, small enough that medium and wire overlap within one command.
+	pieceSize = 256 << 10
+	// pieces is how many of them one command has in flight.
+	pieces = 4
+	// minPiece is what a transfer falls back to when memory is short: the smallest buffer there is.
+	minPiece = 4 << 10
+	// maxTransfer bounds READ, WRITE and their kin (VPD B0, MAXIMUM TRANSFER LENGTH), in bytes. It is a promise to the
+	// initiator and keeps one command from occupying a connection for seconds.
+	maxTransfer = 16 << 20
+	// maxCompare bounds COMPARE AND WRITE, ORWRITE and WRITE ATOMIC in bytes: all of it is in memory at once, twice.
+	maxCompare = 64 << 10
+	// maxParameter bounds every parameter list an initiator sends.
+	maxParameter = 64 << 10
+	// maxUnmapDescriptors and maxUnmapBlocks bound one UNMAP (VPD B0).
+	maxUnmapDescriptors = 256
+	maxUnmapBytes       = 1 << 30
+	// maxWriteSame bounds one WRITE SAME in bytes (VPD B0); a zero NUMBER OF LOGICAL BLOCKS is refused (WSNZ).
+	maxWriteSame = 1 << 30
+	// maxAttentions is how many unit attentions wait for one I_T nexus; the oldest go first, duplicates are merged.
+	maxAttentions = 16
+	// maxTasks bounds one task set; a session's command window is far smaller.
+	maxTasks = 4096
+	// maxLUN is the largest LUN number (SAM-5 flat space addressing).
+	maxLUN = 0x3FFF
+	// maxRegistrations bounds persistent reservation keys of one logical unit.
+	maxRegistrations = 1024
+	// senseLen is the longest sense data made here; iSER initiators offer 128 bytes for the whole data segment.
+	senseLen = 96
+)

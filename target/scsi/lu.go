@@ -1,0 +1,222 @@
+package scsi
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/blockdev"
+)
+
+// LUOptions describes a logical unit.
+type LUOptions struct {
+	Device blockdev.Device
+	// Name is the volume's name. With an empty Serial all identity follows from it, so that a volume stays the same to
+	// initiators across restarts and moves.
+	Name string
+	// Serial is the unit serial number, printable ASCII.
+	Serial string
+	// Vendor (8), Product (16) and Revision (4 bytes) appear in INQUIRY data.
+	Vendor, Product, Revision string
+	ReadOnly                  bool
+	Removable                 bool
+	// SharedTaskSet keeps one task set for all I_T nexuses (TST 000b) instead of one each (TST 001b).
+	SharedTaskSet bool
+	// AllowFormat and AllowSanitize let initiators destroy the volume's content by FORMAT UNIT and SANITIZE.
+	AllowFormat, AllowSanitize bool
+	// StateDir as in TargetOptions; empty takes that of the first target the unit is added to.
+	StateDir string
+	Log      *zap.Logger
+}
+
+// Bits of LogicalUnit.flags.
+const (
+	flagDescriptor  = 1 << iota // D_SENSE
+	flagSWP                     // software write protect
+	flagNoCache                 // WCE is zero: every write is durable before its status
+	flagStopped                 // START STOP UNIT stopped it
+	flagEjected                 // removable, and the medium is out
+	flagFormatting              // FORMAT UNIT runs
+	flagSanitizing              // SANITIZE runs
+	flagTAS                     // task aborted status
+	flagSanitizeBad             // SANITIZE failed and was not repeated yet
+)
+
+// LogicalUnit is a volume as initiators see it. It may be added to several targets; it is the same unit behind all of
+// them (multipath). Its methods may be called by any goroutine.
+type LogicalUnit struct {
+	opt    LUOptions
+	dev    blockdev.Device
+	log    *zap.Logger
+	geo    atomic.Pointer[blockdev.Geometry]
+	flags  atomic.Uint32
+	bs     uint32
+	shift  uint
+	serial string
+	naa    [8]byte
+	eui    [8]byte
+	tasks  taskSet
+
+	progress atomic.Uint32 // of FORMAT UNIT or SANITIZE, in 65536ths
+
+	mu       sync.Mutex
+	itls     map[*itl]struct{}
+	stateDir string
+}
+
+// NewLogicalUnit wraps a device, which stays the caller's to close, after the unit has been removed from its targets.
+func NewLogicalUnit(opt LUOptions) (*LogicalUnit, error) {
+	if opt.Device == nil {
+		return nil, errors.New("scsi: a logical unit needs a device")
+	}
+	g := opt.Device.Geometry()
+	if g.Logical != 512 && g.Logical != 4096 {
+		return nil, fmt.Errorf("scsi: logical blocks of %d bytes; 512 and 4096 are possible", g.Logical)
+	}
+	if g.Size < int64(g.Logical) {
+		return nil, fmt.Errorf("scsi: volume %q is smaller than one block", opt.Name)
+	}
+	if opt.Vendor == "" {
+		opt.Vendor = "SLUICE"
+	}
+	if opt.Product == "" {
+		opt.Product = "Volume"
+	}
+	if opt.Revision == "" {
+		opt.Revision = "0001"
+	}
+	if opt.Log == nil {
+		opt.Log = zap.NewNop()
+	}
+	lu := &LogicalUnit{opt: opt, dev: opt.Device, log: opt.Log, itls: map[*itl]struct{}{}}
+	lu.bs, lu.shift = uint32(g.Logical), uint(bits.TrailingZeros(uint(g.Logical)))
+	lu.geo.Store(&g)
+	lu.identify()
+	return lu, nil
+}
+
+// identify derives the designators from the serial, or from the name when there is none: nothing that a restart or a
+// move to another host changes.
+func (lu *LogicalUnit) identify() {
+	seed := "sluice volume\x00" + lu.opt.Name
+	lu.serial = lu.opt.Serial
+	if lu.serial != "" {
+		seed = "sluice serial\x00" + lu.serial
+	}
+	h := sha256.Sum256([]byte(seed))
+	if lu.serial == "" {
+		lu.serial = hex.EncodeToString(h[16:26])
+	}
+	copy(lu.naa[:], h[:8])
+	lu.naa[0] = lu.naa[0]&0x0F | 0x30 // NAA 3h, locally assigned (SPC-4 section 7.8.6.6.4)
+	copy(lu.eui[:], h[8:16])
+	lu.eui[0] = lu.eui[0]&^0x01 | 0x02 // locally administered, individual
+}
+
+// Name is the volume's name.
+func (lu *LogicalUnit) Name() string { return lu.opt.Name }
+
+// Serial is the unit serial number.
+func (lu *LogicalUnit) Serial() string { return lu.serial }
+
+func (lu *LogicalUnit) has(flag uint32) bool { return lu.flags.Load()&flag != 0 }
+
+func (lu *LogicalUnit) set(flag uint32, on bool) {
+	if on {
+		lu.flags.Or(flag)
+	} else {
+		lu.flags.And(^flag)
+	}
+}
+
+func (lu *LogicalUnit) descriptorSense() bool { return lu != nil && lu.has(flagDescriptor) }
+
+func (lu *LogicalUnit) lba(off int64) uint64 { return uint64(off) >> lu.shift }
+
+func (lu *LogicalUnit) blocks() uint64 { return uint64(lu.geo.Load().Size) >> lu.shift }
+
+func (lu *LogicalUnit) readOnly() bool { return lu.opt.ReadOnly || lu.geo.Load().ReadOnly }
+
+func (lu *LogicalUnit) can(op blockdev.Op) bool { return blockdev.Can(lu.dev, op) }
+
+func (lu *LogicalUnit) thin() bool { return lu.geo.Load().Thin && lu.canUnmap() }
+
+func (lu *LogicalUnit) canUnmap() bool {
+	return lu.geo.Load().DiscardUnit > 0 && (lu.can(blockdev.Discard) || lu.can(blockdev.WriteZeroes))
+}
+
+func (lu *LogicalUnit) join(i *itl) {
+	lu.mu.Lock()
+	lu.itls[i] = struct{}{}
+	lu.mu.Unlock()
+}
+
+func (lu *LogicalUnit) leave(i *itl) {
+	lu.mu.Lock()
+	delete(lu.itls, i)
+	lu.mu.Unlock()
+}
+
+// each calls f for every nexus, outside of the lock.
+func (lu *LogicalUnit) each(f func(*itl)) {
+	lu.mu.Lock()
+	all := make([]*itl, 0, len(lu.itls))
+	for i := range lu.itls {
+		all = append(all, i)
+	}
+	lu.mu.Unlock()
+	for _, i := range all {
+		f(i)
+	}
+}
+
+// attention tells every nexus but one; nil excepts none.
+func (lu *LogicalUnit) attention(asc ASC, except *itl) {
+	lu.each(func(i *itl) {
+		if i != except {
+			i.attention(asc)
+		}
+	})
+}
+
+// Refresh takes over a size that the device has changed; initiators learn of it by unit attention.
+func (lu *LogicalUnit) Refresh() error {
+	if r, ok := lu.dev.(blockdev.Resizable); ok {
+		if _, err := r.Refresh(); err != nil {
+			return err
+		}
+	}
+	g := lu.dev.Geometry()
+	old := lu.geo.Swap(&g)
+	if old.Size != g.Size {
+		lu.attention(ASCCapacityChanged, nil)
+	}
+	return nil
+}
+
+// adopt takes the state directory of a target, unless the unit has one.
+func (lu *LogicalUnit) adopt(dir string) error {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	if lu.stateDir != "" {
+		return nil
+	}
+	if lu.opt.StateDir != "" {
+		dir = lu.opt.StateDir
+	}
+	lu.stateDir = dir
+	return nil
+}
+
+// nexusLost drops what does not outlive an I_T nexus.
+func (lu *LogicalUnit) nexusLost(i *itl) {
+	lu.mu.Lock()
+	i.prevent = false
+	lu.mu.Unlock()
+}

@@ -1,0 +1,302 @@
+package scsi
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-storage/sluice/internal/mem"
+)
+
+// NexusOptions describes one I_T nexus: a session.
+type NexusOptions struct {
+	InitiatorName string
+	ISID          [6]byte
+	// TargetPortGroup is the iSCSI portal group tag, which is also the relative target port identifier.
+	TargetPortGroup uint16
+	// Transport is "iSCSI" or "iSER", for metrics and logs.
+	Transport string
+	// Memory is what the nexus's commands take buffers from. The device server is the one that calls its Wait.
+	Memory *mem.Share
+	// Visible says which LUNs the initiator may see; nil means all of them.
+	Visible func(lun uint16) bool
+	// Async reports asynchronous events; nil where the session has no way to tell. It must not block.
+	Async func(AsyncEvent)
+}
+
+// AsyncEvent is a unit attention that an initiator can be told of before it asks (RFC 7143 section 11.9.1, event 0).
+type AsyncEvent struct {
+	LUN   uint64 // as in Command.LUN
+	Sense []byte
+}
+
+// Nexus is one I_T nexus.
+type Nexus struct {
+	target *Target
+	opt    NexusOptions
+	port   string // initiator port name: iqn...,i,0xISID
+	luns   atomic.Pointer[map[uint16]*itl]
+	none   *itl // for commands that reach no logical unit
+	closed atomic.Bool
+
+	memMu             sync.Mutex
+	memFirst, memLast *Command
+	memCalled         bool
+}
+
+// NewNexus joins an initiator port and a target port. Memory may be nil: then the nexus takes from the target's pool.
+func (t *Target) NewNexus(opt NexusOptions) *Nexus {
+	n := &Nexus{target: t, opt: opt}
+	n.port = opt.InitiatorName + ",i,0x" + hex.EncodeToString(opt.ISID[:])
+	if n.opt.Memory == nil {
+		n.opt.Memory = t.opt.Memory.Share(64 << 20)
+	}
+	n.none = &itl{nexus: n}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.addPortLocked(opt.TargetPortGroup)
+	first := ASCPowerOnOrReset
+	if t.met[n.portKey()] {
+		first = ASCNexusLoss
+	}
+	t.met[n.portKey()] = true
+	t.nexuses[n] = struct{}{}
+	n.rebuildLocked(false)
+	for _, i := range *n.luns.Load() {
+		i.attention(first)
+	}
+	return n
+}
+
+// Options is what the nexus was made with.
+func (n *Nexus) Options() NexusOptions { return n.opt }
+
+func (n *Nexus) portKey() string {
+	return n.port + "," + string(rune(n.opt.TargetPortGroup))
+}
+
+// rebuildLocked brings the LUN map in line with the target's; t.mu is held. It returns what has gone.
+func (n *Nexus) rebuildLocked(tell bool) []*itl {
+	old := map[uint16]*itl{}
+	if m := n.luns.Load(); m != nil {
+		old = *m
+	}
+	now := make(map[uint16]*itl, len(n.target.luns))
+	changed := false
+	for lun, lu := range n.target.luns {
+		if n.opt.Visible != nil && !n.opt.Visible(lun) {
+			continue
+		}
+		if i := old[lun]; i != nil && i.lu == lu {
+			now[lun] = i
+			continue
+		}
+		i := &itl{nexus: n, lu: lu, lun: lun}
+		lu.join(i)
+		now[lun] = i
+		changed = true
+	}
+	var gone []*itl
+	for lun, i := range old {
+		if now[lun] != i {
+			i.lu.leave(i)
+			gone = append(gone, i)
+			changed = true
+		}
+	}
+	n.luns.Store(&now)
+	if changed && tell {
+		for _, i := range now {
+			i.attention(ASCLUNsChanged)
+		}
+	}
+	return gone
+}
+
+// decodeLUN turns a LUN field into a number (SAM-5 section 4.7); false where the form is not one of ours.
+func decodeLUN(f uint64) (uint16, bool) {
+	if f<<16 != 0 {
+		return 0, false
+	}
+	b0, b1 := byte(f>>56), byte(f>>48)
+	switch b0 >> 6 {
+	case 0: // peripheral device addressing, bus 0
+		return uint16(b1), b0 == 0
+	case 1: // flat space addressing
+		return uint16(b0&0x3F)<<8 | uint16(b1), true
+	}
+	return 0, false
+}
+
+// EncodeLUN is the LUN field for a logical unit number, as REPORT LUNS gives it.
+func EncodeLUN(lun uint16) uint64 {
+	if lun < 256 {
+		return uint64(lun) << 48
+	}
+	return uint64(0x4000|lun) << 48
+}
+
+// wellKnownReportLUNs is the LUN of the REPORT LUNS well known logical unit (SAM-5 table 22).
+const wellKnownReportLUNs = uint64(0xC101) << 48
+
+// find is the itl of a LUN field, or nil.
+func (n *Nexus) find(f uint64) *itl {
+	lun, ok := decodeLUN(f)
+	if !ok {
+		return nil
+	}
+	return (*n.luns.Load())[lun]
+}
+
+// Execute runs c. It never blocks; c.Mover.Complete is called exactly once, maybe before Execute returns. c is ready:
+// new, or after Reset.
+func (n *Nexus) Execute(c *Command) {
+	c.Nexus = n
+	c.bind()
+	c.resetExec()
+	x := &c.x
+	x.running = true
+	x.step = stepBegin
+	x.itl = n.find(c.LUN)
+	if x.itl == nil {
+		x.itl = n.none
+	}
+	x.lu = x.itl.lu
+	var err *SenseError
+	if x.row, err = lookup(c.CDB); err != nil {
+		x.err = err
+	}
+	if c.Attr == ACA && x.err == nil {
+		// SAM-5 section 5.9.3.3: without an ACA condition there is nothing it could be for.
+		x.err = check(AbortedCommand, ASCInvalidMessage)
+	}
+	i := x.itl
+	set := i.set()
+	state := set.add(c, c.Attr, x.row == nil || x.row.traits&anyTime != 0)
+	if state == taskNone {
+		x.err = statusError(StatusTaskSetFull)
+		c.complete()
+		return
+	}
+	if n.closed.Load() {
+		// Close may have gone through the set before c was in it.
+		i.abortAll(nil, abortSilent)
+	}
+	if state == taskEnabled {
+		c.run()
+	}
+}
+
+// waitMem queues c until memory is free.
+func (n *Nexus) waitMem(c *Command) {
+	n.memMu.Lock()
+	c.x.mu.Lock()
+	queued := c.x.memWait
+	c.x.memWait = true
+	c.x.mu.Unlock()
+	if !queued {
+		c.x.memNext = nil
+		if n.memLast != nil {
+			n.memLast.x.memNext = c
+		} else {
+			n.memFirst = c
+		}
+		n.memLast = c
+	}
+	ask := !n.memCalled
+	n.memCalled = true
+	n.memMu.Unlock()
+	if ask {
+		n.opt.Memory.Wait(n.memFree)
+	}
+}
+
+// memFree continues everything that waits for memory; what still gets none queues again.
+func (n *Nexus) memFree() {
+	var run *Command
+	n.memMu.Lock()
+	n.memCalled = false
+	c := n.memFirst
+	n.memFirst, n.memLast = nil, nil
+	var tail **Command = &run
+	for c != nil {
+		next := c.x.memNext
+		c.x.memNext = nil
+		c.x.mu.Lock()
+		c.x.memWait = false
+		if c.noteLocked() {
+			// The runner's token is ours, so nobody can end the command before its turn.
+			*tail = c
+			tail = &c.x.memNext
+		}
+		c.x.mu.Unlock()
+		c = next
+	}
+	n.memMu.Unlock()
+	if run == nil {
+		n.opt.Memory.Wait(nil) // whoever waited was aborted: give up what was set aside
+	}
+	for run != nil {
+		c := run
+		run = c.x.memNext
+		c.x.memNext = nil
+		c.run()
+	}
+}
+
+// leaveMem takes c out of the memory queue, before it ends.
+func (n *Nexus) leaveMem(c *Command) {
+	c.x.mu.Lock()
+	queued := c.x.memWait
+	c.x.mu.Unlock()
+	if !queued {
+		return
+	}
+	n.memMu.Lock()
+	defer n.memMu.Unlock()
+	var last *Command
+	for p := &n.memFirst; *p != nil; {
+		if *p == c {
+			*p = c.x.memNext
+			c.x.memNext = nil
+			continue
+		}
+		last = *p
+		p = &(*p).x.memNext
+	}
+	n.memLast = last
+	c.x.mu.Lock()
+	c.x.memWait = false
+	c.x.mu.Unlock()
+}
+
+// Close ends the nexus: every command of it is aborted silently, and done is called when the last has completed. The
+// memory share stays the session's to close.
+func (n *Nexus) Close(done func()) {
+	if n.closed.Swap(true) {
+		done()
+		return
+	}
+	t := n.target
+	t.mu.Lock()
+	delete(t.nexuses, n)
+	all := []*itl{n.none}
+	for _, i := range *n.luns.Load() {
+		i.lu.leave(i)
+		all = append(all, i)
+	}
+	t.mu.Unlock()
+	w := newWait(done)
+	for _, i := range all {
+		i.abortAll(w, abortSilent)
+	}
+	for _, i := range all[1:] {
+		i.lu.nexusLost(i)
+	}
+	w.release()
+}
+
+func be16(b []byte) uint16 { return binary.BigEndian.Uint16(b) }
+func be32(b []byte) uint32 { return binary.BigEndian.Uint32(b) }
+func be64(b []byte) uint64 { return binary.BigEndian.Uint64(b) }

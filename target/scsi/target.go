@@ -1,0 +1,132 @@
+package scsi
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/internal/mem"
+)
+
+// TargetOptions describes a SCSI target device.
+type TargetOptions struct {
+	// Name is the target device's SCSI name string: the iSCSI name.
+	Name string
+	Log  *zap.Logger
+	// Memory is the pool that nexuses without a share of their own take from.
+	Memory *mem.Pool
+	// StateDir holds what survives a restart: reservations with APTPL, saved mode pages, port group states. Empty means
+	// that nothing does, and that APTPL is refused.
+	StateDir string
+	// PortGroups are the target port groups (SPC-4 section 5.15). None means one group, number 1, active/optimized, with
+	// every port that a nexus comes in by.
+	PortGroups []PortGroup
+}
+
+// Target is one SCSI target device. Its methods may be called by any goroutine.
+type Target struct {
+	opt TargetOptions
+	log *zap.Logger
+
+	mu      sync.Mutex
+	luns    map[uint16]*LogicalUnit
+	nexuses map[*Nexus]struct{}
+	met     map[string]bool // initiator ports that had a nexus since the target began
+	ports   []uint16        // relative target port identifiers, sorted
+
+	alua alua
+}
+
+// NewTarget makes a target without logical units.
+func NewTarget(opt TargetOptions) (*Target, error) {
+	if opt.Name == "" || len(opt.Name) > 223 {
+		return nil, fmt.Errorf("scsi: a target name has 1 to 223 bytes, this one %d", len(opt.Name))
+	}
+	if opt.Log == nil {
+		opt.Log = zap.NewNop()
+	}
+	t := &Target{opt: opt, log: opt.Log, luns: map[uint16]*LogicalUnit{}, nexuses: map[*Nexus]struct{}{}, met: map[string]bool{}}
+	if err := t.alua.init(t); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Name is the target's iSCSI name.
+func (t *Target) Name() string { return t.opt.Name }
+
+// AddLUN makes lu reachable as lun; initiators that are connected learn of it by unit attention.
+func (t *Target) AddLUN(lun uint16, lu *LogicalUnit) error {
+	if lun > maxLUN {
+		return fmt.Errorf("scsi: LUN %d is beyond %d", lun, maxLUN)
+	}
+	if err := lu.adopt(t.opt.StateDir); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.luns[lun] != nil {
+		return fmt.Errorf("scsi: %s has a LUN %d already", t.opt.Name, lun)
+	}
+	t.luns[lun] = lu
+	for n := range t.nexuses {
+		n.rebuildLocked(true)
+	}
+	return nil
+}
+
+// RemoveLUN takes a LUN away. Commands that run on it are aborted; those that come later find no such LUN.
+func (t *Target) RemoveLUN(lun uint16) error {
+	t.mu.Lock()
+	if t.luns[lun] == nil {
+		t.mu.Unlock()
+		return fmt.Errorf("scsi: %s has no LUN %d", t.opt.Name, lun)
+	}
+	delete(t.luns, lun)
+	var gone []*itl
+	for n := range t.nexuses {
+		gone = append(gone, n.rebuildLocked(true)...)
+	}
+	t.mu.Unlock()
+	for _, i := range gone {
+		i.abortAll(nil, abortReported)
+	}
+	return nil
+}
+
+// RefreshVisible asks every nexus's Visible again, after an access list has changed.
+func (t *Target) RefreshVisible() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for n := range t.nexuses {
+		n.rebuildLocked(true)
+	}
+}
+
+// LUNs lists the logical unit numbers in order.
+func (t *Target) LUNs() []uint16 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var l []uint16
+	for n := range t.luns {
+		l = append(l, n)
+	}
+	slices.Sort(l)
+	return l
+}
+
+// LUN is the logical unit behind a number, or nil.
+func (t *Target) LUN(lun uint16) *LogicalUnit {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.luns[lun]
+}
+
+// addPortLocked makes a relative target port known.
+func (t *Target) addPortLocked(port uint16) {
+	if i, found := slices.BinarySearch(t.ports, port); !found {
+		t.ports = slices.Insert(t.ports, i, port)
+	}
+}

@@ -1,0 +1,223 @@
+package scsi
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+type taskState uint8
+
+const (
+	taskNone    taskState = iota
+	taskDormant           // in the set, waits for older tasks (SAM-5 section 8.7)
+	taskEnabled           // runs
+)
+
+type abortKind uint8
+
+const (
+	notAborted    abortKind = iota
+	abortSilent             // nobody is told: the nexus that asked is the one that sent the command, or TAS is zero
+	abortReported           // status TASK ABORTED (SAM-5 section 5.6, TAS one)
+)
+
+// taskSet orders the commands of one logical unit for one I_T nexus, or for all of them when the unit keeps one task set
+// (control mode page, TST). In the first case no lock is shared between connections.
+type taskSet struct {
+	mu          sync.Mutex
+	first, last *Command // by age; HEAD OF QUEUE goes first
+	n           int
+	dormant     int
+	barriers    int // ORDERED and HEAD OF QUEUE tasks
+}
+
+// add puts c in the set and says whether it may run now; taskNone means that the set is full. A dormant command may be
+// gone as soon as add returns.
+func (s *taskSet) add(c *Command, attr Attr, always bool) taskState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n >= maxTasks {
+		return taskNone
+	}
+	s.n++
+	c.x.set, c.x.attr = s, attr
+	if attr == HeadOfQueue {
+		c.x.prev, c.x.next = nil, s.first
+		if s.first != nil {
+			s.first.x.prev = c
+		} else {
+			s.last = c
+		}
+		s.first = c
+	} else {
+		c.x.prev, c.x.next = s.last, nil
+		if s.last != nil {
+			s.last.x.next = c
+		} else {
+			s.first = c
+		}
+		s.last = c
+	}
+	enabled := true
+	switch {
+	case always || attr == HeadOfQueue:
+	case attr == Ordered:
+		enabled = s.n == 1
+	default:
+		enabled = s.barriers == 0
+	}
+	if attr == Ordered || attr == HeadOfQueue {
+		s.barriers++
+	}
+	if enabled {
+		c.x.state = taskEnabled
+	} else {
+		c.x.state = taskDormant
+		s.dormant++
+	}
+	return c.x.state
+}
+
+// removeLocked takes c out.
+func (s *taskSet) removeLocked(c *Command) {
+	if c.x.prev != nil {
+		c.x.prev.x.next = c.x.next
+	} else {
+		s.first = c.x.next
+	}
+	if c.x.next != nil {
+		c.x.next.x.prev = c.x.prev
+	} else {
+		s.last = c.x.prev
+	}
+	c.x.prev, c.x.next = nil, nil
+	s.n--
+	if c.x.attr == Ordered || c.x.attr == HeadOfQueue {
+		s.barriers--
+	}
+	if c.x.state == taskDormant {
+		s.dormant--
+	}
+	c.x.set, c.x.state = nil, taskNone
+}
+
+// enableLocked marks what may run now and appends it to run.
+func (s *taskSet) enableLocked(run []*Command) []*Command {
+	if s.dormant == 0 {
+		return run
+	}
+	ahead, barrier := false, false
+	for c := s.first; c != nil && s.dormant > 0; c = c.x.next {
+		if c.x.state == taskDormant {
+			if (c.x.attr == Ordered && !ahead) || (c.x.attr != Ordered && !barrier) {
+				c.x.state = taskEnabled
+				s.dormant--
+				run = append(run, c)
+			}
+		}
+		ahead = true
+		barrier = barrier || c.x.attr == Ordered || c.x.attr == HeadOfQueue
+	}
+	return run
+}
+
+// tmfWait calls done when everything it waits for has completed.
+type tmfWait struct {
+	left atomic.Int32
+	done func()
+}
+
+func newWait(done func()) *tmfWait {
+	w := &tmfWait{done: done}
+	w.left.Store(1)
+	return w
+}
+
+func (w *tmfWait) release() {
+	if w.left.Add(-1) == 0 {
+		w.done()
+	}
+}
+
+// abort stops every command that match accepts; w is released once for each, after its Complete. The commands that had
+// not started are completed before abort returns.
+func (s *taskSet) abort(w *tmfWait, kind func(*Command) abortKind) {
+	var run, drop, enabled []*Command
+	s.mu.Lock()
+	for c := s.first; c != nil; {
+		next := c.x.next
+		if k := kind(c); k != notAborted {
+			if c.x.abort == notAborted {
+				c.x.abort = k
+			}
+			if w != nil {
+				w.left.Add(1)
+				c.x.waiters = append(c.x.waiters, w)
+			}
+			if c.x.state == taskDormant {
+				// It keeps its runner token, which is ours now.
+				s.removeLocked(c)
+				drop = append(drop, c)
+			} else {
+				c.x.mu.Lock()
+				c.x.aborted = true
+				if c.noteLocked() {
+					run = append(run, c)
+				}
+				c.x.mu.Unlock()
+			}
+		}
+		c = next
+	}
+	if len(drop) > 0 {
+		enabled = s.enableLocked(nil)
+	}
+	s.mu.Unlock()
+	for _, c := range drop {
+		c.complete()
+	}
+	for _, c := range run {
+		c.run()
+	}
+	for _, c := range enabled {
+		c.run()
+	}
+}
+
+// finish ends the command. The caller is the runner and nothing is outstanding.
+func (c *Command) finish() {
+	c.Nexus.leaveMem(c)
+	var enabled []*Command
+	if s := c.x.set; s != nil {
+		s.mu.Lock()
+		s.removeLocked(c)
+		enabled = s.enableLocked(nil)
+		s.mu.Unlock()
+	}
+	c.complete()
+	for _, e := range enabled {
+		e.run()
+	}
+}
+
+// complete reports the outcome of a command that is in no task set any more.
+func (c *Command) complete() {
+	waiters := c.x.waiters
+	if c.Last && (c.x.err == nil || c.x.err == errAborted) {
+		// The response may have left with the data: the outcome stands, even if an abort came since.
+		c.Status, c.Sense = StatusGood, nil
+	} else {
+		c.Last = false
+		c.outcome(c.x.err)
+		switch c.x.abort {
+		case abortSilent:
+			c.Silent = true
+		case abortReported:
+			c.Status, c.Sense = StatusTaskAborted, nil
+		}
+	}
+	c.Mover.Complete(c)
+	for _, w := range waiters {
+		w.release()
+	}
+}

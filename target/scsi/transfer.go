@@ -1,0 +1,300 @@
+package scsi
+
+import (
+	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/mem"
+)
+
+type pieceState uint8
+
+const (
+	pieceFree    pieceState = iota
+	pieceFilling            // the mover fetches it from the initiator
+	pieceBusy               // the device has it
+	pieceReady              // read, waits for its turn to be sent
+)
+
+// piece is one part of a transfer: its memory and its device request, used again and again.
+type piece struct {
+	req   blockdev.Request
+	bufs  []*mem.Buf
+	spans []mem.Span
+	off   int64 // into the command's data
+	state pieceState
+	done  bool // the device request has ended; guarded by x.mu
+}
+
+func (p *piece) release() {
+	p.bufs = release(p.bufs)
+	p.spans = p.spans[:0]
+	p.state = pieceFree
+}
+
+// setSpans names the first n bytes of the buffers.
+func (p *piece) setSpans(n int) {
+	p.spans = p.spans[:0]
+	for _, b := range p.bufs {
+		s := b.Span()
+		if s.Len > n {
+			s = s.Cut(0, n)
+		}
+		p.spans = append(p.spans, s)
+		n -= s.Len
+	}
+}
+
+// transfer is the pipelined copy between the medium and the initiator: a ring of pieces from head to tail, of which one
+// is with the mover and any number with the device.
+type transfer struct {
+	piece      [pieces]piece
+	head, tail uint
+	start      int64 // byte offset on the medium
+	total      int64 // bytes on the medium, whole blocks
+	move       int64 // bytes that the initiator takes or gives, at most total
+	next       int64
+	limit      int
+	fua        bool
+	moving     bool
+}
+
+func (t *transfer) reset() {
+	t.head, t.tail, t.start, t.total, t.move, t.next, t.fua, t.moving = 0, 0, 0, 0, 0, 0, false, false
+	t.limit = pieceSize
+}
+
+func (t *transfer) at(i uint) *piece { return &t.piece[i%pieces] }
+
+func (c *Command) fail(err error) {
+	if c.x.err == nil {
+		c.x.err = err
+	}
+}
+
+// takeDone reports whether p's device request has ended, once.
+func (c *Command) takeDone(p *piece) bool {
+	c.x.mu.Lock()
+	defer c.x.mu.Unlock()
+	done := p.done
+	p.done = false
+	return done
+}
+
+// nextPiece takes memory for the piece at the tail: as much as is left, or less while memory is short, or nothing. Only a
+// command that holds nothing queues for memory, so commands never wait for each other in a circle.
+func (c *Command) nextPiece() *piece {
+	t := &c.x.tr
+	if t.next >= t.total || t.tail-t.head >= pieces {
+		return nil
+	}
+	p := t.at(t.tail)
+	for {
+		n := int(min(int64(t.limit), t.total-t.next))
+		var ok bool
+		if n > minPiece || t.tail != t.head {
+			var err error
+			p.bufs, err = c.Nexus.opt.Memory.GetAll(n, p.bufs)
+			ok = err == nil
+		} else {
+			p.bufs, ok = c.getMem(n, p.bufs)
+		}
+		if ok {
+			p.setSpans(n)
+			p.off = t.next
+			p.req.Offset, p.req.Length, p.req.Data, p.req.FUA = t.start+t.next, int64(n), p.spans, t.fua
+			p.req.Err = nil
+			t.next += int64(n)
+			t.tail++
+			return p
+		}
+		if n <= minPiece {
+			return nil
+		}
+		t.limit = max(n/2&^(minPiece-1), minPiece)
+	}
+}
+
+// stepRead advances medium to initiator.
+func stepRead(c *Command) stepResult {
+	t := &c.x.tr
+	for {
+		stop, busy, progress := c.stopping(), false, false
+		for i := t.head; i != t.tail; i++ {
+			p := t.at(i)
+			if p.state != pieceBusy {
+				continue
+			}
+			if !c.takeDone(p) {
+				busy = true
+				continue
+			}
+			p.state = pieceReady
+			if p.req.Err != nil {
+				c.fail(ofDevice(blockdev.Read, p.req.Err, c.x.lu.lba(p.req.Offset)))
+				stop = true
+			}
+		}
+		if t.moving {
+			if ended, err := c.takeMoved(); ended {
+				t.moving = false
+				t.at(t.head).release()
+				t.head++
+				if err != nil {
+					c.fail(err)
+					stop = true
+				}
+			}
+		}
+		if stop {
+			if busy || t.moving {
+				return stepWait
+			}
+			for ; t.head != t.tail; t.head++ {
+				t.at(t.head).release()
+			}
+			return stepDone
+		}
+		if !t.moving && t.head != t.tail && t.at(t.head).state == pieceReady {
+			p := t.at(t.head)
+			if n := int(t.move - p.off); n < int(p.req.Length) {
+				p.setSpans(n)
+			}
+			t.moving, progress = true, true
+			c.startMove()
+			if p.off+len64(p.spans) >= t.move {
+				// Everything has been read: nothing can change the outcome but the move itself.
+				c.Status, c.Last = StatusGood, true
+			}
+			c.Mover.DataIn(c, int(p.off), p.spans)
+		}
+		if p := c.nextPiece(); p != nil {
+			p.req.Op, p.state, progress = blockdev.Read, pieceBusy, true
+			c.x.lu.dev.Submit(&p.req)
+		}
+		if t.head == t.tail && t.next >= t.total {
+			return stepDone
+		}
+		if !progress {
+			return stepWait
+		}
+	}
+}
+
+// stepWrite advances initiator to medium.
+func stepWrite(c *Command) stepResult {
+	t := &c.x.tr
+	for {
+		stop, busy, progress := c.stopping(), false, false
+		for i := t.head; i != t.tail; i++ {
+			p := t.at(i)
+			switch p.state {
+			case pieceBusy:
+				if !c.takeDone(p) {
+					busy = true
+					continue
+				}
+				if p.req.Err != nil {
+					c.fail(ofDevice(blockdev.Write, p.req.Err, c.x.lu.lba(p.req.Offset)))
+					stop = true
+				}
+				p.release()
+			case pieceFilling:
+				ended, err := c.takeMoved()
+				if !ended {
+					continue
+				}
+				t.moving = false
+				if err != nil {
+					c.fail(err)
+					stop = true
+				}
+				if stop {
+					p.release()
+					continue
+				}
+				p.state, busy, progress = pieceBusy, true, true
+				c.x.lu.dev.Submit(&p.req)
+			}
+		}
+		for t.head != t.tail && t.at(t.head).state == pieceFree {
+			t.head++
+		}
+		if stop {
+			if busy || t.moving {
+				return stepWait
+			}
+			return stepDone
+		}
+		if !t.moving {
+			if p := c.nextPiece(); p != nil {
+				p.req.Op, p.state, progress = blockdev.Write, pieceFilling, true
+				t.moving = true
+				c.startMove()
+				c.Mover.DataOut(c, int(p.off), p.spans)
+			}
+		}
+		if t.head == t.tail && t.next >= t.total {
+			return stepDone
+		}
+		if !progress {
+			return stepWait
+		}
+	}
+}
+
+// stepParam sends the parameter data in x.param, cut to what the initiator takes.
+func stepParam(c *Command) stepResult {
+	t := &c.x.tr
+	for {
+		stop := c.stopping()
+		p := t.at(0)
+		if t.moving {
+			ended, err := c.takeMoved()
+			if !ended {
+				return stepWait
+			}
+			t.moving = false
+			p.release()
+			t.next = t.total
+			c.fail(err)
+		}
+		if stop || t.next >= t.total {
+			return stepDone
+		}
+		var ok bool
+		if p.bufs, ok = c.getMem(int(t.total), p.bufs); !ok {
+			if c.x.err != nil {
+				return stepDone
+			}
+			return stepWait
+		}
+		p.setSpans(int(t.total))
+		b := c.x.param
+		for _, s := range p.spans {
+			b = b[copy(s.Bytes(), b):]
+		}
+		t.moving = true
+		c.startMove()
+		c.Status, c.Last = StatusGood, true
+		c.Mover.DataIn(c, 0, p.spans)
+	}
+}
+
+func len64(spans []mem.Span) (n int64) {
+	for _, s := range spans {
+		n += int64(s.Len)
+	}
+	return n
+}
+
+// stepFlush waits for one device request without data, already submitted on piece 0.
+func stepFlush(c *Command) stepResult {
+	p := c.x.tr.at(0)
+	c.stopping()
+	if !c.takeDone(p) {
+		return stepWait
+	}
+	if p.req.Err != nil {
+		c.fail(ofDevice(p.req.Op, p.req.Err, 0))
+	}
+	return stepDone
+}
