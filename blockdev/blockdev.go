@@ -120,6 +120,8 @@ var (
 	ErrMiscompare  = errors.New("blockdev: the medium differs from what was expected")
 	ErrClosed      = errors.New("blockdev: the device is closed")
 	ErrMedium      = errors.New("blockdev: the medium failed")
+	ErrNoSpace     = errors.New("blockdev: no space is left to write into")
+	ErrBusy        = errors.New("blockdev: somebody else uses the medium")
 )
 
 // Can reports whether d supports op.

@@ -1,0 +1,297 @@
+// Package file is a block device on a file or on another block device.
+//
+// A read that the page cache can answer is served inside Submit, by preadv2 with RWF_NOWAIT; whatever may wait for the
+// medium goes to a bounded pool of workers. A write is one pwritev2, with RWF_DSYNC for FUA; a flush is one fdatasync
+// for all flushes that are waiting. A hole in the file is an unmapped block.
+package file
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/blockdev/internal/rangelock"
+)
+
+// Options describe how to open. The zero value opens an existing file through the page cache, with 512-byte blocks.
+type Options struct {
+	// Size in bytes makes a missing file, sparse, and grows a shorter one. A longer one is refused: shrinking loses
+	// data. 0 takes the file as it is.
+	Size     int64
+	Logical  int // 512 by default; a block device's own if that is larger
+	Physical int // 4096 by default
+	ReadOnly bool
+	Direct   bool // O_DIRECT
+	Workers  int  // 8 by default
+	NoInline bool // every read goes to a worker
+}
+
+// Device is the engine.
+type Device struct {
+	f        *os.File
+	fd       int
+	path     string
+	geo      blockdev.Geometry // all but Size and Generation
+	size     atomic.Int64
+	gen      atomic.Uint64
+	block    bool // the backing is a block device
+	direct   bool
+	memAlign int
+	offAlign int
+	workers  int
+
+	noInline  atomic.Bool // RWF_NOWAIT is not to be had
+	noPunch   atomic.Bool
+	noZero    atomic.Bool
+	compares  compareEpochs
+	locks     rangelock.Table
+	queue     queue
+	flusher   flusher
+	running   sync.WaitGroup
+	refreshMu sync.Mutex
+}
+
+// compareEpochs lets reads, which take no lock, find out that a compare-and-write may have been seen half done.
+type compareEpochs struct{ started, finished atomic.Uint64 }
+
+var (
+	_ blockdev.Device    = (*Device)(nil)
+	_ blockdev.Capable   = (*Device)(nil)
+	_ blockdev.Resizable = (*Device)(nil)
+	_ blockdev.Explainer = (*Device)(nil)
+)
+
+// Open opens path and locks it against every other process that would serve it; blockdev.ErrBusy says that one does.
+func Open(path string, o Options) (*Device, error) {
+	d := &Device{path: path, workers: o.Workers}
+	if d.workers == 0 {
+		d.workers = defaultWorkers
+	}
+	if d.workers < 0 || d.workers > maxWorkers {
+		return nil, fmt.Errorf("blockdev/file: %d workers; 1 to %d are possible", d.workers, maxWorkers)
+	}
+	if o.Logical == 0 {
+		o.Logical = 512
+	}
+	if o.Physical == 0 {
+		o.Physical = max(o.Logical, 4096)
+	}
+	if o.Logical != 512 && o.Logical != 4096 || o.Physical < o.Logical || o.Physical&(o.Physical-1) != 0 {
+		return nil, fmt.Errorf("blockdev/file: blocks of %d and %d bytes; logical blocks have 512 or 4096, physical ones a power of two times that", o.Logical, o.Physical)
+	}
+	if o.Size < 0 || o.Size%int64(o.Logical) != 0 {
+		return nil, fmt.Errorf("blockdev/file: size of %d bytes is not in blocks of %d", o.Size, o.Logical)
+	}
+	if err := d.open(path, o); err != nil {
+		return nil, err
+	}
+	if err := d.prepare(o); err != nil {
+		return nil, errors.Join(err, d.f.Close())
+	}
+	d.locks.Shift = stripeShift
+	d.queue.init()
+	d.start()
+	return d, nil
+}
+
+func (d *Device) open(path string, o Options) error {
+	flags := unix.O_CLOEXEC | os.O_RDWR
+	if o.ReadOnly {
+		flags = unix.O_CLOEXEC | os.O_RDONLY
+	}
+	if o.Direct {
+		flags |= unix.O_DIRECT
+	}
+	st, err := os.Stat(path)
+	created := false
+	switch {
+	case err == nil && st.Mode()&os.ModeDevice != 0 && st.Mode()&os.ModeCharDevice == 0:
+		d.block = true
+		if !o.ReadOnly {
+			flags |= os.O_EXCL // not while it is mounted
+		}
+	case err == nil && !st.Mode().IsRegular():
+		return fmt.Errorf("blockdev/file: %s is neither a file nor a block device", path)
+	case errors.Is(err, os.ErrNotExist) && o.Size > 0 && !o.ReadOnly:
+		flags |= os.O_CREATE
+		created = true
+	}
+	f, err := os.OpenFile(path, flags, 0o600)
+	if err != nil {
+		switch {
+		case errors.Is(err, unix.EBUSY):
+			return fmt.Errorf("%w: %w", blockdev.ErrBusy, err)
+		case o.Direct && errors.Is(err, unix.EINVAL):
+			return fmt.Errorf("blockdev/file: the file system of %s has no O_DIRECT: %w", path, blockdev.ErrUnsupported)
+		}
+		return fmt.Errorf("blockdev/file: %w", err)
+	}
+	d.f, d.fd = f, int(f.Fd())
+	how := unix.LOCK_EX
+	if o.ReadOnly {
+		how = unix.LOCK_SH
+	}
+	if err := unix.Flock(d.fd, how|unix.LOCK_NB); err != nil {
+		err = errors.Join(err, f.Close())
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return fmt.Errorf("%w: %s is locked by another process that serves it", blockdev.ErrBusy, path)
+		}
+		return fmt.Errorf("blockdev/file: lock %s: %w", path, err)
+	}
+	if err := d.fit(o, created); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	return nil
+}
+
+// fit brings the file to its size. A new file and its name are on the medium before the first request: a volume that
+// acknowledges writes and is gone after a power cut would be the worst of both.
+func (d *Device) fit(o Options, created bool) error {
+	size, err := d.measure(o.Logical)
+	if err != nil {
+		return err
+	}
+	if o.Size > 0 && size > o.Size {
+		return fmt.Errorf("blockdev/file: %s has %d bytes, more than the %d asked for; shrinking it would lose data", d.path, size, o.Size)
+	}
+	if o.Size > size {
+		if d.block || o.ReadOnly {
+			return fmt.Errorf("blockdev/file: %s has %d bytes, %d are asked for and it cannot grow", d.path, size, o.Size)
+		}
+		if err := d.f.Truncate(o.Size); err != nil {
+			return wrap("grow "+d.path, err)
+		}
+		created = true
+	}
+	if !created {
+		return nil
+	}
+	if err := d.f.Sync(); err != nil {
+		return wrap("sync "+d.path, err)
+	}
+	dir, err := os.Open(filepath.Dir(d.path))
+	if err != nil {
+		return fmt.Errorf("blockdev/file: %w", err)
+	}
+	err = errors.Join(dir.Sync(), dir.Close())
+	if err != nil {
+		return wrap("sync the directory of "+d.path, err)
+	}
+	return nil
+}
+
+// measure is the size of the medium in whole blocks.
+func (d *Device) measure(logical int) (int64, error) {
+	var size int64
+	var err error
+	if d.block {
+		// The only descriptor of this open file description that has a position, and nothing else uses it.
+		size, err = unix.Seek(d.fd, 0, unix.SEEK_END)
+	} else {
+		var st unix.Stat_t
+		err = unix.Fstat(d.fd, &st)
+		size = st.Size
+	}
+	if err != nil {
+		return 0, wrap("size of "+d.path, err)
+	}
+	return size - size%int64(logical), nil
+}
+
+func (d *Device) prepare(o Options) error {
+	if d.block {
+		if n, err := unix.IoctlGetInt(d.fd, unix.BLKSSZGET); err == nil && n > o.Logical {
+			o.Logical = n
+			o.Physical = max(o.Physical, n)
+		}
+	}
+	size, err := d.measure(o.Logical)
+	if err != nil {
+		return err
+	}
+	if size == 0 {
+		return fmt.Errorf("blockdev/file: %s is empty; give a size to make it", d.path)
+	}
+	d.size.Store(size)
+	d.memAlign, d.offAlign = 1, 1
+	if d.direct = o.Direct; d.direct {
+		d.memAlign, d.offAlign = alignment(d.fd)
+		if o.Logical%d.offAlign != 0 {
+			return fmt.Errorf("blockdev/file: O_DIRECT on %s needs blocks of %d bytes, the volume has %d", d.path, d.offAlign, o.Logical)
+		}
+	}
+	d.noInline.Store(o.NoInline || o.Direct)
+	d.geo = blockdev.Geometry{Logical: o.Logical, Physical: o.Physical, ReadOnly: o.ReadOnly, MaxDiscard: maxDiscard, Thin: !d.block}
+	if d.block {
+		var st unix.Stat_t
+		if unix.Fstat(d.fd, &st) == nil {
+			d.geo.Rotational = rotational(st.Rdev)
+		}
+	}
+	d.geo.OptimalIO = 128 << 10
+	if !o.ReadOnly {
+		d.probeDiscard()
+	}
+	return nil
+}
+
+// Geometry implements blockdev.Device.
+func (d *Device) Geometry() blockdev.Geometry {
+	g := d.geo
+	g.Size, g.Generation = d.size.Load(), d.gen.Load()
+	return g
+}
+
+// Can implements blockdev.Capable.
+func (d *Device) Can(op blockdev.Op) bool {
+	if op == blockdev.Discard {
+		return d.geo.DiscardUnit > 0
+	}
+	return op >= blockdev.Read && op <= blockdev.Status
+}
+
+// Refresh implements blockdev.Resizable. A file that shrank answers ErrRange beyond its new end.
+func (d *Device) Refresh() (bool, error) {
+	d.refreshMu.Lock()
+	defer d.refreshMu.Unlock()
+	size, err := d.measure(d.geo.Logical)
+	if err != nil {
+		return false, err
+	}
+	if d.size.Swap(size) == size {
+		return false, nil
+	}
+	d.gen.Add(1)
+	return true, nil
+}
+
+// Path implements blockdev.Explainer.
+func (d *Device) Path() string {
+	kind, mode, reads := "file", "buffered", "preadv2 RWF_NOWAIT inline"
+	if d.block {
+		kind = "block device"
+	}
+	if d.direct {
+		mode = "O_DIRECT"
+	}
+	if d.noInline.Load() {
+		reads = "reads by worker"
+	}
+	return fmt.Sprintf("%s, %s, %s, %d workers", kind, mode, reads, d.workers)
+}
+
+// Close implements blockdev.Device. It does not flush: what was not flushed was never promised.
+func (d *Device) Close() error {
+	d.queue.close()
+	d.running.Wait()
+	if err := d.f.Close(); err != nil {
+		return fmt.Errorf("blockdev/file: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,26 @@
+package file
+
+const (
+	// defaultWorkers serve what would block. Enough to keep a disk's queue busy; each is one thread while it waits.
+	defaultWorkers = 8
+	maxWorkers     = 256
+
+	// inlineSpans is how many spans an inline read may have: its iovec lives on the stack.
+	inlineSpans = 16
+
+	// maxIovec is IOV_MAX of Linux, what one preadv2 or pwritev2 takes.
+	maxIovec = 1024
+
+	// bounceSize is one worker's buffer for requests that O_DIRECT would refuse for their alignment.
+	bounceSize = 1 << 20
+
+	// maxCompareWrite bounds what a compare-and-write reads into a worker's buffer; SBC-4 section 5.2 lets a device
+	// server report its own maximum, and 1 byte counts the blocks.
+	maxCompareWrite = bounceSize
+
+	// stripeShift is log2 of the bytes of one lock stripe.
+	stripeShift = 20
+
+	// maxDiscard bounds one hole punch, which holds up whatever else the file system does to this file.
+	maxDiscard = 1 << 30
+)

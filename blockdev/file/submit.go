@@ -1,0 +1,173 @@
+package file
+
+import (
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/blockdev"
+)
+
+// Submit implements blockdev.Device.
+func (d *Device) Submit(r *blockdev.Request) {
+	g := d.Geometry()
+	if err := r.Check(&g); err != nil {
+		r.Finish(err)
+		return
+	}
+	switch r.Op {
+	case blockdev.Read:
+		if r.Length == 0 || !d.noInline.Load() && len(r.Data) <= inlineSpans && d.readCached(r) {
+			r.Finish(nil)
+			return
+		}
+	case blockdev.Flush:
+		if d.geo.ReadOnly {
+			r.Finish(nil)
+			return
+		}
+		if !d.flusher.add(r) {
+			return // the one under way will take it along
+		}
+		r = &d.flusher.job
+	case blockdev.CompareWrite:
+		if r.Length > maxCompareWrite {
+			r.Finish(blockdev.ErrRange)
+			return
+		}
+		fallthrough
+	default:
+		if r.Length == 0 {
+			r.Finish(nil)
+			return
+		}
+	}
+	if !d.queue.put(r) {
+		if r == &d.flusher.job {
+			d.flusher.abandon(blockdev.ErrClosed)
+			return
+		}
+		r.Finish(blockdev.ErrClosed)
+	}
+}
+
+// readCached reads all of r if the page cache has it. What it read of a half-cached range the worker reads again.
+func (d *Device) readCached(r *blockdev.Request) bool {
+	var iov [inlineSpans]unix.Iovec
+	k, _ := vector(iov[:], r.Data, 0)
+	done := d.compares.finished.Load()
+	n, err := vectored(unix.SYS_PREADV2, d.fd, iov[:k], r.Offset, unix.RWF_NOWAIT)
+	if err != nil {
+		if err != unix.EAGAIN {
+			d.noInline.Store(err == unix.EOPNOTSUPP || err == unix.ENOSYS || err == unix.EINVAL)
+		}
+		return false
+	}
+	return n == r.Length && d.compares.started.Load() == done
+}
+
+// queue is the list of requests that wait for a worker.
+type queue struct {
+	mu         sync.Mutex
+	wake       sync.Cond
+	head, tail *blockdev.Request
+	idle       int
+	closed     bool
+}
+
+func (q *queue) init() { q.wake.L = &q.mu }
+
+func (q *queue) put(r *blockdev.Request) bool {
+	r.Next = nil
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
+		return false
+	}
+	if q.tail == nil {
+		q.head = r
+	} else {
+		q.tail.Next = r
+	}
+	q.tail = r
+	wake := q.idle > 0
+	if wake {
+		q.idle--
+	}
+	q.mu.Unlock()
+	if wake {
+		q.wake.Signal()
+	}
+	return true
+}
+
+// get waits for a request; nil means that the device closes.
+func (q *queue) get() *blockdev.Request {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.head == nil {
+		if q.closed {
+			return nil
+		}
+		q.idle++
+		q.wake.Wait()
+	}
+	r := q.head
+	if q.head = r.Next; q.head == nil {
+		q.tail = nil
+	}
+	r.Next = nil
+	return r
+}
+
+func (q *queue) close() {
+	q.mu.Lock()
+	q.closed = true
+	q.mu.Unlock()
+	q.wake.Broadcast()
+}
+
+// flusher joins flushes: those that arrive while one fdatasync runs wait for the next, together.
+type flusher struct {
+	mu      sync.Mutex
+	waiting *blockdev.Request
+	queued  bool
+	failed  error            // of an earlier fdatasync: see work.go
+	job     blockdev.Request // stands in the queue for all of them
+}
+
+// add reports whether job has to be queued.
+func (f *flusher) add(r *blockdev.Request) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r.Next, f.waiting = f.waiting, r
+	queue := !f.queued
+	f.queued = true
+	f.job.Op = blockdev.Flush
+	return queue
+}
+
+// take removes all that wait; with none left the job is over.
+func (f *flusher) take() *blockdev.Request {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	rs := f.waiting
+	f.waiting = nil
+	f.queued = rs != nil
+	return rs
+}
+
+func (f *flusher) abandon(err error) {
+	for rs := f.take(); rs != nil; rs = f.take() {
+		finishAll(rs, err)
+	}
+}
+
+func finishAll(rs *blockdev.Request, err error) {
+	for rs != nil {
+		next := rs.Next
+		rs.Next = nil
+		rs.Finish(err)
+		rs = next
+	}
+}
