@@ -1,0 +1,170 @@
+package rpc
+
+import (
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/xdr"
+)
+
+// Program is one RPC program. Serve may be called by any number of goroutines.
+type Program interface {
+	// ID is the program number.
+	ID() uint32
+	// Versions are the lowest and highest version served; there must be no gap.
+	Versions() (low, high uint32)
+	// Serve executes a call: it reads c.Args and appends results to c.Out. With c.Worker false it must not block and
+	// answers Again when it would; it is then called once more with the arguments unread, from a worker.
+	Serve(c *Call) Verdict
+	// Keeps reports whether executing this procedure a second time would do harm, so that a retransmission has to be
+	// answered from the reply cache.
+	Keeps(vers, proc uint32) bool
+}
+
+// Verdict is Serve's answer.
+type Verdict uint8
+
+const (
+	// Done: c.Out is the reply.
+	Done Verdict = iota
+	// Again: call me from a worker.
+	Again
+	// Drop: there will be no reply.
+	Drop
+)
+
+// Peer is who called. One Peer serves all calls of a connection.
+type Peer struct {
+	Addr  netip.AddrPort // port 0 over RDMA
+	Local netip.AddrPort
+	RDMA  bool
+	UDP   bool
+	// Memo is the program's to use: what it decided about this peer.
+	Memo atomic.Pointer[any]
+}
+
+// Privileged reports whether the peer's port is one that only root may use. A fabric hides the port; its peers count as
+// privileged, as with knfsd.
+func (p *Peer) Privileged() bool { return p.RDMA || p.Addr.Port() < 1024 }
+
+// Call is one call and its reply. It belongs to Serve until Serve returns.
+type Call struct {
+	rpc.Call
+	Sys    rpc.Sys // with flavor AUTH_SYS
+	Args   xdr.Reader
+	Peer   *Peer
+	Worker bool
+	Out    []byte // begins with the reply header of a Success
+
+	server *Server
+	from   replier
+	prog   Program
+	start  int // of Args in the message
+	msg    []byte
+	body   *[]byte // pooled memory of msg, nil where msg is in small
+	small  [inlineBody]byte
+
+	sink    [][]byte // what Sink gave
+	payload int      // bytes of sink that follow Out, -1 for none
+	sinkArr [2][]byte
+	dataArr [1][]byte
+	plain   *[]byte // pooled memory of sink, for streams
+	rdma    *rdmaCall
+	cached  *cacheEntry
+	trailer [4]byte
+	mark    [4]byte
+	next    *Call
+}
+
+// replier is the transport that a call came from.
+type replier interface {
+	// reply sends c's reply and takes c over; drop only takes it over. flush is false when more calls are about to be
+	// answered by the same goroutine.
+	reply(c *Call, flush bool)
+	drop(c *Call)
+	// sinkFor returns memory for n bytes of result.
+	sinkFor(c *Call, n int) ([][]byte, error)
+}
+
+// Data takes n bytes of opaque argument, whose length has just been read from Args, and its padding. They are in Args
+// or, over RDMA, were read from the client's memory.
+func (c *Call) Data(n int) ([][]byte, error) {
+	if n < 0 || n > MaxPayload {
+		return nil, &xdr.LimitError{Len: uint32(n), Max: MaxPayload}
+	}
+	if c.rdma != nil && c.rdma.hasChunk {
+		return c.rdma.chunkData(c, n)
+	}
+	b := c.Args.Fixed(n)
+	if err := c.Args.Err(); err != nil {
+		return nil, err
+	}
+	c.dataArr[0] = b
+	return c.dataArr[:1], nil
+}
+
+// Sink returns memory for n bytes of opaque result. SetPayload says how many were used.
+func (c *Call) Sink(n int) ([][]byte, error) {
+	if c.sink != nil {
+		c.dropSink()
+	}
+	s, err := c.from.sinkFor(c, min(n, MaxPayload))
+	c.sink = s
+	return s, err
+}
+
+// SetPayload makes the first n bytes of the Sink, and their padding, follow Out.
+func (c *Call) SetPayload(n int) { c.payload = n }
+
+// Fail makes the reply an accepted one that is no success.
+func (c *Call) Fail(s rpc.AcceptStat) Verdict {
+	c.Out = rpc.AppendReply(c.Out[:0], c.XID, s)
+	c.payload = -1
+	return Done
+}
+
+// Garbage answers GARBAGE_ARGS: the arguments could not be decoded.
+func (c *Call) Garbage() Verdict { return c.Fail(rpc.GarbageArgs) }
+
+// NoProc answers PROC_UNAVAIL.
+func (c *Call) NoProc() Verdict { return c.Fail(rpc.ProcUnavail) }
+
+// Restart empties Out but for the header, for a result that has to be built anew.
+func (c *Call) Restart() {
+	c.Out = c.Out[:rpc.ReplyLen]
+	c.payload = -1
+}
+
+func (c *Call) dropSink() {
+	if c.plain != nil {
+		putBytes(c.plain)
+		c.plain = nil
+	}
+	if c.rdma != nil {
+		c.rdma.dropSink()
+	}
+	c.sink = nil
+	c.payload = -1
+}
+
+// release gives the call's memory back. The call is not to be used after it.
+func (c *Call) release() {
+	c.dropSink()
+	if c.body != nil {
+		putBytes(c.body)
+		c.body = nil
+	}
+	out := c.Out[:0]
+	if cap(out) > maxReply {
+		out = nil
+	}
+	s := c.server
+	c.Call = rpc.Call{}
+	c.Args = xdr.Reader{}
+	c.Peer, c.from, c.prog, c.msg, c.cached, c.next, c.rdma = nil, nil, nil, nil, nil, nil, nil
+	c.Worker = false
+	c.dataArr[0], c.sinkArr = nil, [2][]byte{}
+	c.Out = out
+	s.calls.Put(c)
+}

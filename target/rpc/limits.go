@@ -1,0 +1,40 @@
+package rpc
+
+import "time"
+
+const (
+	// MaxPayload is the largest bulk argument or result in bytes: what FSINFO names as rtmax and wtmax.
+	MaxPayload = 1 << 20
+	// MaxRecord bounds a stream's record: the payload, and room for a header, two handles and names.
+	MaxRecord = MaxPayload + 16<<10
+	// maxFragments bounds the fragments of one record; real clients send one.
+	maxFragments = 64
+	// maxInFlight bounds the calls of one stream that are not answered yet. Linux has 128 slots at most by default.
+	maxInFlight = 128
+	// maxConns bounds streams, so that descriptors are left for files.
+	maxConns = 1024
+	// maxWorkers bounds goroutines that may block in the file system, each perhaps in an OS thread.
+	maxWorkers = 64
+	// readAhead is a stream's look-ahead in bytes: many small calls in one read.
+	readAhead = 64 << 10
+	// inlineBody is what a Call keeps for the message for itself, bytes: all but WRITE fit.
+	inlineBody = 4 << 10
+	// flushBytes is how much of replies may wait for company before they are written.
+	flushBytes = 256 << 10
+	// maxIovecs bounds one writev (UIO_MAXIOV is 1024).
+	maxIovecs = 64
+	// maxReply is how large a reply without payload a Call keeps memory for, bytes; READDIRPLUS goes up to 64 KiB.
+	maxReply = 72 << 10
+	// lingerTime is how long a peer that has closed its sending side may take to read its last replies.
+	lingerTime = 10 * time.Second
+	// maxDatagram is the largest call or reply over UDP in bytes.
+	maxDatagram = 8800
+
+	// cacheEntries bounds the reply cache, over all shards. A retransmission comes within seconds; at 1000 metadata
+	// changes a second this is 8 seconds.
+	cacheEntries = 8192
+	// cacheAge is how long a reply is worth keeping: longer than a client's largest retransmission interval.
+	cacheAge = 2 * time.Minute
+	// cacheReply bounds a kept reply in bytes. CREATE's is the longest of the procedures that are kept.
+	cacheReply = 1024
+)

@@ -1,0 +1,95 @@
+package rpc
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// pool runs calls that may block. Submitting never waits: what is queued is bounded by the calls that connections may
+// have in flight.
+type pool struct {
+	s          *Server
+	mu         sync.Mutex
+	wake       sync.Cond
+	head, tail *Call
+	n, idle    int
+	max        int
+	closed     bool
+	wg         sync.WaitGroup
+}
+
+func (p *pool) init(s *Server, max int) {
+	p.s, p.max = s, max
+	p.wake.L = &p.mu
+}
+
+func (p *pool) submit(c *Call) {
+	p.mu.Lock()
+	c.next = nil
+	if p.tail != nil {
+		p.tail.next = c
+	} else {
+		p.head = c
+	}
+	p.tail = c
+	if p.idle > 0 {
+		p.wake.Signal()
+	} else if p.n < p.max {
+		p.n++
+		p.wg.Add(1)
+		go p.work()
+	}
+	p.mu.Unlock()
+}
+
+func (p *pool) work() {
+	defer p.wg.Done()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		for p.head == nil {
+			if p.closed {
+				return
+			}
+			p.idle++
+			p.wake.Wait()
+			p.idle--
+		}
+		c := p.head
+		p.head = c.next
+		if p.head == nil {
+			p.tail = nil
+		}
+		c.next = nil
+		p.mu.Unlock()
+		if p.s.run(c, true) == Drop {
+			c.from.drop(c)
+		} else {
+			c.from.reply(c, true)
+		}
+		p.mu.Lock()
+	}
+}
+
+// close ends the workers once the queue is empty.
+func (p *pool) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.wake.Broadcast()
+	p.mu.Unlock()
+	p.wg.Wait()
+}
+
+// Stats are counters of a server.
+type Stats struct {
+	calls, replays, connections, rdmaConnections atomic.Uint64
+	bytesIn, bytesOut                            atomic.Uint64
+}
+
+// Counters is a reading of the counters by name, for metrics.
+func (s *Server) Counters() map[string]uint64 {
+	return map[string]uint64{
+		"calls": s.stats.calls.Load(), "replays": s.stats.replays.Load(), "connections": s.stats.connections.Load(),
+		"rdma_connections": s.stats.rdmaConnections.Load(), "bytes_in": s.stats.bytesIn.Load(), "bytes_out": s.stats.bytesOut.Load(),
+	}
+}

@@ -1,0 +1,238 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/xdr"
+)
+
+// ErrServerClosed is what the Serve methods return after Close.
+var ErrServerClosed = errors.New("rpc: the server is closed")
+
+// Options configure a Server. The zero value works.
+type Options struct {
+	Log     *zap.Logger
+	Workers int // goroutines that may block in programs, 0 for a default
+	// Inline false makes every call go through a worker: the slow twin of the fast path.
+	NoInline bool
+	RDMA     RDMAOptions
+}
+
+// Server serves programs on any number of listeners. Its methods may be called by any goroutine.
+type Server struct {
+	opt   Options
+	log   *zap.Logger
+	progs map[uint32]Program
+	pool  pool
+	cache replyCache
+	calls sync.Pool
+
+	mu      sync.Mutex
+	closed  bool
+	closers map[io.Closer]struct{}
+	conns   int
+	wg      sync.WaitGroup
+	stats   Stats
+}
+
+// NewServer returns a server of programs.
+func NewServer(opt Options, programs ...Program) *Server {
+	s := &Server{opt: opt, log: opt.Log, progs: make(map[uint32]Program), closers: make(map[io.Closer]struct{})}
+	if s.log == nil {
+		s.log = zap.NewNop()
+	}
+	if opt.Workers <= 0 {
+		s.opt.Workers = maxWorkers
+	}
+	for _, p := range programs {
+		s.progs[p.ID()] = p
+	}
+	s.pool.init(s, s.opt.Workers)
+	s.cache.init()
+	return s
+}
+
+// Programs are the programs served.
+func (s *Server) Programs() []Program {
+	l := make([]Program, 0, len(s.progs))
+	for _, p := range s.progs {
+		l = append(l, p)
+	}
+	return l
+}
+
+// Close ends all listeners and connections and waits for the calls in progress, or for the context.
+func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	for c := range s.closers {
+		_ = c.Close() // what a listener or socket says to being closed changes nothing
+	}
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		s.wg.Wait()
+		s.pool.close()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("rpc: calls are still in progress: %w", ctx.Err())
+	}
+}
+
+// track makes Close close c and wait for the matching untrack. It reports false when the server is closed or, for
+// connections, when there are too many.
+func (s *Server) track(c io.Closer, conn bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || conn && s.conns >= maxConns {
+		return false
+	}
+	s.closers[c] = struct{}{}
+	if conn {
+		s.conns++
+	}
+	s.wg.Add(1)
+	return true
+}
+
+func (s *Server) untrack(c io.Closer, conn bool) {
+	s.mu.Lock()
+	delete(s.closers, c)
+	if conn {
+		s.conns--
+	}
+	s.mu.Unlock()
+	s.wg.Done()
+}
+
+func (s *Server) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+func (s *Server) newCall(from replier, peer *Peer) *Call {
+	c, ok := s.calls.Get().(*Call)
+	if !ok {
+		c = &Call{server: s}
+	}
+	c.from, c.Peer, c.payload = from, peer, -1
+	return c
+}
+
+// begin parses the header of the message and prepares the reply. It reports true when the call can be executed, and
+// otherwise has built a refusal, or an error that means that this is no call at all.
+func (s *Server) begin(c *Call) (bool, error) {
+	c.Args.Reset(c.msg)
+	err := c.Parse(&c.Args)
+	var ve *rpc.VersionError
+	switch {
+	case errors.As(err, &ve):
+		c.Out = rpc.AppendVersionMismatch(c.Out[:0], c.XID)
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("rpc: a peer sends what is no RPC call: %w", err)
+	}
+	c.start = c.Args.Offset()
+	c.Out = rpc.AppendReply(c.Out[:0], c.XID, rpc.Success)
+	p := s.progs[c.Prog]
+	if p == nil {
+		c.Fail(rpc.ProgUnavail)
+		return false, nil
+	}
+	if low, high := p.Versions(); c.Vers < low || c.Vers > high {
+		c.Out = rpc.AppendMismatch(c.Out[:0], c.XID, low, high)
+		return false, nil
+	}
+	switch c.Cred.Flavor {
+	case rpc.AuthNone:
+	case rpc.AuthSys:
+		if c.Sys.Parse(c.Cred.Body) != nil {
+			c.Out = rpc.AppendAuthError(c.Out[:0], c.XID, rpc.AuthBadCred)
+			return false, nil
+		}
+	default:
+		// RFC 5531 section 9: a flavor that is not served is refused, so that the client can try another.
+		c.Out = rpc.AppendAuthError(c.Out[:0], c.XID, rpc.AuthTooWeak)
+		return false, nil
+	}
+	c.prog = p
+	// RFC 5531 section 12.1: procedure 0 takes and gives nothing, and is never authenticated further.
+	return c.Proc != 0, nil
+}
+
+// run executes a call that begin accepted.
+func (s *Server) run(c *Call, worker bool) (v Verdict) {
+	c.Worker = worker
+	if c.cached == nil && c.prog.Keeps(c.Vers, c.Proc) {
+		if !worker {
+			return Again
+		}
+		switch e, state := s.cache.begin(c); state {
+		case cacheBusy:
+			return Drop // the first one is about to be answered
+		case cacheHit:
+			s.stats.replays.Add(1)
+			return Done
+		case cacheNew:
+			c.cached = e
+		}
+	}
+	defer func() {
+		// A mistake of ours in one call must not end every other client's session.
+		if p := recover(); p != nil {
+			s.log.Error("a call failed inside the server", zap.Any("panic", p), zap.Uint32("prog", c.Prog), zap.Uint32("proc", c.Proc), zap.Stack("stack"))
+			c.dropSink()
+			v = c.Fail(rpc.SystemErr)
+		}
+		if v == Again {
+			c.Args = xdr.NewReader(c.msg)
+			var h rpc.Call
+			_ = h.Parse(&c.Args) // it parsed before
+			c.Restart()
+		}
+		if c.cached != nil && v != Again {
+			s.cache.end(c.cached, c.Out, v == Done && c.payload < 0)
+			c.cached = nil
+		}
+	}()
+	s.stats.calls.Add(1)
+	return c.prog.Serve(c)
+}
+
+// handle takes a call whose message is complete through to its reply, or to the worker pool. It reports whether a reply
+// was queued without a flush. An error means that the connection carries something else than calls.
+func (s *Server) handle(c *Call, flush bool) (queued bool, err error) {
+	ok, err := s.begin(c)
+	if err != nil {
+		c.from.drop(c)
+		return false, err
+	}
+	if ok {
+		v := Again
+		if !s.opt.NoInline {
+			v = s.run(c, false)
+		}
+		switch v {
+		case Again:
+			s.pool.submit(c)
+			return false, nil
+		case Drop:
+			c.from.drop(c)
+			return false, nil
+		}
+	}
+	c.from.reply(c, flush)
+	return true, nil
+}
