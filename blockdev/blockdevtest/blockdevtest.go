@@ -4,6 +4,7 @@ package blockdevtest
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"testing"
@@ -96,12 +97,11 @@ func (m *Memory) All() mem.Span { return mem.Span{Slab: m.slab, Len: len(m.slab.
 // Fill writes a pattern that depends on seed.
 func Fill(b []byte, seed uint64) {
 	r := rand.NewPCG(seed, 0x5eed)
-	for i := 0; i < len(b); i += 8 {
-		v := r.Uint64()
-		for j := i; j < min(i+8, len(b)); j++ {
-			b[j] = byte(v)
-			v >>= 8
-		}
+	for ; len(b) >= 8; b = b[8:] {
+		binary.LittleEndian.PutUint64(b, r.Uint64())
+	}
+	for i := range b {
+		b[i] = byte(r.Uint64())
 	}
 }
 
@@ -132,9 +132,7 @@ func Write(t testing.TB, d blockdev.Device, m *Memory, off int64, b []byte, fua 
 func Read(t testing.TB, d blockdev.Device, m *Memory, off int64, n int) []byte {
 	t.Helper()
 	s := m.All().Cut(0, n)
-	for i := range s.Bytes() {
-		s.Bytes()[i] = 0xee // so that a read that moves nothing shows
-	}
+	Fill(s.Bytes(), 0xee) // so that a read that moves nothing shows
 	r := &blockdev.Request{Op: blockdev.Read, Offset: off, Length: int64(n), Data: []mem.Span{s}}
 	if err := Do(t, d, r); err != nil {
 		t.Fatalf("read of %d bytes at %d: %v", n, off, err)
