@@ -1,0 +1,28 @@
+// Package iwarp is a software RNIC: MPA (RFC 5044, RFC 6581), DDP (RFC 5041) and RDMAP (RFC 5040) over TCP, on the
+// wire the same as Linux siw and as iWARP adapters. It is a provider of package transport.
+//
+// New makes the device. Beside the methods of transport.Device there are two entries for a server whose one port
+// carries RDMA and a plain byte stream:
+//
+//   - Device.ListenConn takes a net.Listener; a connection that opens with an MPA Request Frame comes out of Accept,
+//     any other is handed to a function with the bytes that were read from it.
+//   - Device.Request takes one connection that was accepted elsewhere, with the bytes read from it, and returns the
+//     transport.Request. IsMPARequest tells from the first bytes.
+//
+// Device.Stats and QP.Stats count what moved and what was copied.
+//
+// # Flow
+//
+//  1. Post, on any goroutine, copies work requests into the send queue and, if nobody is transmitting, cuts messages
+//     into FPDUs and hands them to the socket, many FPDUs a system call. A full socket hands the rest to the QP's one
+//     flusher goroutine, which sleeps until the socket takes more.
+//  2. The owner's Poll or Wait reads the socket. Payload goes from the socket to the memory that the header names; what
+//     follows goes to a look-ahead buffer, from where the next headers are parsed.
+//  3. A Read Request becomes an entry of the response queue, which the transmitter serves in turns with the send queue.
+//     The owner never waits for the transmitter.
+//  4. Whoever finds an error records it; the flusher sends the Terminate, shuts the stream down, and closes it; the
+//     owner's Poll returns all that was outstanding.
+//
+// Locks, in the order they may be nested: tx (send and response queues), stags (windows and outstanding Reads), rq
+// (receives), cq (completions of the transmitter). The receive state has none: it is the owner's.
+package iwarp

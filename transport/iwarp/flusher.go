@@ -1,0 +1,84 @@
+package iwarp
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// flusher is the QP's one goroutine: it waits for a full socket to take more, and it ends the connection.
+func (q *QP) flusher() {
+	defer q.dev.drop(q)
+	t := &q.tx
+	more := func(uintptr) bool {
+		t.Lock()
+		defer t.Unlock()
+		t.blocked = false
+		t.pumpLocked(false)
+		return !t.blocked || q.dead.Load()
+	}
+	for range q.wake {
+		t.Lock()
+		blocked := t.blocked && !q.dead.Load()
+		t.Unlock()
+		if blocked {
+			if err := q.rc.Write(more); err != nil && !q.dead.Load() {
+				q.fail(lost(err), nil, nil)
+			}
+		}
+		t.Lock()
+		end := t.settled
+		if q.dead.Load() && !t.busy && !t.settled {
+			t.settleLocked()
+			end = true
+		}
+		t.Unlock()
+		if end {
+			break
+		}
+	}
+	q.bury()
+}
+
+// bury sends the last bytes, ends our half of the stream, and waits a moment for the peer's end: closing a socket with
+// unread bytes resets the connection, and a reset takes from the peer the Terminate it has not read yet.
+func (q *QP) bury() {
+	kill := time.AfterFunc(lingerTimeout, func() { _ = q.file.Close() })
+	defer kill.Stop()
+	defer func() { _ = q.file.Close() }() // a second Close only says so
+	tail := q.tx.term
+	_ = q.file.SetWriteDeadline(time.Time{})
+	for len(tail) > 0 {
+		var n int
+		var serr error
+		err := q.rc.Write(func(fd uintptr) bool {
+			n, serr = unix.SendmsgN(int(fd), tail, nil, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+			return serr != unix.EAGAIN
+		})
+		if err != nil || serr != nil && serr != unix.EINTR {
+			return
+		}
+		tail = tail[max(n, 0):]
+	}
+	if err := q.rc.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) }); err != nil {
+		return
+	}
+	var waste [4096]byte
+	gone := false
+	drain := func(fd uintptr) bool { // one read a call: a peer that never stops sending must not hold up Close
+		n, err := unix.Read(int(fd), waste[:])
+		gone = n <= 0 && err != unix.EAGAIN && err != unix.EINTR
+		return err != unix.EAGAIN
+	}
+	for {
+		err := q.rc.Read(drain)
+		if gone || err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return
+		}
+		if err != nil {
+			_ = q.file.SetReadDeadline(time.Time{}) // the owner's last kick
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package iwarp
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// Poll runs the engine and returns completions. Only the owner calls it.
+func (q *QP) Poll(wc []transport.WC) (int, error) {
+	if len(wc) == 0 {
+		return 0, nil
+	}
+	if q.rxcq.len() == 0 && q.connected.Load() && !q.dead.Load() {
+		_ = q.rc.Control(q.pollFn) // fails only when the QP has
+	}
+	if q.pending.Load() {
+		q.pending.Store(false)
+		q.invalidations()
+	}
+	n := 0
+	for ; n < len(wc) && q.rxcq.len() > 0; n++ {
+		wc[n] = *q.rxcq.pop()
+		if wc[n].Op == transport.OpRecv {
+			q.rqUsed.Add(-1)
+		} else {
+			q.sqUsed.Add(-1)
+		}
+	}
+	if n < len(wc) {
+		n = q.drain(wc, n)
+	}
+	if n == 0 && q.dead.Load() {
+		return q.flush(wc)
+	}
+	return n, nil
+}
+
+// drain appends the transmitter's completions.
+func (q *QP) drain(wc []transport.WC, n int) int {
+	q.cq.Lock()
+	defer q.cq.Unlock()
+	for ; n < len(wc) && q.cq.ring.len() > 0; n++ {
+		wc[n] = *q.cq.ring.pop()
+		q.sqUsed.Add(-1)
+	}
+	if q.cq.ring.len() > 0 {
+		q.pending.Store(true)
+	}
+	return n
+}
+
+// invalidations completes local Invalidates of which nothing is left to be placed or sent.
+func (q *QP) invalidations() {
+	q.tx.Lock()
+	defer q.tx.Unlock()
+	q.cq.Lock()
+	defer q.cq.Unlock()
+	for i := q.cq.inval.len(); i > 0 && !q.dead.Load(); i-- {
+		iv := *q.cq.inval.at(0)
+		if q.readsOK.Load() < iv.fenceAt {
+			return
+		}
+		if iv.fenceAt > 0 {
+			q.stags.Lock()
+			if iv.w.gen == iv.gen {
+				q.stags.kill(iv.w)
+			}
+			q.stags.Unlock()
+		}
+		x := &q.rx
+		if x.ph == inPayload && x.win == iv.w && x.winGen == iv.gen && x.left > 0 && !x.discard {
+			x.discard = true // the rest of the segment in flight must not land
+			x.bad = violation(transport.LayerDDP, ddpTagged, ddpTagSTag, "RFC 5041 section 7.2",
+				"STag 0x%08x was invalidated while a Write to it was arriving", x.h.stag)
+		}
+		if iv.w.txRefs > 0 {
+			return // dropRefs wakes us
+		}
+		q.cq.inval.pop()
+		if iv.flags&transport.Signaled != 0 {
+			*q.rxcq.push() = transport.WC{Token: iv.token, Op: transport.OpInvalidate}
+		} else {
+			q.sqUsed.Add(-1)
+		}
+	}
+}
+
+// flush returns what was outstanding when the QP failed, and in the end the reason.
+func (q *QP) flush(wc []transport.WC) (int, error) {
+	q.tx.Lock()
+	defer q.tx.Unlock()
+	err := q.tx.err
+	if !q.tx.settled {
+		return 0, nil // a system call still reads the buffers; whoever made it wakes us
+	}
+	n := 0
+	add := func(op transport.Op, token uint64) {
+		wc[n] = transport.WC{Token: token, Op: op, Err: err}
+		n++
+	}
+	for n < len(wc) && q.tx.sq.len() > 0 {
+		if m := q.tx.sq.pop(); m.op != transport.OpRead { // Reads are below
+			add(m.op, m.token)
+		}
+	}
+	q.cq.Lock()
+	for n < len(wc) && q.cq.inval.len() > 0 {
+		add(transport.OpInvalidate, q.cq.inval.pop().token)
+	}
+	q.cq.Unlock()
+	q.stags.Lock()
+	for n < len(wc) && q.stags.reads.len() > 0 {
+		if r := q.stags.reads.pop(); !r.internal {
+			add(transport.OpRead, r.token)
+		}
+	}
+	q.stags.Unlock()
+	if n < len(wc) && q.rx.cur.active {
+		q.rx.cur.active = false
+		add(transport.OpRecv, q.rx.cur.token)
+	}
+	q.rq.Lock()
+	for n < len(wc) && q.rq.ring.len() > 0 {
+		add(transport.OpRecv, q.rq.ring.pop().token)
+	}
+	q.rq.Unlock()
+	if n > 0 {
+		return n, nil
+	}
+	if q.watch.stop != nil {
+		q.watch.stop()
+		q.watch.stop, q.watch.done = nil, nil
+	}
+	return 0, err
+}
+
+// yields reports whether Poll has something to say.
+func (q *QP) yields() bool {
+	if q.rxcq.len() > 0 || q.pending.Load() {
+		return true
+	}
+	if !q.dead.Load() {
+		return false
+	}
+	q.tx.Lock()
+	defer q.tx.Unlock()
+	return q.tx.settled
+}
+
+// Wait parks the owner until Poll would yield. It runs the engine.
+func (q *QP) Wait(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if !q.connected.Load() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-q.ready:
+		}
+		if !q.connected.Load() {
+			return nil // Poll says why
+		}
+	}
+	q.watchCtx(ctx)
+	for {
+		if q.yields() {
+			return nil
+		}
+		err := q.rc.Read(q.waitFn)
+		q.parked.Store(false)
+		if q.yields() {
+			return nil
+		}
+		if cerr := ctx.Err(); cerr != nil {
+			return cerr
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			// A kick, perhaps a late one of an earlier parking. Whoever kicked has made known why before.
+			_ = q.file.SetReadDeadline(time.Time{})
+		default:
+			q.fail(lost(err), nil, nil)
+		}
+		if q.dead.Load() {
+			runtime.Gosched() // a transmitter is in its last system call
+		}
+	}
+}
+
+// waitStep is what the runtime's poller runs: true ends the parking.
+func (q *QP) waitStep(fd uintptr) bool {
+	q.parked.Store(false)
+	for {
+		q.engine(fd)
+		if q.rxcq.len() > 0 || q.pending.Load() || q.dead.Load() || q.ctxEnded() {
+			return true
+		}
+		if q.rx.drained {
+			break
+		}
+	}
+	q.parked.Store(true)
+	if q.pending.Load() || q.dead.Load() || q.ctxEnded() {
+		q.parked.Store(false)
+		return true
+	}
+	return false
+}
+
+// watchCtx arranges that the end of ctx wakes the owner. It remembers the last context: an owner that waits with the
+// same one again and again allocates nothing.
+func (q *QP) watchCtx(ctx context.Context) {
+	done := ctx.Done()
+	if done == q.watch.done {
+		return
+	}
+	if q.watch.stop != nil {
+		q.watch.stop()
+		q.watch.stop = nil
+	}
+	q.watch.done, q.watch.hit = done, nil
+	if done == nil {
+		return
+	}
+	hit := new(atomic.Bool)
+	q.watch.hit = hit
+	q.watch.stop = context.AfterFunc(ctx, func() {
+		hit.Store(true)
+		q.kick()
+	})
+}
+
+// ctxEnded reports whether the context being watched is over.
+func (q *QP) ctxEnded() bool { return q.watch.hit != nil && q.watch.hit.Load() }

@@ -1,0 +1,253 @@
+package iwarp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// QP is a queue pair over one TCP connection. See the package comment for who runs what.
+type QP struct {
+	dev  *Device
+	opt  Options
+	send int // work requests at most
+	recv int
+
+	// Set once by start, before connected is.
+	file    *os.File
+	rc      syscall.RawConn
+	crc     bool
+	depth   transport.Depth
+	depthIn atomic.Int32
+
+	connected atomic.Bool
+	ready     chan struct{} // closed by start and by fail
+
+	tx      tx
+	stags   stags
+	sqUsed  atomic.Int32 // work requests whose completion the owner has not seen
+	rqUsed  atomic.Int32
+	readsUp atomic.Int32  // Reads outstanding
+	readsOK atomic.Uint64 // Reads completed so far, for Fence
+
+	rq struct {
+		sync.Mutex
+		ring ring[recvBuf]
+	}
+	cq struct {
+		sync.Mutex
+		ring  ring[transport.WC] // completions of the transmitter and of Post
+		inval ring[invalidation]
+	}
+	pending atomic.Bool // something for the owner in cq, or the QP failed
+	dead    atomic.Bool
+	parked  atomic.Bool
+	wake    chan struct{} // to the flusher
+
+	rx     rx
+	rxcq   ring[transport.WC] // the owner's
+	waitFn func(uintptr) bool
+	pollFn func(uintptr)
+	watch  struct {
+		done <-chan struct{}
+		stop func() bool
+		hit  *atomic.Bool
+	}
+	cnt counters
+}
+
+type recvBuf struct {
+	token uint64
+	buf   []byte
+}
+
+// invalidation is a local Invalidate that the owner completes: it alone knows that nothing is being placed.
+type invalidation struct {
+	w       *window
+	gen     uint32
+	token   uint64
+	flags   transport.Flags
+	fenceAt uint64
+}
+
+var _ transport.QP = (*QP)(nil)
+
+var errNotConnected = errors.New("iwarp: the queue pair is not connected")
+
+func newQP(d *Device, o transport.QPOptions) (*QP, error) {
+	if o.Sends == 0 {
+		o.Sends = defaultSends
+	}
+	if o.Recvs == 0 {
+		o.Recvs = defaultRecvs
+	}
+	if o.Sends < 0 || o.Recvs < 0 || o.Sends > maxQueue || o.Recvs > maxQueue {
+		return nil, fmt.Errorf("iwarp: queues of %d sends and %d receives asked for, at most %d are made", o.Sends, o.Recvs, maxQueue)
+	}
+	q := &QP{dev: d, opt: d.opt, send: o.Sends, recv: o.Recvs, ready: make(chan struct{}), wake: make(chan struct{}, 1)}
+	q.stags.init()
+	q.rq.ring = newRing[recvBuf](o.Recvs)
+	q.cq.ring = newRing[transport.WC](o.Sends)
+	q.cq.inval = newRing[invalidation](o.Sends)
+	q.rxcq = newRing[transport.WC](o.Sends + o.Recvs)
+	q.tx.q = q
+	q.tx.sq = newRing[txMsg](o.Sends)
+	q.waitFn, q.pollFn = q.waitStep, func(fd uintptr) { q.engine(fd) }
+	return q, nil
+}
+
+// start makes the QP a connection over file, which it owns from now on.
+func (q *QP) start(file *os.File, n negotiated) error {
+	rc, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	q.file, q.rc = file, rc
+	q.crc, q.depth = n.crc, n.depth
+	q.depthIn.Store(int32(n.depth.In))
+	q.stags.reads = newRing[readSink](n.depth.Out + 1)
+	q.tx.init(n)
+	q.rx.init(q, n)
+	q.tx.Lock()
+	defer q.tx.Unlock()
+	if q.dead.Load() {
+		return q.tx.err
+	}
+	if !q.dev.adopt(q) {
+		return transport.ErrClosed
+	}
+	q.tx.alive = true
+	q.connected.Store(true)
+	close(q.ready)
+	go q.flusher()
+	return nil
+}
+
+// NewWindow makes a window.
+func (q *QP) NewWindow() (transport.Window, error) {
+	q.stags.Lock()
+	defer q.stags.Unlock()
+	if q.stags.wins >= maxQueue {
+		return nil, fmt.Errorf("iwarp: more than %d windows of one queue pair", maxQueue)
+	}
+	q.stags.addWindow()
+	return &window{q: q}, nil
+}
+
+// Depth is what the MPA frames settled.
+func (q *QP) Depth() transport.Depth {
+	if !q.connected.Load() {
+		return transport.Depth{}
+	}
+	return q.depth
+}
+
+// FileSend is false: header, sendfile, trailer are three system calls, and measured slower than pread and writev.
+func (q *QP) FileSend() bool { return false }
+
+// CRC reports whether FPDUs carry a checksum, once connected.
+func (q *QP) CRC() bool { return q.connected.Load() && q.crc }
+
+// Stats are the QP's counters so far.
+func (q *QP) Stats() Stats { return q.cnt.load() }
+
+// PostRecv posts receives.
+func (q *QP) PostRecv(rs []transport.Recv) (int, error) {
+	if q.dead.Load() {
+		return 0, q.deadErr()
+	}
+	q.rq.Lock()
+	defer q.rq.Unlock()
+	for i := range rs {
+		if q.rqUsed.Load() >= int32(q.recv) {
+			return i, transport.ErrQueueFull
+		}
+		q.rqUsed.Add(1)
+		*q.rq.ring.push() = recvBuf{token: rs[i].Token, buf: rs[i].Buf.Bytes()}
+	}
+	return len(rs), nil
+}
+
+// complete queues a completion for the owner from any goroutine and wakes it.
+func (q *QP) complete(wc transport.WC) {
+	q.cq.Lock()
+	*q.cq.ring.push() = wc
+	q.cq.Unlock()
+	q.notify()
+}
+
+func (q *QP) notify() {
+	q.pending.Store(true)
+	if q.parked.Load() && q.parked.CompareAndSwap(true, false) {
+		q.cnt.wakes.Add(1)
+		q.kick()
+	}
+}
+
+// kick makes the runtime's poller let go of a parked owner. os.File, unlike net.Conn, does so without an allocation.
+func (q *QP) kick() { _ = q.file.SetReadDeadline(time.Unix(1, 0)) } // fails only on a closed file, which wakes it too
+
+func (q *QP) deadErr() error {
+	q.tx.Lock()
+	defer q.tx.Unlock()
+	return q.tx.err
+}
+
+// Close ends the connection.
+func (q *QP) Close(r transport.Reason) error {
+	var t *transport.TerminateError
+	switch {
+	case r.Err == nil:
+		q.fail(transport.ErrClosed, nil, nil)
+	case errors.As(r.Err, &t) && !t.Remote:
+		q.fail(t, t, nil)
+	default:
+		t = violation(transport.LayerRDMAP, rdmapOperation, rdmapUnspecified, "RFC 5040 section 4.8", "%v", r.Err)
+		q.fail(t, t, nil)
+	}
+	return nil
+}
+
+// fail ends the QP for the reason err; the first one counts. A Terminate t, if there is one, names the segment whose
+// header is hdr.
+func (q *QP) fail(err error, t *transport.TerminateError, hdr []byte) {
+	q.tx.Lock()
+	defer q.tx.Unlock()
+	if q.dead.Load() {
+		return
+	}
+	q.tx.err = err
+	if t != nil {
+		q.cnt.terms.Add(1)
+		q.tx.term = terminateFPDU(t, hdr, q.crc)
+	}
+	q.dead.Store(true)
+	q.stags.Lock()
+	q.stags.killAll()
+	q.stags.Unlock()
+	if !q.connected.Load() {
+		q.tx.settled = true
+		close(q.ready)
+		q.pending.Store(true)
+		return
+	}
+	_ = q.file.SetWriteDeadline(time.Unix(1, 0)) // lets the flusher go; under tx, so that it comes before its own
+	if !q.tx.busy {
+		q.tx.settleLocked()
+	}
+	q.wakeFlusher()
+	q.notify()
+}
+
+func (q *QP) wakeFlusher() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}

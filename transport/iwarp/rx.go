@@ -1,0 +1,308 @@
+package iwarp
+
+import (
+	"io"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/transport"
+)
+
+type phase uint8
+
+const (
+	inHeader  phase = iota // bytes of a header, a Read Request or a Terminate are gathered in the look-ahead
+	inPayload              // payload goes to rx.sink
+	inTrailer              // pad and CRC
+)
+
+// rx is the receive side. All of it is the owner's.
+type rx struct {
+	buf  []byte // look-ahead: buf[r:w] is unparsed
+	r, w int
+
+	ph      phase
+	h       ddpHeader
+	raw     [untaggedLen + readReqLen]byte // header as received, for a Terminate
+	rawLen  int
+	left    int // payload bytes to come
+	sink    sgl
+	discard bool // payload of a segment that broke a rule: only its CRC is still of interest
+	bad     *transport.TerminateError
+	sinkLen int // of the whole message or buffer, for the copy statistics
+	crc     uint32
+	seen    bool // a whole FPDU has arrived
+
+	cur struct { // the Send being received
+		active bool
+		recvBuf
+		got int
+	}
+	inv     uint32
+	win     *window // that the current Write goes to
+	winGen  uint32
+	read    *readSink
+	msnSend uint32
+	msnRead uint32
+	rtrSend bool // a zero-length Send is owed that is no message (RFC 6581 section 9.2)
+	lastLen int  // payload of the last tagged FPDU: a guess at the next
+
+	iov     []unix.Iovec
+	closed  bool // EOF or error seen
+	drained bool // the last read found nothing: only then may the owner park, for a FIN may lie behind a short read
+}
+
+func (x *rx) init(q *QP, n negotiated) {
+	x.buf = make([]byte, lookAhead)
+	x.iov = make([]unix.Iovec, 0, maxSGE+1)
+	x.msnSend, x.msnRead = 1, 1
+	x.rtrSend = n.rtrIn == rtrSend
+	x.lastLen = q.opt.CopyThreshold
+}
+
+// engine reads and processes until there is a completion for the owner, the socket is empty, or its turn is over.
+func (q *QP) engine(fd uintptr) {
+	for range pollReads {
+		if q.dead.Load() || q.rx.closed || q.rxcq.len() > 0 {
+			return
+		}
+		more, err := q.rx.fill(q, int(fd))
+		if err != nil {
+			q.rx.closed = true
+			if err == io.EOF {
+				err = errPeerClosed
+			} else {
+				err = lost(err)
+			}
+			q.fail(err, nil, nil)
+			return
+		}
+		if t := q.process(); t != nil {
+			q.rx.closed = true
+			q.fail(t, t, q.rx.blame(t))
+			return
+		}
+		if !more {
+			return
+		}
+	}
+}
+
+// narrow says that the look-ahead stops at the next header, so that payload behind it is placed and not copied.
+func (x *rx) narrow(q *QP) bool {
+	return q.opt.NoBatch || !q.opt.NoZeroCopy && q.stags.large.Load() > 0 && x.lastLen >= q.opt.CopyThreshold
+}
+
+// fill does one readv: the rest of this payload to its place, what follows to the look-ahead. It reports whether there
+// may be more in the socket.
+func (x *rx) fill(q *QP, fd int) (more bool, err error) {
+	if x.r == x.w {
+		x.r, x.w = 0, 0
+	} else if x.r > 0 && len(x.buf)-x.w < len(x.buf)/2 {
+		x.w = copy(x.buf, x.buf[x.r:x.w])
+		x.r = 0
+	}
+	iov := x.iov[:0]
+	ahead := len(x.buf) - x.w
+	direct := 0
+	have := x.w - x.r
+	switch narrow := x.narrow(q); x.ph {
+	case inPayload: // have is 0
+		direct = x.left
+		if x.discard || q.opt.NoZeroCopy {
+			direct = 0
+			break
+		}
+		for i, off, n := x.sink.i, x.sink.off, x.left; n > 0; i, off = i+1, 0 {
+			b := x.sink.seg[i][off:]
+			if len(b) == 0 {
+				continue
+			}
+			b = b[:min(n, len(b))]
+			iov = append(iov, unix.Iovec{Base: &b[0], Len: uint64(len(b))})
+			n -= len(b)
+		}
+		if narrow {
+			ahead = min(ahead, fpduPad(x.h.ulpdu)+crcLen+taggedLen)
+		}
+	case inTrailer:
+		if narrow {
+			ahead = min(ahead, fpduPad(x.h.ulpdu)+crcLen+taggedLen-have)
+		}
+	default:
+		if narrow {
+			ahead = min(ahead, max(x.need(q)-have, 1))
+		}
+	}
+	x.drained = false
+	want := direct
+	if ahead > 0 {
+		iov = append(iov, unix.Iovec{Base: &x.buf[x.w], Len: uint64(ahead)})
+		want += ahead
+	}
+	var n int
+	for {
+		r, _, errno := unix.Syscall(unix.SYS_READV, uintptr(fd), uintptr(unsafe.Pointer(&iov[0])), uintptr(len(iov)))
+		q.cnt.reads.Add(1)
+		if errno == unix.EINTR {
+			continue
+		}
+		if errno == unix.EAGAIN {
+			x.drained = true
+			return false, nil
+		}
+		if errno != 0 {
+			return false, errno
+		}
+		n = int(r)
+		break
+	}
+	if n == 0 {
+		return false, io.EOF
+	}
+	q.cnt.bytesIn.Add(uint64(n))
+	placed := min(n, direct)
+	x.w += n - placed
+	x.left -= placed
+	for k := placed; k > 0; {
+		p := x.sink.next(k)
+		if q.crc {
+			x.crc = crcAdd(x.crc, p)
+		}
+		k -= len(p)
+	}
+	return n == want, nil
+}
+
+// need is how many bytes make the next step, in the look-ahead from r on, when the header is not complete.
+func (x *rx) need(q *QP) int {
+	have := x.w - x.r
+	if have < 4 {
+		return taggedLen // the shorter header, so that not one byte of payload comes along
+	}
+	b := x.buf[x.r:x.w]
+	if headerLen(b) == taggedLen {
+		return taggedLen
+	}
+	// An untagged segment is small or goes to a receive: take it and the header behind it in one.
+	u := int(b[0])<<8 | int(b[1])
+	if f := fpduLen(u); f < q.opt.CopyThreshold {
+		return f + taggedLen
+	}
+	return untaggedLen
+}
+
+// process parses what the look-ahead holds.
+func (q *QP) process() *transport.TerminateError {
+	x := &q.rx
+	for {
+		switch x.ph {
+		case inHeader:
+			b := x.buf[x.r:x.w]
+			if len(b) < 4 {
+				return nil
+			}
+			n := headerLen(b)
+			if len(b) < n {
+				return nil
+			}
+			x.h.parse(b)
+			if x.h.ulpdu+2 < n {
+				x.rawLen = 0
+				return violation(transport.LayerLLP, 0, llpMarker, "RFC 5044 section 4.1",
+					"an FPDU with %d bytes of ULPDU, too few for its %d-byte DDP header", x.h.ulpdu, n-2)
+			}
+			if !x.h.tagged && x.h.op == opReadReq && x.h.ulpdu == untaggedLen-2+readReqLen {
+				if n += readReqLen; len(b) < n {
+					return nil
+				}
+			} else if !x.h.tagged && x.h.op == opTerminate && x.h.ulpdu <= untaggedLen+maxTerminate {
+				if n = x.h.ulpdu + 2; len(b) < n {
+					return nil
+				}
+			}
+			x.rawLen = copy(x.raw[:], b[:n])
+			x.r += n
+			x.left = x.h.ulpdu + 2 - n
+			x.ph, x.discard = inPayload, false
+			if q.crc {
+				x.crc = crcAdd(0, b[:n])
+			}
+			if x.bad = q.header(b[:n]); x.bad != nil {
+				if !q.crc {
+					return x.bad
+				}
+				x.discard = true // RFC 5044 section 8: whether the header can be believed, the CRC says
+			}
+		case inPayload:
+			n := min(x.left, x.w-x.r)
+			if n > 0 {
+				p := x.buf[x.r : x.r+n]
+				x.r += n
+				x.left -= n
+				if q.crc {
+					x.crc = crcAdd(x.crc, p)
+				}
+				if !x.discard {
+					x.sink.copyIn(p)
+					q.cnt.copiedIn[CopyClass(x.sinkLen)].Add(uint64(n))
+				}
+			}
+			if x.left > 0 {
+				return nil
+			}
+			x.ph = inTrailer
+		case inTrailer:
+			pad := fpduPad(x.h.ulpdu)
+			if x.w-x.r < pad+crcLen {
+				return nil
+			}
+			t := x.buf[x.r : x.r+pad+crcLen]
+			x.r += len(t)
+			if q.crc {
+				sum := crcAdd(x.crc, t[:pad])
+				got := uint32(t[pad]) | uint32(t[pad+1])<<8 | uint32(t[pad+2])<<16 | uint32(t[pad+3])<<24
+				if sum != got {
+					return violation(transport.LayerLLP, 0, llpCRC, "RFC 5044 section 4.4",
+						"the CRC of an FPDU with %d bytes of ULPDU is 0x%08x, calculated 0x%08x", x.h.ulpdu, got, sum)
+				}
+			}
+			if x.bad != nil {
+				return x.bad
+			}
+			x.ph = inHeader
+			q.cnt.fpdusIn.Add(1)
+			if !x.seen {
+				x.seen = true
+				q.firstFPDU()
+			}
+			if t := q.finish(); t != nil {
+				return t
+			}
+		}
+	}
+}
+
+// firstFPDU lets the responder transmit (RFC 5044 section 7.1.3).
+func (q *QP) firstFPDU() {
+	t := &q.tx
+	t.Lock()
+	if t.hold {
+		t.hold = false
+		t.pumpLocked(q.opt.NoInline)
+	}
+	t.Unlock()
+}
+
+// blame is the header that a Terminate for t carries.
+func (x *rx) blame(t *transport.TerminateError) []byte {
+	if t.Layer == transport.LayerLLP || x.rawLen < taggedLen || x.rawLen < headerLen(x.raw[:]) {
+		return nil
+	}
+	n := headerLen(x.raw[:])
+	if x.h.op == opReadReq && x.rawLen == n+readReqLen {
+		n += readReqLen
+	}
+	return x.raw[:n]
+}

@@ -1,0 +1,523 @@
+package iwarp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// txMsg is a work request on its way out.
+type txMsg struct {
+	op      transport.Op
+	flags   transport.Flags
+	token   uint64
+	inv     uint32
+	remote  transport.Remote
+	fenceAt uint64 // Reads that must be complete before it starts
+	mem     sgl
+	req     readReq
+	done    bool // handed to the kernel
+}
+
+// txResp is an RDMA Read of the peer's that waits for its response.
+type txResp struct {
+	req readReq
+	win *window // nil for zero length
+	gen uint32
+	off int // into the window
+}
+
+// cursor is the message being cut into FPDUs.
+type cursor struct {
+	active bool
+	resp   *txResp // or msg
+	msg    *txMsg
+	mem    *sgl
+	left   int
+	done   int
+	msn    uint32
+}
+
+// mark is the end of a message in the stream.
+type mark struct {
+	end  uint64
+	resp bool
+}
+
+// tx is the transmitter. Whoever sets busy transmits for all: it lets go of the lock during the system call, others
+// queue behind it meanwhile, and their requests leave with its next batch.
+type tx struct {
+	sync.Mutex
+	q       *QP
+	alive   bool
+	busy    bool // somebody is transmitting
+	blocked bool // the socket is full, the flusher waits for it
+	hold    bool // responder before the initiator's first FPDU (RFC 5044 section 7.1.3)
+	settled bool // dead, and no buffer of anybody's is referred to any more
+	err     error
+	term    []byte // Terminate FPDU to send at the end
+
+	sq    ring[txMsg] // accepted, not yet all with the kernel
+	cut   int         // messages of sq cut or being cut
+	resp  ring[txResp]
+	rcut  int
+	turn  bool // a response is next, if both wait
+	cur   cursor
+	mem   sgl // of the response being cut
+	marks ring[mark]
+
+	msnSend, msnRead uint32
+	reads            uint64 // Reads posted so far
+	markers          bool
+	big              bool
+	mss              int
+	sinceMSS         int
+	built            uint64 // stream offset behind the last FPDU built
+	sent             uint64
+
+	out    batch
+	sendFn func(uintptr)
+	mssFn  func(uintptr)
+	n      int
+	sysErr error
+}
+
+func (t *tx) init(n negotiated) {
+	t.hold, t.markers, t.big = n.responder, n.markers, n.big
+	t.resp = newRing[txResp](max(n.depth.In, 1))
+	t.marks = newRing[mark](len(t.sq.buf) + len(t.resp.buf) + 1)
+	t.out.init(t.markers)
+	t.msnSend, t.msnRead = 1, 1
+	t.mss = n.mss
+	t.mssFn = func(fd uintptr) { t.mss = sendMSS(int(fd), t.mss) }
+	t.sendFn = func(fd uintptr) { t.n, t.sysErr = t.out.send(int(fd), !t.big) }
+}
+
+var errReadLocal = errors.New("iwarp: an RDMA Read needs exactly one piece of local memory")
+
+// Post queues work requests and transmits.
+func (q *QP) Post(wrs []transport.WR) (int, error) {
+	t := &q.tx
+	t.Lock()
+	defer t.Unlock()
+	for i := range wrs {
+		if err := q.postLocked(&wrs[i]); err != nil {
+			t.pumpLocked(q.opt.NoInline)
+			return i, err
+		}
+	}
+	t.pumpLocked(q.opt.NoInline)
+	return len(wrs), nil
+}
+
+func (q *QP) postLocked(wr *transport.WR) error {
+	t := &q.tx
+	if q.dead.Load() {
+		return t.err
+	}
+	if !t.alive {
+		return errNotConnected
+	}
+	if q.sqUsed.Load() >= int32(q.send) || t.sq.full() {
+		return transport.ErrQueueFull
+	}
+	switch wr.Op {
+	case transport.OpBind:
+		return q.bind(wr)
+	case transport.OpInvalidate:
+		return q.invalidate(wr)
+	case transport.OpSend, transport.OpSendInv, transport.OpWrite, transport.OpRead:
+	default:
+		return fmt.Errorf("iwarp: work request with operation %d, which is none", wr.Op)
+	}
+	if wr.File.File != nil {
+		return errors.New("iwarp: this connection sends no file ranges")
+	}
+	m := &t.sq.buf[(t.sq.head+t.sq.n)%uint(len(t.sq.buf))]
+	if err := m.mem.set(wr.Local); err != nil {
+		return err
+	}
+	m.op, m.flags, m.token, m.inv, m.remote, m.done = wr.Op, wr.Flags, wr.Token, wr.Inv, wr.Remote, false
+	m.fenceAt = 0
+	if wr.Flags&transport.Fence != 0 {
+		m.fenceAt = t.reads
+	}
+	if wr.Op == transport.OpRead {
+		if m.mem.n > 1 || len(wr.Local) > 1 {
+			return errReadLocal
+		}
+		if int(q.readsUp.Load()) >= q.depth.Out {
+			return transport.ErrTooManyReads
+		}
+		q.addRead(m, false)
+	}
+	t.sq.push()
+	q.sqUsed.Add(1)
+	return nil
+}
+
+// addRead makes the sink of the Read m. Nothing but the response to it can name the STag.
+func (q *QP) addRead(m *txMsg, internal bool) {
+	q.tx.reads++
+	q.readsUp.Add(1)
+	var buf []byte
+	if m.mem.n > 0 {
+		buf = m.mem.seg[0]
+	}
+	q.stags.Lock()
+	stag, base := q.stags.fresh()
+	if internal {
+		stag, base = 1, 0 // interop: adapters refuse STag 0 in zero-length frames
+	}
+	*q.stags.reads.push() = readSink{stag: stag, base: base, buf: buf, token: m.token, flags: m.flags, internal: internal}
+	if len(buf) >= q.opt.CopyThreshold {
+		q.stags.large.Add(1)
+	}
+	q.stags.Unlock()
+	m.req = readReq{SinkSTag: stag, SinkTO: base, Size: uint32(len(buf)), SrcSTag: m.remote.STag, SrcTO: m.remote.Off}
+}
+
+func (q *QP) ownWindow(wr *transport.WR) (*window, error) {
+	w, ok := wr.Window.(*window)
+	if !ok || w.q != q {
+		return nil, errors.New("iwarp: the window is not one of this queue pair")
+	}
+	return w, nil
+}
+
+func (q *QP) bind(wr *transport.WR) error {
+	w, err := q.ownWindow(wr)
+	if err != nil {
+		return err
+	}
+	if w.txRefs != 0 {
+		return errors.New("iwarp: bind of a window that a Read Response still takes from; its Invalidate is not complete")
+	}
+	q.stags.Lock()
+	defer q.stags.Unlock()
+	if w.valid.Load() {
+		return errors.New("iwarp: bind of a window that is bound; invalidate it first")
+	}
+	if err := w.mem.set(wr.Local); err != nil {
+		return err
+	}
+	w.stag, w.base = q.stags.fresh()
+	w.access = wr.Access
+	w.gen++
+	w.large = wr.Access&transport.RemoteWrite != 0 && w.mem.total >= q.opt.CopyThreshold
+	if w.large {
+		q.stags.large.Add(1)
+	}
+	w.valid.Store(true)
+	q.stags.insert(w)
+	if wr.Flags&transport.Signaled != 0 {
+		q.sqUsed.Add(1)
+		q.complete(transport.WC{Token: wr.Token, Op: transport.OpBind, Len: uint32(w.mem.total)})
+	}
+	return nil
+}
+
+// invalidate ends the STag at once, unless fenced; the completion waits for the owner and for transmit to let go.
+func (q *QP) invalidate(wr *transport.WR) error {
+	w, err := q.ownWindow(wr)
+	if err != nil {
+		return err
+	}
+	iv := invalidation{w: w, gen: w.gen, token: wr.Token, flags: wr.Flags}
+	if wr.Flags&transport.Fence != 0 {
+		iv.fenceAt = q.tx.reads
+	}
+	if q.readsOK.Load() >= iv.fenceAt {
+		q.stags.Lock()
+		q.stags.kill(w)
+		q.stags.Unlock()
+	}
+	q.sqUsed.Add(1)
+	q.cq.Lock()
+	*q.cq.inval.push() = iv
+	q.cq.Unlock()
+	q.notify()
+	return nil
+}
+
+// pumpLocked transmits until nothing is left or the socket is full.
+func (t *tx) pumpLocked(defer_ bool) {
+	if t.busy || t.blocked || t.hold || t.q.dead.Load() {
+		return
+	}
+	if defer_ {
+		if t.out.left() || t.hasWork() {
+			t.blockLocked()
+		}
+		return
+	}
+	t.busy = true
+	for t.step() {
+	}
+	t.busy = false
+	if t.q.dead.Load() && !t.settled {
+		t.settleLocked()
+	}
+}
+
+func (t *tx) hasWork() bool { return t.cur.active || t.cut < t.sq.len() || t.rcut < t.resp.len() }
+
+func (t *tx) blockLocked() {
+	t.blocked = true
+	t.q.cnt.flushes.Add(1)
+	t.q.wakeFlusher()
+}
+
+// step sends one batch. It lets go of the lock meanwhile.
+func (t *tx) step() bool {
+	if !t.out.left() {
+		t.out.reset()
+		t.build()
+		if !t.out.left() {
+			return false
+		}
+	}
+	t.Unlock()
+	if err := t.q.rc.Control(t.sendFn); err != nil {
+		t.sysErr = err
+	}
+	t.Lock()
+	q := t.q
+	q.cnt.writes.Add(1)
+	if t.n > 0 {
+		q.cnt.bytesOut.Add(uint64(t.n))
+		t.sent += uint64(t.n)
+		t.out.advance(t.n)
+	}
+	if q.dead.Load() {
+		return false
+	}
+	t.retire()
+	switch {
+	case t.sysErr == nil && t.n > 0 && !t.out.short:
+		return true
+	case t.sysErr == nil || t.sysErr == unix.EAGAIN:
+		t.blockLocked()
+		return false
+	case t.sysErr == unix.EINTR:
+		return true
+	}
+	q.failAsync(lost(t.sysErr))
+	return false
+}
+
+// failAsync is fail for a caller that holds tx and busy.
+func (q *QP) failAsync(err error) {
+	if q.dead.Load() {
+		return
+	}
+	q.tx.err = err
+	q.dead.Store(true)
+	q.stags.Lock()
+	q.stags.killAll()
+	q.stags.Unlock()
+	q.wakeFlusher()
+	q.notify()
+}
+
+// retire completes messages whose last byte the kernel has taken.
+func (t *tx) retire() {
+	q := t.q
+	if !t.out.left() {
+		t.out.dropRefs()
+	}
+	for t.marks.len() > 0 && t.marks.at(0).end <= t.sent {
+		if t.marks.pop().resp {
+			t.resp.pop()
+			t.rcut--
+			continue
+		}
+		m := t.sq.pop()
+		t.cut--
+		switch {
+		case m.op == transport.OpRead: // completes with its response
+		case m.flags&transport.Signaled != 0:
+			q.complete(transport.WC{Token: m.token, Op: m.op, Len: uint32(m.mem.total)})
+		default:
+			q.sqUsed.Add(-1)
+		}
+	}
+}
+
+// nextMessage makes the next message the current one: responses and work requests in turns, so that neither starves
+// the other. A fenced request holds up only those behind it.
+func (t *tx) nextMessage() bool {
+	wr := t.cut < t.sq.len() && t.sq.at(t.cut).fenceAt <= t.q.readsOK.Load()
+	rs := t.rcut < t.resp.len()
+	if !wr && !rs {
+		return false
+	}
+	c := &t.cur
+	if rs && (t.turn || !wr) {
+		t.turn = false
+		r := t.resp.at(t.rcut)
+		if r.win != nil {
+			q := t.q
+			q.stags.Lock()
+			ok := r.win.valid.Load() && r.win.gen == r.gen
+			if ok {
+				t.mem.window(&r.win.mem, r.off, int(r.req.Size))
+			}
+			q.stags.Unlock()
+			if !ok {
+				return t.staleRead(r)
+			}
+		} else {
+			t.mem.one(nil)
+		}
+		t.rcut++
+		*c = cursor{active: true, resp: r, mem: &t.mem, left: int(r.req.Size)}
+		return true
+	}
+	t.turn = true
+	m := t.sq.at(t.cut)
+	t.cut++
+	*c = cursor{active: true, msg: m, mem: &m.mem, left: m.mem.total}
+	switch m.op {
+	case transport.OpSend, transport.OpSendInv:
+		c.msn = t.msnSend
+		t.msnSend++
+	case transport.OpRead:
+		c.msn = t.msnRead
+		t.msnRead++
+		c.left = readReqLen
+	}
+	return true
+}
+
+// staleRead ends the connection: the peer's Read was queued, and the STag it takes from has died before the response.
+func (t *tx) staleRead(r *txResp) bool {
+	e := violation(transport.LayerRDMAP, rdmapProtection, rdmapSTag, "RFC 5040 section 5.2",
+		"a Read of %d bytes was still to be answered when its STag 0x%08x was invalidated", r.req.Size, r.req.SrcSTag)
+	t.q.cnt.terms.Add(1)
+	t.term = terminateFPDU(e, nil, t.q.crc)
+	t.q.failAsync(e)
+	return false
+}
+
+// build fills the batch.
+func (t *tx) build() {
+	if !t.big && t.sinceMSS >= mssRecheckBytes {
+		t.sinceMSS = 0
+		_ = t.q.rc.Control(t.mssFn) // fails only when the QP has
+	}
+	for t.out.room() {
+		if !t.cur.active && !t.nextMessage() {
+			return
+		}
+		full := t.cutFPDU()
+		// RFC 5044 section 5.1: an FPDU shorter than a segment ends the system call, whose MSG_EOR keeps the next one
+		// from being appended to its segment.
+		if t.q.opt.NoBatch || !t.big && !full {
+			return
+		}
+	}
+}
+
+// cutFPDU appends the next FPDU of the current message to the batch. It reports whether that fills a segment.
+func (t *tx) cutFPDU() (full bool) {
+	c, o := &t.cur, &t.out
+	tagged := c.resp != nil || c.msg.op == transport.OpWrite
+	h := untaggedLen
+	if tagged {
+		h = taggedLen
+	}
+	n := min(c.left, maxPayload(t.mss, h, t.big, t.markers))
+	ctrl := uint16(ctrlV1)
+	if n == c.left {
+		ctrl |= ctrlLast
+	}
+	var hdr [untaggedLen + readReqLen]byte
+	hl := h
+	switch {
+	case c.resp != nil:
+		putTagged(hdr[:], n, ctrl|ctrlTagged|opReadResp, c.resp.req.SinkSTag, c.resp.req.SinkTO+uint64(c.done))
+	case c.msg.op == transport.OpWrite:
+		putTagged(hdr[:], n, ctrl|ctrlTagged|opWrite, c.msg.remote.STag, c.msg.remote.Off+uint64(c.done))
+	case c.msg.op == transport.OpRead:
+		putUntagged(hdr[:], readReqLen, ctrl|opReadReq, 0, qnRead, c.msn, 0)
+		c.msg.req.put(hdr[untaggedLen:])
+		hl += readReqLen
+	default:
+		op, inv := uint16(opSend), uint32(0)
+		if c.msg.op == transport.OpSendInv {
+			op, inv = opSendInv, c.msg.inv
+		}
+		if c.msg.flags&transport.Solicited != 0 {
+			op += opSendSE - opSend
+		}
+		putUntagged(hdr[:], n, ctrl|op, inv, qnSend, c.msn, uint32(c.done))
+	}
+	payload := n
+	if hl > h {
+		payload = 0
+	}
+	pad := fpduPad(h - 2 + n)
+	total := h + n + pad + crcLen
+	if t.markers {
+		total = o.addMarked(hdr[:hl], c.mem, payload, pad, t.q.crc, t.built)
+	} else {
+		o.add(hdr[:hl], c.mem, payload, pad, t.q.crc, t.q)
+	}
+	if c.resp != nil && c.resp.win != nil && payload > 0 {
+		o.ref(c.resp.win)
+	}
+	o.end(total)
+	t.built += uint64(total)
+	t.sinceMSS += total
+	t.q.cnt.fpdusOut.Add(1)
+	c.done += n
+	c.left -= n
+	if c.left == 0 {
+		*t.marks.push() = mark{end: t.built, resp: c.resp != nil}
+		c.active = false
+	}
+	return total == t.mss
+}
+
+// maxPayload is the payload of a full FPDU whose header, length field included, takes h bytes.
+func maxPayload(mss, h int, big, markers bool) int {
+	if big {
+		return bigPayload
+	}
+	if markers {
+		// RFC 5044 section 5.1: the worst case of markers in a segment.
+		ulpdu := mss - (6 + 4*((mss+511)/512) + mss%4)
+		return ulpdu - (h - 2)
+	}
+	return mss&^3 - h - crcLen
+}
+
+// settleLocked lets go of all memory: it keeps a copy of what is left of an FPDU half sent, and the Terminate behind it.
+func (t *tx) settleLocked() {
+	t.settled = true
+	var tail []byte
+	if !t.hold && t.alive {
+		tail = t.out.rest()
+		if t.term != nil && !t.markers {
+			tail = append(tail, t.term...)
+		}
+	}
+	t.term = tail
+	t.out.dropRefs()
+	t.out.reset()
+	t.cur.active = false
+	t.q.wakeFlusher()
+	t.q.notify()
+}
+
+func lost(err error) error {
+	return fmt.Errorf("%w: %w", transport.ErrClosed, err)
+}
+
+func leCRC(b []byte, crc uint32) { binary.LittleEndian.PutUint32(b, crc) }
