@@ -7,7 +7,9 @@ package volatile
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 
 	"github.com/sluice-storage/sluice/blockdev"
@@ -134,7 +136,9 @@ func (m *medium) run(r *blockdev.Request) error {
 	case blockdev.Write, blockdev.WriteZeroes, blockdev.Discard:
 		return m.write(r)
 	case blockdev.Flush:
-		for s := range m.pending { // in the map's order, which is none: as a disk would
+		dirty := slices.Sorted(maps.Keys(m.pending))
+		m.rng.Shuffle(len(dirty), func(i, j int) { dirty[i], dirty[j] = dirty[j], dirty[i] })
+		for _, s := range dirty { // in any order, as a disk would
 			if !m.persist(s) {
 				return ErrPower
 			}
