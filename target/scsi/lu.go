@@ -68,6 +68,7 @@ type LogicalUnit struct {
 	mu       sync.Mutex
 	itls     map[*itl]struct{}
 	stateDir string
+	modes    modeState
 }
 
 // NewLogicalUnit wraps a device, which stays the caller's to close, after the unit has been removed from its targets.
@@ -98,6 +99,7 @@ func NewLogicalUnit(opt LUOptions) (*LogicalUnit, error) {
 	lu.bs, lu.shift = uint32(g.Logical), uint(bits.TrailingZeros(uint(g.Logical)))
 	lu.geo.Store(&g)
 	lu.identify()
+	lu.initModes()
 	return lu, nil
 }
 
@@ -220,3 +222,6 @@ func (lu *LogicalUnit) nexusLost(i *itl) {
 	i.prevent = false
 	lu.mu.Unlock()
 }
+
+// persistLocked writes what must survive a restart.
+func (lu *LogicalUnit) persistLocked() error { return nil }

@@ -1,5 +1,7 @@
 package scsi
 
+import "github.com/sluice-storage/sluice/blockdev"
+
 // rows is the command table. Usage data holds the service action where there is one.
 func rows() []*row {
 	return []*row{
@@ -38,5 +40,67 @@ func rows() []*row {
 		{op: OpSynchronizeCache16, sa: noSA, name: "SYNCHRONIZE CACHE(16)", length: 16,
 			usage: "91 06 ff ff ff ff ff ff ff ff ff ff ff ff 1f 00",
 			class: conflictWrites, recommended: 60, begin: beginSyncCache},
+
+		{op: OpVerify10, sa: noSA, name: "VERIFY(10)", length: 10, usage: "2f 16 ff ff ff ff 1f ff ff 00", dir: dirOut,
+			class: conflictReads, recommended: 60, begin: beginVerify},
+		{op: OpVerify12, sa: noSA, name: "VERIFY(12)", length: 12, usage: "af 16 ff ff ff ff ff ff ff ff 1f 00", dir: dirOut,
+			class: conflictReads, recommended: 60, begin: beginVerify},
+		{op: OpVerify16, sa: noSA, name: "VERIFY(16)", length: 16, usage: "8f 16 ff ff ff ff ff ff ff ff ff ff ff ff 1f 00", dir: dirOut,
+			class: conflictReads, recommended: 60, begin: beginVerify},
+		{op: OpWriteVerify10, sa: noSA, name: "WRITE AND VERIFY(10)", length: 10, usage: "2e 16 ff ff ff ff 1f ff ff 00", dir: dirOut,
+			class: conflictWrites, traits: mutates, recommended: 60, begin: beginWriteVerify},
+		{op: OpWriteVerify12, sa: noSA, name: "WRITE AND VERIFY(12)", length: 12, usage: "ae 16 ff ff ff ff ff ff ff ff 1f 00", dir: dirOut,
+			class: conflictWrites, traits: mutates, recommended: 60, begin: beginWriteVerify},
+		{op: OpWriteVerify16, sa: noSA, name: "WRITE AND VERIFY(16)", length: 16,
+			usage: "8e 16 ff ff ff ff ff ff ff ff ff ff ff ff 1f 00", dir: dirOut,
+			class: conflictWrites, traits: mutates, recommended: 60, begin: beginWriteVerify},
+		{op: OpPreFetch10, sa: noSA, name: "PRE-FETCH(10)", length: 10, usage: "34 02 ff ff ff ff 1f ff ff 00",
+			class: conflictReads, recommended: 30, begin: beginPreFetch},
+		{op: OpPreFetch16, sa: noSA, name: "PRE-FETCH(16)", length: 16, usage: "90 02 ff ff ff ff ff ff ff ff ff ff ff ff 1f 00",
+			class: conflictReads, recommended: 30, begin: beginPreFetch},
+		{op: OpCompareAndWrite, sa: noSA, name: "COMPARE AND WRITE", length: 16,
+			usage: "89 18 ff ff ff ff ff ff ff ff 00 00 00 ff 1f 00", dir: dirOut,
+			class: conflictWrites, traits: mutates, recommended: 30, offered: canCompare, begin: beginCompareAndWrite},
+		{op: OpOrWrite16, sa: noSA, name: "ORWRITE(16)", length: 16, usage: "8b 18 ff ff ff ff ff ff ff ff ff ff ff ff 1f 00", dir: dirOut,
+			class: conflictWrites, traits: mutates, recommended: 30, offered: canCompare, begin: beginOrWrite},
+		{op: OpWriteAtomic16, sa: noSA, name: "WRITE ATOMIC(16)", length: 16,
+			usage: "9c 18 ff ff ff ff ff ff ff ff 00 00 ff ff 1f 00", dir: dirOut,
+			class: conflictWrites, traits: mutates, recommended: 30, offered: (*LogicalUnit).canWriteAtomic, begin: beginWriteAtomic},
+		{op: OpUnmap, sa: noSA, name: "UNMAP", length: 10, usage: "42 00 00 00 00 00 1f ff ff 00", dir: dirOut,
+			class: conflictWrites, traits: mutates, recommended: 60, offered: (*LogicalUnit).canUnmap, begin: beginUnmap},
+		{op: OpWriteSame10, sa: noSA, name: "WRITE SAME(10)", length: 10, usage: "41 08 ff ff ff ff 1f ff ff 00", dir: dirOut,
+			class: conflictWrites, traits: mutates, recommended: 120, begin: beginWriteSame},
+		{op: OpWriteSame16, sa: noSA, name: "WRITE SAME(16)", length: 16,
+			usage: "93 09 ff ff ff ff ff ff ff ff ff ff ff ff 1f 00", dir: dirOut,
+			class: conflictWrites, traits: mutates, recommended: 120, begin: beginWriteSame},
+		{op: OpVariableLength, sa: saWriteSame32, name: "WRITE SAME(32)", length: 32,
+			usage: "7f 00 00 00 00 00 1f 18 00 0d 09 00 ff ff ff ff ff ff ff ff 00 00 00 00 00 00 00 00 ff ff ff ff", dir: dirOut,
+			class: conflictWrites, traits: mutates, recommended: 120, begin: beginWriteSame},
+		{op: OpServiceActionIn16, sa: saGetLBAStatus, name: "GET LBA STATUS", length: 16,
+			usage: "9e 12 ff ff ff ff ff ff ff ff ff ff ff ff 00 00", dir: dirIn,
+			class: conflictReads, recommended: 30, begin: beginGetLBAStatus},
+
+		{op: OpModeSense6, sa: noSA, name: "MODE SENSE(6)", length: 6, usage: "1a 08 ff ff ff 00", dir: dirIn,
+			class: conflictReads, traits: inStandby | notReadyToo, recommended: 10, begin: beginModeSense},
+		{op: OpModeSense10, sa: noSA, name: "MODE SENSE(10)", length: 10, usage: "5a 18 ff ff 00 00 00 ff ff 00", dir: dirIn,
+			class: conflictReads, traits: inStandby | notReadyToo, recommended: 10, begin: beginModeSense},
+		{op: OpModeSelect6, sa: noSA, name: "MODE SELECT(6)", length: 6, usage: "15 11 00 00 ff 00", dir: dirOut,
+			class: conflictWrites, traits: inStandby | notReadyToo, recommended: 10, begin: beginModeSelect},
+		{op: OpModeSelect10, sa: noSA, name: "MODE SELECT(10)", length: 10, usage: "55 11 00 00 00 00 00 ff ff 00", dir: dirOut,
+			class: conflictWrites, traits: inStandby | notReadyToo, recommended: 10, begin: beginModeSelect},
+		{op: OpStartStopUnit, sa: noSA, name: "START STOP UNIT", length: 6, usage: "1b 01 00 0f f7 00",
+			class: conflictWrites, traits: notReadyToo, recommended: 60, begin: beginStartStop},
+		{op: OpPreventAllow, sa: noSA, name: "PREVENT ALLOW MEDIUM REMOVAL", length: 6, usage: "1e 00 00 00 03 00",
+			class: conflictWrites, traits: notReadyToo, recommended: 10, offered: isRemovable, begin: beginPreventAllow},
+		{op: OpMaintenanceIn, sa: saReportOpcodes, name: "REPORT SUPPORTED OPERATION CODES", length: 12,
+			usage: "a3 0c 87 ff ff ff ff ff ff ff 00 00", dir: dirIn,
+			class: conflictReads, traits: notReadyToo, recommended: 10, begin: beginReportOpcodes},
+		{op: OpMaintenanceIn, sa: saReportTMFs, name: "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", length: 12,
+			usage: "a3 0d 80 00 00 00 ff ff ff ff 00 00", dir: dirIn,
+			class: conflictReads, traits: notReadyToo, recommended: 10, begin: beginReportTMFs},
 	}
 }
+
+func canCompare(lu *LogicalUnit) bool { return lu.can(blockdev.CompareWrite) }
+
+func isRemovable(lu *LogicalUnit) bool { return lu.opt.Removable }

@@ -70,7 +70,9 @@ type opEntry struct {
 
 func (e *opEntry) empty() bool { return e.row == nil && e.sas == nil }
 
-var table = mustTable()
+var table [256]opEntry
+
+func init() { table = mustTable() }
 
 // serviceAction extracts the service action of a CDB whose opcode has them.
 func serviceAction(cdb []byte) int {

@@ -29,16 +29,15 @@ type TMFResponse uint8
 
 // Task management responses.
 const (
-	FunctionComplete        TMFResponse = 0
-	TaskDoesNotExist        TMFResponse = 1
-	LUNDoesNotExist         TMFResponse = 2
-	TaskStillAllegiant      TMFResponse = 3
-	ReassignNotSupported    TMFResponse = 4
-	TMFNotSupported         TMFResponse = 5
-	AuthorizationFailed     TMFResponse = 6
-	FunctionSucceeded       TMFResponse = 7
-	FunctionRejected        TMFResponse = 255
-	taskManagementSupported             = 1
+	FunctionComplete     TMFResponse = 0
+	TaskDoesNotExist     TMFResponse = 1
+	LUNDoesNotExist      TMFResponse = 2
+	TaskStillAllegiant   TMFResponse = 3
+	ReassignNotSupported TMFResponse = 4
+	TMFNotSupported      TMFResponse = 5
+	AuthorizationFailed  TMFResponse = 6
+	FunctionSucceeded    TMFResponse = 7
+	FunctionRejected     TMFResponse = 255
 )
 
 // Manage performs a task management function on the nexus. done is called once, on any goroutine, maybe before Manage
@@ -176,8 +175,6 @@ func (lu *LogicalUnit) clearTaskSet(by *itl, set *taskSet, w *tmfWait) {
 // reset is LOGICAL UNIT RESET (SAM-5 section 6.3.3).
 func (lu *LogicalUnit) reset(done func()) {
 	w := newWait(done)
-	tas := lu.has(flagTAS)
-	_ = tas
 	lu.each(func(i *itl) {
 		i.abortAll(w, abortSilent)
 		lu.nexusLost(i)
@@ -203,5 +200,10 @@ func (t *Target) reset(done func()) {
 	w.release()
 }
 
-// resetState undoes what a reset undoes.
-func (lu *LogicalUnit) resetState() {}
+// resetState undoes what a reset undoes: unsaved mode pages; reservations of the old kind; a stopped medium.
+func (lu *LogicalUnit) resetState() {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	lu.revertModesLocked()
+	lu.set(flagStopped, false)
+}

@@ -1,0 +1,278 @@
+package scsi
+
+import (
+	"errors"
+
+	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/mem"
+)
+
+// Commands off the data path (all but READ, WRITE, SYNCHRONIZE CACHE and the ones that only report) run on a goroutine of
+// their own and read like the standard's text: the helpers here wait. Their number is bounded by the command window.
+
+// async continues the command on its own goroutine. f returns when nothing of the command is outstanding; its error is
+// the outcome.
+func (c *Command) async(f func(*Command) error) stepResult {
+	c.x.mu.Lock()
+	c.x.slow = true
+	c.x.mu.Unlock()
+	c.x.itl.stats.others.Add(1)
+	go func() {
+		err := f(c)
+		c.stopping()
+		c.fail(err)
+		c.finish()
+	}()
+	return stepHanded
+}
+
+// asyncParams fetches a parameter list of n bytes and hands it to f, on a goroutine of its own.
+func (c *Command) asyncParams(n int, f func(c *Command, list []byte) error) stepResult {
+	return c.async(func(c *Command) error {
+		list, err := c.fetch(n)
+		if err != nil {
+			return err
+		}
+		return f(c, list)
+	})
+}
+
+// until waits until cond, which is called under x.mu. With abortable it gives up when the command is aborted.
+func (c *Command) until(abortable bool, cond func() bool) error {
+	for {
+		c.x.mu.Lock()
+		ok, aborted := cond(), c.x.aborted
+		c.x.mu.Unlock()
+		if ok {
+			return nil
+		}
+		if aborted && abortable {
+			return errAborted
+		}
+		<-c.x.wake
+		c.stopping() // asks the mover to end a move of an aborted command
+	}
+}
+
+// alloc takes memory, and waits for it if it must.
+func (c *Command) alloc(n int) ([]*mem.Buf, error) {
+	for {
+		if c.stopping() {
+			return nil, c.x.err
+		}
+		bufs, ok := c.getMem(n, nil)
+		if ok {
+			return bufs, nil
+		}
+		if c.x.err != nil {
+			return nil, c.x.err
+		}
+		if err := c.until(true, func() bool { return !c.x.memWait }); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// submit begins a device request on slot i; the caller has set nothing but what it names.
+func (c *Command) submit(i int, set blockdev.Request) {
+	r := &c.x.tr.piece[i].req
+	done := r.Done
+	*r = set
+	r.Done = done
+	c.x.lu.dev.Submit(r)
+}
+
+// await waits for slot i.
+func (c *Command) await(i int) error {
+	p := &c.x.tr.piece[i]
+	_ = c.until(false, func() bool {
+		done := p.done
+		p.done = false
+		return done
+	})
+	return p.req.Err
+}
+
+// do performs one device request and translates its error.
+func (c *Command) do(r blockdev.Request) error {
+	if c.stopping() {
+		return c.x.err
+	}
+	c.submit(0, r)
+	err := c.await(0)
+	if errors.Is(err, blockdev.ErrMiscompare) {
+		miss := c.x.tr.piece[0].req.Miss
+		return &SenseError{Key: Miscompare, ASC: ASCMiscompare, HasInfo: true, Info: uint64(miss), Cause: err}
+	}
+	return ofDevice(r.Op, err, c.x.lu.lba(r.Offset))
+}
+
+func (c *Command) move(start func()) error {
+	if c.stopping() {
+		return c.x.err
+	}
+	c.startMove()
+	start()
+	var end error
+	_ = c.until(false, func() bool {
+		if !c.x.moved {
+			return false
+		}
+		end = c.x.moveErr
+		c.x.moving, c.x.moved, c.x.moveErr = false, false, nil
+		return true
+	})
+	return moveError(end)
+}
+
+// moveOut fetches Data-Out bytes.
+func (c *Command) moveOut(off int, spans []mem.Span) error {
+	return c.move(func() { c.Mover.DataOut(c, off, spans) })
+}
+
+func (c *Command) moveIn(off int, spans []mem.Span) error {
+	return c.move(func() { c.Mover.DataIn(c, off, spans) })
+}
+
+// fetch returns a parameter list of n bytes.
+func (c *Command) fetch(n int) ([]byte, error) {
+	c.TransferOut = int64(n)
+	switch {
+	case n == 0:
+		return nil, nil
+	case n > maxParameter, int64(n) > c.ExpectOut:
+		// More than anyone would send, or more than the initiator has: the list is cut short either way.
+		return nil, check(IllegalRequest, ASCParameterListLength)
+	}
+	bufs, err := c.alloc(n)
+	if err != nil {
+		return nil, err
+	}
+	defer release(bufs)
+	if err := c.moveOut(0, spansOf(nil, bufs, 0, n)); err != nil {
+		return nil, err
+	}
+	list := make([]byte, 0, n)
+	for _, b := range bufs {
+		list = append(list, b.Bytes()...)
+	}
+	return list, nil
+}
+
+// reply sends parameter data from a goroutine of the command's own.
+func (c *Command) reply(data []byte, alloc int) error {
+	data = data[:min(len(data), alloc)]
+	c.TransferIn = int64(len(data))
+	n := int(min(int64(len(data)), c.ExpectIn))
+	if n == 0 {
+		return nil
+	}
+	bufs, err := c.alloc(n)
+	if err != nil {
+		return err
+	}
+	defer release(bufs)
+	spans := spansOf(nil, bufs, 0, n)
+	for _, s := range spans {
+		data = data[copy(s.Bytes(), data):]
+	}
+	return c.moveIn(0, spans)
+}
+
+// spansOf appends the spans of n bytes that begin off bytes into a chain of buffers.
+func spansOf(dst []mem.Span, bufs []*mem.Buf, off, n int) []mem.Span {
+	for _, b := range bufs {
+		s := b.Span()
+		if off >= s.Len {
+			off -= s.Len
+			continue
+		}
+		take := min(s.Len-off, n)
+		if take == 0 {
+			break
+		}
+		dst = append(dst, s.Cut(off, take))
+		n -= take
+		off = 0
+	}
+	return dst
+}
+
+// diff is the offset of the first byte that differs between two chains of equal length, or -1.
+func diff(a, b []mem.Span) int {
+	off := 0
+	for len(a) > 0 && len(b) > 0 {
+		n := min(a[0].Len, b[0].Len)
+		x, y := a[0].Bytes()[:n], b[0].Bytes()[:n]
+		if string(x) != string(y) {
+			for i := range x {
+				if x[i] != y[i] {
+					return off + i
+				}
+			}
+		}
+		off += n
+		a, b = advance(a, n), advance(b, n)
+	}
+	return -1
+}
+
+func advance(s []mem.Span, n int) []mem.Span {
+	if n == s[0].Len {
+		return s[1:]
+	}
+	c := append([]mem.Span(nil), s...)
+	c[0] = c[0].Cut(n, c[0].Len-n)
+	return c
+}
+
+// dataOut checks that the initiator gives all of n bytes; commands that need whole data do nothing with a part of it.
+func (c *Command) dataOut(n int64) error {
+	c.TransferOut = n
+	if c.ExpectOut < n {
+		return check(IllegalRequest, ASCInvalidFieldInCDB)
+	}
+	return nil
+}
+
+func spansLen(bufs []*mem.Buf, n int64) []mem.Span { return spansOf(nil, bufs, 0, int(n)) }
+
+// repeat writes block over and over into n bytes of the medium, through spans of whole blocks.
+func (c *Command) repeat(at, n int64, block []byte, spans []mem.Span) error {
+	i := 0
+	for _, s := range spans {
+		b := s.Bytes()
+		for len(b) > 0 {
+			k := copy(b, block[i:])
+			b = b[k:]
+			i = (i + k) % len(block)
+		}
+	}
+	size := len64(spans)
+	for n > 0 {
+		k := min(n, size)
+		data := spans
+		if k < size {
+			data = cut(spans, k)
+		}
+		if err := c.do(blockdev.Request{Op: blockdev.Write, Offset: at, Length: k, Data: data, FUA: c.x.lu.has(flagNoCache)}); err != nil {
+			return err
+		}
+		at, n = at+k, n-k
+	}
+	return nil
+}
+
+// cut is the first n bytes of spans.
+func cut(spans []mem.Span, n int64) []mem.Span {
+	var out []mem.Span
+	for _, s := range spans {
+		if n == 0 {
+			break
+		}
+		k := min(int64(s.Len), n)
+		out = append(out, s.Cut(0, int(k)))
+		n -= k
+	}
+	return out
+}
