@@ -17,7 +17,8 @@ type batch struct {
 	ends  []int
 	off   int // bytes sent
 	total int
-	refs  []*window
+	refs  []ref
+	rpos  int // refs dropped
 	part  []unix.Iovec // scratch for a part of iov
 	hdr   unix.Msghdr
 	short bool // the last send was not taken whole
@@ -40,7 +41,7 @@ func (b *batch) init(markers bool) {
 	b.iov = make([]unix.Iovec, 0, maxIOV)
 	b.part = make([]unix.Iovec, 0, maxIOV)
 	b.ends = make([]int, 0, maxFPDUs)
-	b.refs = make([]*window, 0, maxFPDUs)
+	b.refs = make([]ref, 0, maxFPDUs)
 }
 
 func (b *batch) left() bool { return b.off < b.total }
@@ -164,21 +165,30 @@ func (b *batch) end(n int) {
 	b.ends = append(b.ends, b.total)
 }
 
-// ref keeps w from being bound again while the batch points into it.
-func (b *batch) ref(w *window) {
-	w.txRefs++
-	b.refs = append(b.refs, w)
+// ref is an FPDU of the batch that points into a window.
+type ref struct {
+	w   *window
+	end int
 }
 
-func (b *batch) dropRefs() {
-	for i, w := range b.refs {
-		w.txRefs--
-		b.refs[i] = nil
-		if w.txRefs == 0 && !w.valid.Load() {
+// ref keeps w from being bound again, or reported dead, while the FPDU that was just ended points into it.
+func (b *batch) ref(w *window) {
+	w.txRefs++
+	b.refs = append(b.refs, ref{w, b.total})
+}
+
+// dropRefs lets go of the windows whose FPDUs end at off or before it.
+func (b *batch) dropRefs(off int) {
+	for ; b.rpos < len(b.refs) && b.refs[b.rpos].end <= off; b.rpos++ {
+		w := b.refs[b.rpos].w
+		b.refs[b.rpos].w = nil
+		if w.txRefs--; w.txRefs == 0 && !w.valid.Load() {
 			w.q.notify() // its Invalidate may wait
 		}
 	}
-	b.refs = b.refs[:0]
+	if b.rpos == len(b.refs) {
+		b.refs, b.rpos = b.refs[:0], 0
+	}
 }
 
 // send hands the batch to the socket without blocking. With eor the last byte ends a TCP segment (MSG_EOR), and the

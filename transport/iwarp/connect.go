@@ -226,7 +226,7 @@ func (r *request) Accept(ctx context.Context, tq transport.QP, p transport.ConnP
 	q, err := r.d.qpOf(tq)
 	if err == nil {
 		if err = r.accept(ctx, q, p); err != nil {
-			q.fail(err, nil, nil)
+			q.fail(lost(err), nil, nil)
 		}
 	}
 	if cerr := r.c.Close(); err == nil && cerr != nil {

@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"fmt"
+	"runtime"
 
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -259,6 +260,17 @@ func (q *QP) remoteInvalidate(stag uint32) *transport.TerminateError {
 		return violation(transport.LayerRDMAP, rdmapProtection, rdmapCannotInv, "RFC 5040 section 5.3",
 			"a Send invalidates STag 0x%08x, which is not valid here", stag)
 	}
+	for w.txRefs > 0 && q.tx.busy {
+		// The peer has the whole response already, and the system call that sent it is about to return.
+		q.stags.Unlock()
+		q.tx.Unlock()
+		runtime.Gosched()
+		q.tx.Lock()
+		q.stags.Lock()
+	}
+	if !w.valid.Load() || w.stag != stag {
+		return nil // invalidated here meanwhile, or the QP failed
+	}
 	if w.txRefs > 0 {
 		return violation(transport.LayerRDMAP, rdmapProtection, rdmapCannotInv, "RFC 5040 section 5.3",
 			"a Send invalidates STag 0x%08x while the peer's own Read of it is being answered", stag)
@@ -317,6 +329,12 @@ func (q *QP) queueResponse() *transport.TerminateError {
 	t := &q.tx
 	t.Lock()
 	defer t.Unlock()
+	for t.resp.len() >= int(q.depthIn.Load()) && t.busy && !q.dead.Load() {
+		// The peer may have the oldest response before the system call that sent it has returned.
+		t.Unlock()
+		runtime.Gosched()
+		t.Lock()
+	}
 	if t.resp.len() >= int(q.depthIn.Load()) {
 		q.cnt.refused.Add(1)
 		return violation(transport.LayerDDP, ddpUntagged, ddpNoBuffer, "RFC 6581 section 9.1",

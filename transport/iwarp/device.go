@@ -122,7 +122,10 @@ func (d *Device) qpOf(q transport.QP) (*QP, error) {
 	if !ok || x.dev != d {
 		return nil, errForeignQP
 	}
-	if x.connected.Load() || x.dead.Load() {
+	if x.dead.Load() {
+		return nil, x.deadErr()
+	}
+	if x.connected.Load() {
 		return nil, errUsedQP
 	}
 	return x, nil
@@ -136,7 +139,7 @@ func (d *Device) Dial(ctx context.Context, addr string, tq transport.QP, p trans
 	}
 	peer, err := d.dial(ctx, addr, q, p)
 	if err != nil {
-		q.fail(err, nil, nil)
+		q.fail(lost(err), nil, nil)
 	}
 	return peer, err
 }

@@ -328,9 +328,7 @@ func (q *QP) failAsync(err error) {
 // retire completes messages whose last byte the kernel has taken.
 func (t *tx) retire() {
 	q := t.q
-	if !t.out.left() {
-		t.out.dropRefs()
-	}
+	t.out.dropRefs(t.out.off)
 	for t.marks.len() > 0 && t.marks.at(0).end <= t.sent {
 		if t.marks.pop().resp {
 			t.resp.pop()
@@ -469,10 +467,10 @@ func (t *tx) cutFPDU() (full bool) {
 	} else {
 		o.add(hdr[:hl], c.mem, payload, pad, t.q.crc, t.q)
 	}
+	o.end(total)
 	if c.resp != nil && c.resp.win != nil && payload > 0 {
 		o.ref(c.resp.win)
 	}
-	o.end(total)
 	t.built += uint64(total)
 	t.sinceMSS += total
 	t.q.cnt.fpdusOut.Add(1)
@@ -509,7 +507,7 @@ func (t *tx) settleLocked() {
 		}
 	}
 	t.term = tail
-	t.out.dropRefs()
+	t.out.dropRefs(t.out.total)
 	t.out.reset()
 	t.cur.active = false
 	t.q.wakeFlusher()
