@@ -1,0 +1,319 @@
+package iscsi
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// iserLink is the iSER mover (RFC 7145 as Linux speaks it): control PDUs travel in Sends behind a 28-byte header, Data-In
+// is RDMA Write, R2T and its Data-Out are one RDMA Read, and the response invalidates what the initiator advertised.
+//
+//  1. The owner polls the queue pair (iser_rx.go): receives become PDUs, other completions end moves.
+//  2. Any goroutine queues work requests; one at a time posts them (iser_tx.go). A response is posted together with the
+//     Writes before it wherever the device server says that they are its last.
+//  3. A receive is posted again before the PDU in it is handled, so that no response invites a request that finds none.
+type iserLink struct {
+	c    *conn
+	dev  transport.Device
+	qp   transport.QP
+	caps transport.Caps
+	inv  bool // both sides take Send with Invalidate
+
+	depth transport.Depth
+
+	// The owner's.
+	wc [64]transport.WC
+
+	// Guarded by c.mu.
+	full      bool
+	dead      bool // ErrClosed was polled: nothing is posted any more
+	recvs     []recvSlot
+	freeRecv  []int
+	recvMem   []*mem.Buf
+	posted    int
+	wanted    int // receives to keep posted
+	loginRecv *mem.Buf
+	q, spare  []transport.WR
+	posting   bool
+	stalled   bool // the send queue is full: wait for completions
+	sends     []sendSlot
+	freeSend  []int
+	sendMem   []*mem.Buf
+	outSends  int
+	outWrites int
+	reads     int
+	readQ     []*task
+	closing   bool // close when all Sends have completed
+}
+
+type recvSlot struct{ span mem.Span }
+
+// sendSlot is the memory of one control PDU, and the move that ends with it.
+type sendSlot struct {
+	span    mem.Span
+	one     [1]mem.Span // WR.Local
+	big     *mem.Buf    // instead of span, for login and text
+	move    *task
+	control bool
+}
+
+// iserTask is what a task has of the initiator's memory.
+type iserTask struct {
+	header  iscsi.ISERHeader
+	next    int // bytes of the Data-Out request for which a Read is posted
+	out     int // Reads outstanding
+	failed  error
+	queued  bool // in readQ
+	reading bool // the request goes by RDMA Read
+}
+
+// Work request tokens: the kind in the high byte, an index below.
+const (
+	tokRecv uint64 = iota + 1
+	tokSend
+	tokWrite
+	tokRead
+)
+
+func token(kind uint64, i int) uint64 { return kind<<56 | uint64(uint32(i)) }
+
+// ConnAccepter is what Options.Device implements to serve MPA and iSCSI on one port: it answers the MPA Request of a
+// connection that was accepted and whose first bytes have been read.
+type ConnAccepter interface {
+	Request(ctx context.Context, c *net.TCPConn, peeked []byte) (transport.Request, error)
+}
+
+func newISERLink(c *conn, d transport.Device) *iserLink {
+	c.iser = true
+	return &iserLink{c: c, dev: d, caps: d.Caps()}
+}
+
+// handOver gives a connection that began with an MPA Request to the software RNIC.
+func (x *tcpLink) handOver(m *mpaRequest) {
+	c := x.c
+	x.giveBuf()
+	acc, ok := c.srv.opt.Device.(ConnAccepter)
+	tc, isTCP := x.nc.(*net.TCPConn)
+	if !ok || !isTCP {
+		c.plog.warn("an RDMA connection on a port that has no RNIC", zap.Stringer("remote", c.remote))
+		x.close(nil)
+		c.finish(errRefused)
+		return
+	}
+	r, err := acc.Request(c.ctx, tc, m.peeked)
+	if err != nil {
+		c.plog.warn("RDMA connection failed before its login", zap.Stringer("remote", c.remote), zap.Error(err))
+		x.close(nil)
+		c.finish(err)
+		return
+	}
+	l := newISERLink(c, c.srv.opt.Device)
+	c.mu.Lock()
+	c.link = l
+	c.mu.Unlock()
+	l.run(r)
+}
+
+// run is the owner.
+func (x *iserLink) run(r transport.Request) {
+	err := x.accept(r)
+	if err == nil {
+		err = x.loop()
+	} else {
+		x.c.plog.warn("RDMA connection not accepted", zap.Stringer("remote", x.c.remote), zap.Error(err))
+	}
+	x.c.mu.Lock()
+	x.c.corked = false
+	if x.c.killErr == nil {
+		x.c.killErr = err
+	}
+	err = x.c.killErr
+	x.c.mu.Unlock()
+	x.drain(err)
+	x.c.finish(err)
+}
+
+// accept posts the one login receive and answers the connection request. Nothing larger is taken before the peer has
+// proved who it is (RFC 7145 section 5.1.2).
+func (x *iserLink) accept(r transport.Request) error {
+	c := x.c
+	peer := r.Peer()
+	x.inv = x.caps.RemoteInv && iscsi.CMSendInv(peer.Private)
+	q := c.srv.opt.Limits.Queue
+	qp, err := x.dev.NewQP(transport.QPOptions{Sends: 4*q + 64, Recvs: q + unexpectedPDUs + 8})
+	if err != nil {
+		return errors.Join(err, r.Reject(nil))
+	}
+	buf, err := c.srv.opt.Memory.Get(loginISER)
+	if err != nil {
+		_ = qp.Close(transport.Reason{})
+		x.setQP(qp)
+		return errors.Join(err, r.Reject(nil))
+	}
+	x.loginRecv = buf
+	x.setQP(qp)
+	if _, err := qp.PostRecv([]transport.Recv{{Token: token(tokRecv, 0), Buf: buf.Span()}}); err != nil {
+		return errors.Join(err, r.Reject(nil))
+	}
+	c.mu.Lock()
+	x.posted = 1
+	c.mu.Unlock()
+	// This target serves no Reads: it advertises no memory at all.
+	p := transport.ConnParams{Private: iscsi.CMPrivate(x.inv), ReadsIn: 0, ReadsOut: min(readsPerQP, x.caps.MaxReads)}
+	if peer.Named {
+		p.ReadsOut = min(p.ReadsOut, peer.ReadsIn)
+		// An initiator that wants to read gets the one that Linux asks for; it never uses it.
+		p.ReadsIn = min(1, peer.ReadsOut)
+	}
+	if err := r.Accept(c.ctx, qp, p); err != nil {
+		return err
+	}
+	x.depth = qp.Depth()
+	return nil
+}
+
+// setQP publishes the queue pair, unless the connection was killed meanwhile.
+func (x *iserLink) setQP(qp transport.QP) {
+	x.c.mu.Lock()
+	x.qp = qp
+	killed := x.c.killErr != nil
+	x.c.mu.Unlock()
+	if killed {
+		_ = qp.Close(transport.Reason{})
+	}
+}
+
+func (x *iserLink) close(err error) {
+	x.c.mu.Lock()
+	qp := x.qp
+	x.c.mu.Unlock()
+	if qp == nil {
+		return
+	}
+	var pe *iscsi.ProtocolError
+	if !errors.As(err, &pe) {
+		err = nil // an orderly end needs no Terminate
+	}
+	_ = qp.Close(transport.Reason{Err: err})
+}
+
+func (x *iserLink) closeAfterFlushLocked() {
+	x.closing = true
+	x.maybeCloseLocked()
+}
+
+func (x *iserLink) maybeCloseLocked() {
+	if x.closing && len(x.q) == 0 && !x.posting && x.outSends == 0 {
+		x.closing = false
+		qp := x.qp
+		go func() { _ = qp.Close(transport.Reason{}) }()
+	}
+}
+
+func (x *iserLink) maxSend() int {
+	switch {
+	case !x.full:
+		return iscsi.DefaultRecvData
+	case x.c.discovery:
+		// The login buffer serves the whole discovery session (open-iscsi posts it again for each answer).
+		return iscsi.DefaultRecvData
+	}
+	// Linux and libiscsi post 128 bytes behind the headers whatever they negotiated.
+	return min(x.c.params.MaxSend, iscsi.SafeISERData)
+}
+
+// fullFeatureLocked posts the receives of full-feature phase before the response that opens it.
+func (x *iserLink) fullFeatureLocked() error {
+	x.full = true
+	if x.c.discovery {
+		return nil // one request at a time, in the login's receive
+	}
+	return x.postMoreLocked(firstWindow + unexpectedPDUs)
+}
+
+// windowLocked answers with the window that posted receives allow (RFC 7145 section 8.1.1).
+func (x *iserLink) windowLocked(n int) int {
+	if x.c.discovery {
+		return 1
+	}
+	if x.posted < n+unexpectedPDUs {
+		if err := x.postMoreLocked(n + unexpectedPDUs - x.posted); err != nil {
+			n = max(1, x.posted-unexpectedPDUs)
+		}
+	}
+	x.wanted = n + unexpectedPDUs
+	return n
+}
+
+// postMoreLocked adds n receives.
+func (x *iserLink) postMoreLocked(n int) error {
+	const each = recvHeadISER + recvSegmentISER
+	for len(x.freeRecv) < n {
+		size := 16 << 10
+		if n-len(x.freeRecv) > 6 {
+			size = 64 << 10
+		}
+		b, err := x.c.share.Get(size)
+		if err != nil {
+			return err
+		}
+		x.recvMem = append(x.recvMem, b)
+		s := b.Span()
+		for off := 0; off+each <= s.Len; off += each {
+			if len(x.recvs) >= x.c.srv.opt.Limits.Queue+unexpectedPDUs {
+				break
+			}
+			x.freeRecv = append(x.freeRecv, len(x.recvs))
+			x.recvs = append(x.recvs, recvSlot{span: s.Cut(off, each)})
+		}
+		if len(x.freeRecv) < n && len(x.recvs) >= x.c.srv.opt.Limits.Queue+unexpectedPDUs {
+			return errors.New("iscsi: no more receives")
+		}
+	}
+	for ; n > 0; n-- {
+		i := x.freeRecv[len(x.freeRecv)-1]
+		if _, err := x.qp.PostRecv([]transport.Recv{{Token: token(tokRecv, i+1), Buf: x.recvs[i].span}}); err != nil {
+			return err
+		}
+		x.freeRecv = x.freeRecv[:len(x.freeRecv)-1]
+		x.posted++
+	}
+	return nil
+}
+
+// repostLocked posts a receive again, unless the window has shrunk below it.
+func (x *iserLink) repostLocked(i int) {
+	if i > 0 {
+		x.freeRecv = append(x.freeRecv, i-1)
+	}
+	open := int(x.c.maxCmdSN-x.c.expCmdSN) + 1
+	if i > 0 && x.posted >= max(x.wanted, open+unexpectedPDUs) {
+		return
+	}
+	if i == 0 {
+		if _, err := x.qp.PostRecv([]transport.Recv{{Token: token(tokRecv, 0), Buf: x.loginRecv.Span()}}); err == nil {
+			x.posted++
+		}
+		return
+	}
+	_ = x.postMoreLocked(1) // a queue pair that takes none is closing, and Poll says so
+}
+
+func (x *iserLink) idleLocked() {
+	if len(x.freeSend) == len(x.sends) && len(x.sends) > 16 && len(x.q) == 0 {
+		for _, b := range x.sendMem {
+			b.Release()
+		}
+		x.sends, x.freeSend, x.sendMem, x.q, x.spare, x.readQ = nil, nil, nil, nil, nil, nil
+	}
+	if x.full && !x.c.discovery && x.posted > 0 && len(x.freeRecv) == len(x.recvs) {
+		x.recvs, x.freeRecv = x.recvs[:0], x.freeRecv[:0]
+	}
+}

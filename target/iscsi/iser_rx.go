@@ -1,0 +1,259 @@
+package iscsi
+
+import (
+	"errors"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// loop polls until the connection ends.
+func (x *iserLink) loop() error {
+	c := x.c
+	for {
+		n, err := x.qp.Poll(x.wc[:])
+		if n > 0 {
+			c.cork()
+			for i := range x.wc[:n] {
+				if e := x.completion(&x.wc[i]); e != nil {
+					x.lastWords(e)
+					// What else this Poll brought still has owners.
+					for j := i + 1; j < n; j++ {
+						x.abandon(&x.wc[j])
+					}
+					return e
+				}
+			}
+			c.uncork()
+			continue
+		}
+		if err != nil {
+			return x.ended(err)
+		}
+		if err := x.qp.Wait(c.ctx); err != nil {
+			if c.ctx.Err() != nil {
+				return c.ctx.Err()
+			}
+			if !errors.Is(err, transport.ErrClosed) {
+				return err
+			}
+		}
+	}
+}
+
+// ended names the end of a connection.
+func (x *iserLink) ended(err error) error {
+	var te *transport.TerminateError
+	if errors.As(err, &te) {
+		return err
+	}
+	return errPeerClosed
+}
+
+// lastWords rejects the PDU that broke a rule before the connection ends for it.
+func (x *iserLink) lastWords(err error) {
+	var pe *iscsi.ProtocolError
+	c := x.c
+	c.mu.Lock()
+	if c.killErr == nil {
+		c.killErr = err
+	}
+	c.corked = false
+	if errors.As(err, &pe) {
+		c.plog.warn("connection ends: the initiator broke a rule", zap.Stringer("remote", c.remote), zap.Error(err))
+	}
+	x.flushLocked()
+	c.mu.Unlock()
+}
+
+// drain closes the queue pair and takes every completion it still owes; after the last no byte lands anywhere.
+func (x *iserLink) drain(err error) {
+	c := x.c
+	if x.qp != nil {
+		x.close(err)
+		for {
+			n, err := x.qp.Poll(x.wc[:])
+			for i := range x.wc[:n] {
+				x.abandon(&x.wc[i])
+			}
+			if err != nil {
+				break
+			}
+			if n == 0 {
+				_ = x.qp.Wait(c.srv.background())
+			}
+		}
+	}
+	c.mu.Lock()
+	x.dead = true
+	bufs := append(x.recvMem, x.sendMem...)
+	if x.loginRecv != nil {
+		bufs = append(bufs, x.loginRecv)
+	}
+	for i := range x.sends {
+		if b := x.sends[i].big; b != nil {
+			bufs = append(bufs, b)
+		}
+	}
+	x.recvMem, x.sendMem, x.loginRecv, x.sends, x.freeSend = nil, nil, nil, nil, nil
+	x.q, x.readQ = nil, nil
+	c.mu.Unlock()
+	for _, b := range bufs {
+		b.Release()
+	}
+}
+
+// completion handles one work completion.
+func (x *iserLink) completion(wc *transport.WC) error {
+	c := x.c
+	i := int(uint32(wc.Token))
+	switch wc.Token >> 56 {
+	case tokRecv:
+		if wc.Err != nil {
+			c.mu.Lock()
+			x.posted--
+			c.mu.Unlock()
+			return x.ended(wc.Err)
+		}
+		return x.received(i, int(wc.Len))
+	case tokSend:
+		x.sent(i, wc.Err)
+	case tokWrite:
+		x.wrote(i, wc.Err)
+	case tokRead:
+		x.read(i, wc.Err)
+	}
+	return nil
+}
+
+// abandon is completion for a connection that has ended: nothing is handled, everything is accounted for.
+func (x *iserLink) abandon(wc *transport.WC) {
+	i := int(uint32(wc.Token))
+	err := wc.Err
+	if err == nil {
+		err = transport.ErrClosed
+	}
+	switch wc.Token >> 56 {
+	case tokSend:
+		x.sent(i, err)
+	case tokWrite:
+		x.wrote(i, err)
+	case tokRead:
+		x.read(i, err)
+	}
+}
+
+// received handles one message.
+func (x *iserLink) received(i, n int) error {
+	c := x.c
+	c.received.Add(1)
+	var buf []byte
+	c.mu.Lock()
+	x.posted--
+	full := x.full
+	if i == 0 {
+		buf = x.loginRecv.Bytes()
+	} else {
+		buf = x.recvs[i-1].span.Bytes()
+	}
+	c.mu.Unlock()
+	if n > len(buf) {
+		n = len(buf)
+	}
+	msg := buf[:n]
+	var h iscsi.ISERHeader
+	kind, err := h.Parse(msg)
+	if err != nil {
+		return err
+	}
+	if kind != iscsi.ISERControl {
+		if kind == iscsi.ISERHello {
+			// LIO logs a Hello and carries on; so do we. Nobody who follows RFC 7145 sends one unasked.
+			c.plog.info("iSER Hello ignored", zap.Stringer("remote", c.remote))
+			c.mu.Lock()
+			x.repostLocked(i)
+			c.mu.Unlock()
+			return nil
+		}
+		return &iscsi.ProtocolError{RFC: 7145, Clause: "9.4", Reason: iscsi.RejectProtocol, Detail: "a HelloReply from an initiator"}
+	}
+	if n < iscsi.ISERHeaderLen+iscsi.BHSLen {
+		return &iscsi.ProtocolError{RFC: 7145, Clause: "9.2", Reason: iscsi.RejectProtocol, Detail: "a message without a whole iSCSI header"}
+	}
+	// The receive is posted again before its PDU is handled, so what is needed of it afterwards is copied now: the
+	// header, and data that is not placed at once.
+	b := iscsi.BHS(msg[iscsi.ISERHeaderLen:])
+	rest := msg[iscsi.ISERHeaderLen+iscsi.BHSLen:]
+	ahs, dsl := b.AHSLen(), b.DataLen()
+	if len(rest) < ahs+dsl {
+		return &iscsi.ProtocolError{RFC: 7145, Clause: "9.2", Reason: iscsi.RejectProtocol, Detail: "a PDU longer than the message that carries it"}
+	}
+	data := rest[ahs : ahs+dsl]
+	if !full {
+		// One request is outstanding at a time, so the receive is free again before the response.
+		text := append([]byte(nil), data...)
+		var head [iscsi.BHSLen]byte
+		copy(head[:], b)
+		c.mu.Lock()
+		x.repostLocked(i)
+		c.mu.Unlock()
+		if ahs > 0 {
+			return broken("11.12", iscsi.RejectField, "additional headers in a login")
+		}
+		return c.loginPDU(head[:], text)
+	}
+	switch b.Opcode() {
+	case iscsi.OpSCSICommand:
+		return x.command(i, b, rest[:ahs], &h, data)
+	case iscsi.OpDataOut:
+		t, err := c.beginData(b)
+		if err == nil && t != nil {
+			c.mu.Lock()
+			gen := t.gen
+			c.mu.Unlock()
+			c.placeBytes(t, gen, int(b.Offset()), data)
+			c.endData(t, gen, b, nil)
+		}
+		c.mu.Lock()
+		x.repostLocked(i)
+		c.mu.Unlock()
+		return err
+	}
+	if len(data) > controlSegment {
+		return broken("11", iscsi.RejectProtocol, "a %s with %d bytes of data", b.Opcode(), len(data))
+	}
+	var head [iscsi.BHSLen]byte
+	copy(head[:], b)
+	var text []byte
+	if len(data) > 0 {
+		text = append(text, data...)
+	}
+	c.mu.Lock()
+	x.repostLocked(i)
+	c.mu.Unlock()
+	return c.request(head[:], text)
+}
+
+// command runs a SCSI Command. Its receive is posted again before any response of it can leave: responses wait until the
+// owner is done with this Poll.
+func (x *iserLink) command(i int, b iscsi.BHS, ahs []byte, h *iscsi.ISERHeader, data []byte) error {
+	c := x.c
+	t, err := c.beginCommand(b, ahs, h)
+	if err == nil && t != nil {
+		if len(data) == 0 {
+			// Nothing of the receive is needed any more.
+			c.mu.Lock()
+			x.repostLocked(i)
+			c.mu.Unlock()
+			c.runTask(t, nil)
+			return nil
+		}
+		c.runTask(t, data)
+	}
+	c.mu.Lock()
+	x.repostLocked(i)
+	c.mu.Unlock()
+	return err
+}

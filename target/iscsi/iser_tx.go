@@ -1,0 +1,363 @@
+package iscsi
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// sendSlotSize is an iSER header, a BHS and the data segment that is safe to send.
+const sendSlotSize = iscsi.ISERHeaderLen + iscsi.BHSLen + iscsi.SafeISERData
+
+const sendSlotStep = 256
+
+// slotLocked takes a send slot; -1 when there is no memory for one.
+func (x *iserLink) slotLocked() int {
+	if len(x.freeSend) == 0 {
+		b, err := x.c.srv.opt.Memory.Get(4096)
+		if err != nil {
+			return -1
+		}
+		x.sendMem = append(x.sendMem, b)
+		s := b.Span()
+		for off := 0; off+sendSlotStep <= s.Len; off += sendSlotStep {
+			x.freeSend = append(x.freeSend, len(x.sends))
+			x.sends = append(x.sends, sendSlot{span: s.Cut(off, sendSlotSize)})
+		}
+	}
+	i := x.freeSend[len(x.freeSend)-1]
+	x.freeSend = x.freeSend[:len(x.freeSend)-1]
+	return i
+}
+
+// sendSlotLocked fills a slot with a PDU and queues its Send; build writes header and data behind the iSER header.
+func (x *iserLink) sendPDULocked(h iscsi.BHS, data []byte, inv uint32, t *task, control bool) {
+	if x.dead {
+		return
+	}
+	i := x.slotLocked()
+	if i < 0 {
+		// Without memory for a response the session cannot go on.
+		x.failLocked(errors.New("iscsi: no memory for a response"))
+		return
+	}
+	s := &x.sends[i]
+	head := iscsi.ISERHeaderLen + iscsi.BHSLen
+	n := head + len(data)
+	span := s.span
+	if n > sendSlotSize {
+		b, err := x.c.srv.opt.Memory.Get(n)
+		if err != nil {
+			x.freeSend = append(x.freeSend, i)
+			x.failLocked(err)
+			return
+		}
+		s.big, span = b, b.Span()
+	}
+	m := span.Bytes()
+	var ih iscsi.ISERHeader
+	ih.Put(m)
+	copy(m[iscsi.ISERHeaderLen:], h[:iscsi.BHSLen])
+	copy(m[head:], data)
+	s.one[0] = span.Cut(0, n)
+	s.move, s.control = t, control
+	wr := transport.WR{Op: transport.OpSend, Flags: transport.Signaled | transport.Solicited, Token: token(tokSend, i), Local: x.sends[i].one[:]}
+	if inv != 0 {
+		wr.Op, wr.Inv = transport.OpSendInv, inv
+	}
+	x.q = append(x.q, wr)
+	x.outSends++
+}
+
+// failLocked ends the connection from within the lock.
+func (x *iserLink) failLocked(err error) {
+	if x.c.killErr == nil {
+		x.c.killErr = err
+	}
+	go x.close(err)
+}
+
+func (x *iserLink) sendLocked(h iscsi.BHS, data []byte) { x.sendPDULocked(h, data, 0, nil, true) }
+
+// invalidates is the STag that the response ends (RFC 7145 section 7.3.2): the one for reading if there is one. An
+// initiator that was told of an STag which it did not advertise would end the session.
+func (x *iserLink) invalidates(t *task) uint32 {
+	h := &t.iser.header
+	switch {
+	case !x.inv:
+	case h.ReadValid && h.ReadSTag != 0:
+		return h.ReadSTag
+	case h.WriteValid && h.WriteSTag != 0:
+		return h.WriteSTag
+	}
+	return 0
+}
+
+func (x *iserLink) respondLocked(t *task) { x.responseLocked(t, nil) }
+
+// responseLocked queues the SCSI Response; with move set the task's move ends when the Send completes.
+func (x *iserLink) responseLocked(t *task, move *task) {
+	var r iscsi.SCSIResponse
+	t.response(&r)
+	r.ExpDataSN = 0 // no Data-In PDUs and no R2Ts were sent
+	var data [2 + 254]byte
+	n := 0
+	if r.DataLen > 0 {
+		sense := t.Sense[:min(len(t.Sense), iscsi.SafeISERData-2)]
+		data[0], data[1] = byte(len(sense)>>8), byte(len(sense))
+		n = 2 + copy(data[2:], sense)
+		r.DataLen = n
+	}
+	var h [iscsi.BHSLen]byte
+	r.Put(h[:])
+	x.c.numbersLocked(h[:], true)
+	x.sendPDULocked(h[:], data[:n], x.invalidates(t), move, false)
+}
+
+// dataInLocked writes a move into the initiator's memory (RFC 7145 section 7.3.5); with Last the response follows in the
+// same Post.
+func (x *iserLink) dataInLocked(t *task) {
+	c := x.c
+	h := &t.iser.header
+	last := t.Last && t.ExpectOut == 0
+	if x.dead {
+		return // finish ends the move
+	}
+	if !h.ReadValid || h.ReadSTag == 0 {
+		if c.killErr == nil {
+			c.killErr = &iscsi.ProtocolError{RFC: 7145, Clause: "9.2", Detail: "a command that reads advertises no memory"}
+		}
+		go x.close(c.killErr)
+		return
+	}
+	off := h.ReadBase + uint64(t.in.off)
+	for data := t.in.data; len(data) > 0; {
+		k, n := 0, 0
+		for k < len(data) && k < x.caps.MaxSGE && (k == 0 || n+data[k].Len <= x.caps.MaxMessage) {
+			n += data[k].Len
+			k++
+		}
+		wr := transport.WR{Op: transport.OpWrite, Token: token(tokWrite, int(t.slot)), Local: data[:k:k], Remote: transport.Remote{STag: h.ReadSTag, Off: off}}
+		data, off = data[k:], off+uint64(n)
+		if len(data) == 0 && !last {
+			wr.Flags = transport.Signaled
+		}
+		x.q = append(x.q, wr)
+	}
+	if last {
+		t.responded = true
+		c.retireLocked(t)
+		x.responseLocked(t, t)
+	}
+}
+
+// solicitLocked fetches what a request still lacks by RDMA Read (section 7.3.6).
+func (x *iserLink) solicitLocked(t *task) {
+	o := &t.out
+	if x.dead || !t.moving || o.data == nil || o.have == o.n || t.iser.reading {
+		return
+	}
+	h := &t.iser.header
+	if !h.WriteValid || h.WriteSTag == 0 || x.depth.Out == 0 {
+		err := &iscsi.ProtocolError{RFC: 7145, Clause: "9.2", Detail: "a command that writes more than its unsolicited data advertises no memory"}
+		if x.depth.Out == 0 {
+			err.Detail, err.Clause = "an initiator that writes serves no RDMA Read", "5.1.1"
+		}
+		if x.c.killErr == nil {
+			x.c.killErr = err
+		}
+		go x.close(err)
+		return
+	}
+	t.iser.reading, t.iser.next, t.iser.out, t.iser.failed = true, o.have, 0, nil
+	if !t.iser.queued {
+		t.iser.queued = true
+		x.readQ = append(x.readQ, t)
+	}
+	x.issueReadsLocked()
+}
+
+// issueReadsLocked posts Reads of waiting requests, oldest first, within the depth the initiator serves: one more would
+// be an error here and a stalled queue on real adapters.
+func (x *iserLink) issueReadsLocked() {
+	for len(x.readQ) > 0 && x.reads < x.depth.Out {
+		t := x.readQ[0]
+		if x.readNextLocked(t) {
+			continue
+		}
+		t.iser.queued = false
+		m := copy(x.readQ, x.readQ[1:])
+		x.readQ[m] = nil
+		x.readQ = x.readQ[:m]
+	}
+}
+
+// readNextLocked queues one Read of a request; false when none is left.
+func (x *iserLink) readNextLocked(t *task) bool {
+	o, w := &t.out, &t.iser
+	if !t.live || !w.reading || w.next >= o.n || o.cancelled || w.failed != nil {
+		return false
+	}
+	at := w.next
+	for i := range o.data {
+		s := o.data[i]
+		if at >= s.Len {
+			at -= s.Len
+			continue
+		}
+		if at > 0 || s.Len > x.caps.MaxMessage {
+			// A Read has one scatter element; a part of one is cut in place, the start of it is filled already.
+			n := min(s.Len-at, x.caps.MaxMessage)
+			return x.postReadLocked(t, i, at, n)
+		}
+		return x.postReadLocked(t, i, 0, s.Len)
+	}
+	return false
+}
+
+func (x *iserLink) postReadLocked(t *task, i, at, n int) bool {
+	o, w := &t.out, &t.iser
+	local := o.data[i : i+1 : i+1]
+	if at != 0 || n != o.data[i].Len {
+		// Rare: a part of a buffer came unsolicited. The cut needs a slice of its own that outlives the Read.
+		local = append(local[:0:0], o.data[i].Cut(at, n))
+	}
+	h := &w.header
+	pos := o.off + w.next
+	remote := h.WriteBase + uint64(pos)
+	if !x.c.params.BaseCoversAll {
+		// Linux and libiscsi count unsolicited bytes into the base (RFC 7145 section 6.9 has the opposite default).
+		remote -= uint64(o.unsol)
+	}
+	x.q = append(x.q, transport.WR{Op: transport.OpRead, Flags: transport.Signaled, Token: token(tokRead, int(t.slot)), Local: local,
+		Remote: transport.Remote{STag: h.WriteSTag, Off: remote}})
+	x.reads++
+	w.out++
+	w.next += n
+	return true
+}
+
+// read handles a Read's completion.
+func (x *iserLink) read(slot int, err error) {
+	c := x.c
+	c.mu.Lock()
+	x.reads--
+	t := c.tasks[slot]
+	w, o := &t.iser, &t.out
+	w.out--
+	if err != nil && w.failed == nil {
+		w.failed = fmt.Errorf("iscsi: RDMA Read from the initiator: %w", err)
+	}
+	x.issueReadsLocked()
+	if w.out > 0 || w.next < o.n && w.failed == nil && !o.cancelled {
+		c.kickLocked()
+		c.mu.Unlock()
+		return
+	}
+	w.reading = false
+	if w.failed == nil && !o.cancelled {
+		o.have = o.n
+	} else if o.err == nil && w.failed != nil {
+		o.err = w.failed
+	}
+	ends := t.moveEndsLocked()
+	err = o.err
+	c.kickLocked()
+	c.mu.Unlock()
+	if ends {
+		t.Moved(err)
+	}
+}
+
+// cancelLocked lets Reads that are on their way come home first: until then the peer may write to the buffers.
+func (x *iserLink) cancelLocked(t *task) bool {
+	if t.out.placing || t.iser.out > 0 {
+		return false
+	}
+	t.iser.reading = false
+	return true
+}
+
+// wrote handles the completion of a move's last Write.
+func (x *iserLink) wrote(slot int, err error) {
+	c := x.c
+	c.mu.Lock()
+	t := c.tasks[slot]
+	if !t.moving {
+		c.mu.Unlock()
+		return
+	}
+	// An unsignaled Write completes with an error only; the move ends with the last of them or with the connection.
+	if err != nil {
+		c.mu.Unlock()
+		return
+	}
+	t.moving = false
+	t.in.data = nil
+	c.mu.Unlock()
+	t.Moved(nil)
+}
+
+// sent handles the completion of a Send.
+func (x *iserLink) sent(i int, err error) {
+	c := x.c
+	c.mu.Lock()
+	s := &x.sends[i]
+	if s.big != nil {
+		s.big.Release()
+		s.big = nil
+	}
+	t := s.move
+	if s.control {
+		c.control--
+	}
+	s.move, s.control = nil, false
+	x.freeSend = append(x.freeSend, i)
+	x.outSends--
+	moved := t != nil && t.moving && err == nil
+	if moved {
+		t.moving = false
+		t.in.data = nil
+	}
+	x.maybeCloseLocked()
+	c.mu.Unlock()
+	if moved {
+		t.Moved(nil)
+	}
+}
+
+// flushLocked posts what is queued, unless somebody does so already.
+func (x *iserLink) flushLocked() {
+	if x.posting || x.dead || x.qp == nil {
+		return
+	}
+	for len(x.q) > 0 {
+		x.posting = true
+		batch := x.q
+		x.q = x.spare[:0]
+		x.c.mu.Unlock()
+		n, err := x.qp.Post(batch)
+		x.c.mu.Lock()
+		rest := batch[n:]
+		if err != nil && len(rest) > 0 && errors.Is(err, transport.ErrQueueFull) {
+			// Completions make room; the owner comes back here after each Poll.
+			rest = append(append([]transport.WR(nil), rest...), x.q...)
+			clear(batch)
+			x.spare = batch[:0]
+			x.q = rest
+			x.posting = false
+			return
+		}
+		clear(batch)
+		x.spare = batch[:0]
+		if err != nil {
+			x.posting = false
+			x.failLocked(err)
+			return
+		}
+	}
+	x.posting = false
+	x.maybeCloseLocked()
+}

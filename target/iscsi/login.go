@@ -1,0 +1,453 @@
+package iscsi
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/target/scsi"
+)
+
+// login is the state of one login (RFC 7143 section 6.3). The owner's.
+type login struct {
+	neg     *iscsi.Negotiator
+	pdus    int
+	stage   iscsi.Stage
+	started bool // the first request is complete: names are known
+	first   iscsi.LoginRequest
+	cmdSN   uint32
+
+	initiator string
+	target    *targetEntry
+	auth      *Auth
+	chap      *iscsi.CHAPTarget
+	proved    bool
+	declared  bool // our operational declarations are queued
+	hold      *iscsi.LoginRequest
+	final     bool // the final response is decided; text may still be on its way out
+}
+
+// refusal ends a login with a status, and tells the operator why.
+type refusal struct {
+	status iscsi.LoginStatus
+	detail string // what happened
+	hint   string // what to change
+	addr   string // of a redirection
+}
+
+func (r *refusal) Error() string { return r.detail }
+
+func refuse(s iscsi.LoginStatus, hint, format string, a ...any) error {
+	return &refusal{status: s, hint: hint, detail: fmt.Sprintf(format, a...)}
+}
+
+// loginPDU takes one PDU before full-feature phase. An error ends the connection; a refusal has been answered.
+func (c *conn) loginPDU(b iscsi.BHS, data []byte) error {
+	if c.login == nil {
+		c.login = &login{}
+	}
+	l := c.login
+	var q iscsi.LoginRequest
+	if b.Opcode() != iscsi.OpLoginRequest {
+		return c.refuseLogin(&q, b, refuse(iscsi.LoginInvalidRequest, "", "%s before the login is complete", b.Opcode()))
+	}
+	q.Parse(b)
+	err := c.loginStep(l, &q, data)
+	if err != nil {
+		return c.refuseLogin(&q, b, err)
+	}
+	return nil
+}
+
+func (c *conn) loginStep(l *login, q *iscsi.LoginRequest, data []byte) error {
+	c.mu.Lock()
+	state := c.state
+	c.mu.Unlock()
+	if state != stateLogin {
+		return refuse(iscsi.LoginInvalidRequest, "", "a request while the final response is awaited")
+	}
+	if l.pdus++; l.pdus > iscsi.MaxLoginPDUs {
+		return refuse(iscsi.LoginInitiatorError, "", "the login takes more than %d requests", iscsi.MaxLoginPDUs)
+	}
+	if l.pdus == 1 {
+		l.first, l.stage, l.cmdSN = *q, q.CSG, q.CmdSN
+		l.neg = iscsi.NewNegotiator(iscsi.NegotiatorOptions{Target: true, ISER: c.iser})
+		c.want(l.neg)
+		c.mu.Lock()
+		c.expCmdSN, c.maxCmdSN = q.CmdSN, q.CmdSN
+		c.mu.Unlock()
+	}
+	switch {
+	case q.VersionMin > 0:
+		return refuse(iscsi.LoginUnsupportedVersion, "", "the initiator speaks iSCSI version %d and up", q.VersionMin)
+	case q.CSG == 2 || q.CSG == iscsi.StageFullFeature || q.CSG < l.stage:
+		return refuse(iscsi.LoginInitiatorError, "", "login stage %d after %d", q.CSG, l.stage)
+	case q.Transit && (q.NSG == 2 || q.NSG <= q.CSG):
+		return refuse(iscsi.LoginInitiatorError, "", "transit from stage %d to %d", q.CSG, q.NSG)
+	case q.Transit && q.Continue:
+		return refuse(iscsi.LoginInitiatorError, "", "T and C in one request")
+	case q.ISID != l.first.ISID || q.TSIH != l.first.TSIH || q.CID != l.first.CID || q.ITT != l.first.ITT:
+		return refuse(iscsi.LoginInitiatorError, "", "the session's identity changes in mid-login")
+	case q.CSG > l.stage:
+		// The stage moves only by an agreed transit, except that a login may begin at the second.
+		return refuse(iscsi.LoginInitiatorError, "", "stage %d begins without a transit", q.CSG)
+	}
+	kvs, err := l.neg.Receive(q.CSG, data, q.Continue)
+	if err != nil {
+		return err
+	}
+	if q.Continue || l.final {
+		return c.loginRespond(l, q, false)
+	}
+	if !l.started {
+		if err := c.identify(l, q); err != nil {
+			return err
+		}
+	}
+	transit := q.Transit
+	if q.CSG == iscsi.StageSecurity {
+		if err := c.security(l, kvs); err != nil {
+			return err
+		}
+		transit = transit && (l.auth == nil || l.proved)
+	} else {
+		if l.auth != nil && !l.proved {
+			return refuse(iscsi.LoginAuthFailed, "configure CHAP on the initiator", "the initiator skips the authentication that is required")
+		}
+		c.operational(l)
+	}
+	if transit && q.NSG == iscsi.StageFullFeature {
+		if l.auth != nil && !l.proved {
+			return refuse(iscsi.LoginAuthFailed, "configure CHAP on the initiator", "the initiator skips the authentication that is required")
+		}
+		if l.neg.Open() {
+			transit = false
+		}
+	}
+	return c.loginRespond(l, q, transit)
+}
+
+// want sets what this target supports beyond the table.
+func (c *conn) want(n *iscsi.Negotiator) {
+	lim := &c.srv.opt.Limits
+	n.WantInt("MaxBurstLength", lim.MaxBurst)
+	n.WantInt("FirstBurstLength", lim.FirstBurst)
+	n.Want("ImmediateData", "Yes")
+	n.WantInt("MaxOutstandingR2T", 1)
+	n.WantInt("DefaultTime2Wait", 0)
+	if c.iser {
+		// Unsolicited Data-Out would cost receives that no window counts; immediate data is enough (RFC 7145 section 8.1.1.2).
+		n.Want("InitialR2T", "Yes")
+		n.WantInt("TargetRecvDataSegmentLength", recvSegmentISER)
+		n.WantInt("MaxOutstandingUnexpectedPDUs", unexpectedPDUs)
+		n.WantInt("MaxAHSLength", maxAHSISER)
+		return
+	}
+	n.Want("InitialR2T", "No")
+	n.WantInt("MaxRecvDataSegmentLength", lim.RecvSegment)
+}
+
+// identify reads who logs in to what, from the first complete request (section 6.3.1 and 13).
+func (c *conn) identify(l *login, q *iscsi.LoginRequest) error {
+	l.started = true
+	name, _ := l.neg.Peer("InitiatorName")
+	if name == "" {
+		return refuse(iscsi.LoginMissingParameter, "", "the login names no initiator")
+	}
+	if err := iscsi.CheckName(name); err != nil {
+		return refuse(iscsi.LoginInitiatorError, "give the initiator a legal name", "%v", err)
+	}
+	l.initiator = name
+	switch t, ok := l.neg.Peer("SessionType"); {
+	case !ok || t == "Normal":
+	case t == "Discovery":
+		c.discovery = true
+		l.auth = c.srv.opt.DiscoveryAuth
+		if q.TSIH != 0 {
+			return refuse(iscsi.LoginNoSession, "", "a discovery session is to be joined")
+		}
+		return nil
+	default:
+		return refuse(iscsi.LoginSessionType, "", "session type %q", clip(t))
+	}
+	tn, _ := l.neg.Peer("TargetName")
+	if tn == "" {
+		return refuse(iscsi.LoginMissingParameter, "", "the login names no target")
+	}
+	t := c.srv.target(tn)
+	if t == nil {
+		return refuse(iscsi.LoginNotFound, "correct the name on the initiator or add the target to the configuration", "there is no target %q", clip(tn))
+	}
+	l.target = t
+	if _, ok := t.allow(name); !ok {
+		return refuse(iscsi.LoginNotAuthorized, fmt.Sprintf("add %s to the target's initiators", name), "initiator %q is not on the access list of %s", clip(name), t.Name)
+	}
+	if r := t.Redirect; r != nil {
+		st := iscsi.LoginMovedTemporarily
+		if r.Permanent {
+			st = iscsi.LoginMovedPermanently
+		}
+		return &refusal{status: st, detail: "redirected", addr: r.Address}
+	}
+	l.auth = t.Auth
+	if q.TSIH != 0 {
+		// MaxConnections is 1: nothing can be added to a session, and recovery of a connection needs ErrorRecoveryLevel 2.
+		if c.srv.hasSession(q.TSIH) {
+			return refuse(iscsi.LoginTooManyConnections, "set one connection a session on the initiator", "a second connection for session %d", q.TSIH)
+		}
+		return refuse(iscsi.LoginNoSession, "", "there is no session %d", q.TSIH)
+	}
+	// Section 13.9: the first response after the target is known carries the group.
+	l.neg.Send("TargetPortalGroupTag", strconv.Itoa(int(c.portal.Group)))
+	if t.Alias != "" {
+		l.neg.Send("TargetAlias", t.Alias)
+	}
+	if l.auth != nil {
+		l.neg.Want("AuthMethod", "CHAP")
+	}
+	return nil
+}
+
+func (s *Server) hasSession(tsih uint16) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sessions[tsih] != nil
+}
+
+// security runs CHAP where it is wanted (section 12.1).
+func (c *conn) security(l *login, kvs []iscsi.KV) error {
+	var chap []iscsi.KV
+	for _, kv := range kvs {
+		if len(kv.Key) > 5 && kv.Key[:5] == "CHAP_" {
+			chap = append(chap, kv)
+		}
+	}
+	if l.auth == nil {
+		if len(chap) > 0 {
+			return refuse(iscsi.LoginInitiatorError, "", "CHAP was not agreed upon")
+		}
+		return nil
+	}
+	if l.chap == nil {
+		if l.neg.Value("AuthMethod") != "CHAP" {
+			if len(chap) > 0 {
+				return refuse(iscsi.LoginAuthFailed, "", "CHAP was not agreed upon")
+			}
+			if l.neg.Value("AuthMethod") == "None" && l.pdus > 1 {
+				return refuse(iscsi.LoginAuthFailed, "configure CHAP on the initiator", "the initiator offers no CHAP")
+			}
+			return nil
+		}
+		l.chap = &iscsi.CHAPTarget{Lookup: l.auth.Secret, Own: l.auth.Mutual, Algorithms: l.auth.Algorithms}
+	}
+	if len(chap) == 0 {
+		return nil
+	}
+	out, err := l.chap.Step(chap)
+	if err != nil {
+		return err
+	}
+	for _, kv := range out {
+		l.neg.Send(kv.Key, kv.Value)
+	}
+	l.proved = l.chap.Done()
+	return nil
+}
+
+// operational queues what the target itself has to say.
+func (c *conn) operational(l *login) {
+	if l.declared {
+		return
+	}
+	l.declared = true
+	if !c.iser {
+		l.neg.Offer("MaxRecvDataSegmentLength")
+		return
+	}
+	if c.discovery {
+		return
+	}
+	// Linux knows neither key; whoever declares one understands ours.
+	for _, k := range []string{"MaxOutstandingUnexpectedPDUs", "MaxAHSLength"} {
+		if _, ok := l.neg.Peer(k); ok {
+			l.neg.Offer(k)
+		}
+	}
+}
+
+// loginRespond sends the response to q, in several parts where it is long.
+func (c *conn) loginRespond(l *login, q *iscsi.LoginRequest, transit bool) error {
+	if transit || l.final {
+		l.final = true
+		if l.hold == nil {
+			p := *q
+			l.hold = &p
+		}
+	}
+	text, more := l.neg.Fill(nil, iscsi.DefaultRecvData)
+	r := iscsi.LoginResponse{Continue: more, CSG: q.CSG, ISID: q.ISID, TSIH: q.TSIH, ITT: q.ITT, DataLen: len(text)}
+	if more || !l.final {
+		c.mu.Lock()
+		c.sendLoginLocked(&r, text)
+		c.mu.Unlock()
+		return nil
+	}
+	l.final = false
+	r.Transit, r.NSG = true, l.hold.NSG
+	l.hold = nil
+	if r.NSG != iscsi.StageFullFeature {
+		l.stage = r.NSG
+		c.mu.Lock()
+		c.sendLoginLocked(&r, text)
+		c.mu.Unlock()
+		return nil
+	}
+	return c.enter(l, &r, text)
+}
+
+func (c *conn) sendLoginLocked(r *iscsi.LoginResponse, text []byte) {
+	var h [iscsi.BHSLen]byte
+	r.Put(h[:])
+	c.numbersLocked(h[:], true)
+	c.controlLocked(h[:], text)
+	c.kickLocked()
+}
+
+// enter makes the session and sends the final response once what it replaces is gone.
+func (c *conn) enter(l *login, r *iscsi.LoginResponse, text []byte) error {
+	c.params = l.neg.Params()
+	c.initiator, c.target = l.initiator, l.target
+	if c.iser && !c.discovery && !c.params.RDMA {
+		return refuse(iscsi.LoginInitiatorError, "use an iser or tcp interface on the initiator, not a mixture", "a login over RDMA without RDMAExtensions=Yes (RFC 7145 section 6.3)")
+	}
+	if c.params.HelloRequired && c.iser {
+		return refuse(iscsi.LoginInitiatorError, "", "iSERHelloRequired=Yes: this target has no Hello exchange")
+	}
+	ss := &session{cid: l.first.CID, conn: c, target: l.target, initiator: l.initiator, since: time.Now(),
+		key: sessionKey{initiator: l.initiator, isid: l.first.ISID, group: c.portal.Group}}
+	if l.target != nil {
+		ss.key.target = l.target.Name
+	}
+	c.mu.Lock()
+	if c.state != stateLogin {
+		c.mu.Unlock()
+		return nil
+	}
+	c.state, c.sess = stateHeld, ss
+	c.loginTimer.Stop() // an old session on a slow medium is not this peer's fault
+	c.mu.Unlock()
+	cmdSN := l.cmdSN
+	err := c.srv.install(ss, func() { c.full(ss, r, text, cmdSN) })
+	if err != nil {
+		c.mu.Lock()
+		c.state, c.sess = stateLogin, nil
+		c.mu.Unlock()
+		return refuse(iscsi.LoginUnavailable, "", "the target is shutting down")
+	}
+	return nil
+}
+
+// full runs when the way is free, on any goroutine.
+func (c *conn) full(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN uint32) {
+	c.srv.loggedIn(c)
+	var nexus *scsi.Nexus
+	share := c.srv.opt.Memory.Share(c.srv.opt.Limits.SessionMemory)
+	if ss.target != nil {
+		transport := "iSCSI"
+		if c.iser {
+			transport = "iSER"
+		}
+		target, initiator := ss.target.Name, ss.initiator
+		nexus = ss.target.SCSI.NewNexus(scsi.NexusOptions{InitiatorName: initiator, ISID: ss.key.isid, TargetPortGroup: c.portal.Group, Transport: transport,
+			Memory: share, Visible: func(lun uint16) bool { return c.srv.visible(target, initiator, lun) }, Async: c.async})
+	}
+	c.mu.Lock()
+	if c.state != stateHeld {
+		// The connection died while it waited; finish has gone by without the nexus.
+		c.mu.Unlock()
+		share.Close()
+		if nexus != nil {
+			nexus.Close(func() {})
+		}
+		return
+	}
+	c.share, c.nexus = share, nexus
+	r.TSIH = ss.tsih
+	if err := c.link.fullFeatureLocked(); err != nil {
+		c.mu.Unlock()
+		c.plog.warn("login refused: no memory for its receives", zap.Stringer("remote", c.remote), zap.String("initiator", ss.initiator), zap.Error(err))
+		c.kill(err)
+		return
+	}
+	c.fullLocked(cmdSN)
+	c.sendLoginLocked(r, text)
+	c.link.flushLocked()
+	c.mu.Unlock()
+	f := []zap.Field{zap.String("initiator", ss.initiator), zap.Stringer("remote", c.remote), zap.Bool("iser", c.iser), zap.Uint16("tsih", ss.tsih)}
+	if ss.target != nil {
+		f = append(f, zap.String("target", ss.target.Name))
+	}
+	c.plog.info("session began", f...)
+}
+
+// refuseLogin answers with status class and detail, logs what the operator can do, and ends the connection.
+func (c *conn) refuseLogin(q *iscsi.LoginRequest, b iscsi.BHS, err error) error {
+	r := &refusal{status: iscsi.LoginInitiatorError, detail: err.Error()}
+	var neg *iscsi.NegotiationError
+	switch {
+	case errors.As(err, &r):
+	case errors.As(err, &neg):
+		r.status, r.detail = neg.Status, neg.Error()
+	case errors.Is(err, iscsi.ErrAuth):
+		r.status = iscsi.LoginAuthFailed
+	}
+	l := c.login
+	f := []zap.Field{zap.Stringer("remote", c.remote), zap.String("status", fmt.Sprintf("%04x", uint16(r.status))), zap.String("why", r.detail)}
+	if l.initiator != "" {
+		f = append(f, zap.String("initiator", l.initiator))
+	}
+	if l.target != nil {
+		f = append(f, zap.String("target", l.target.Name))
+	}
+	if r.status == iscsi.LoginAuthFailed && r.hint == "" {
+		r.hint = "compare user name and secret on both sides; this side's are in the secrets file"
+	}
+	if r.hint != "" {
+		f = append(f, zap.String("hint", r.hint))
+	}
+	if r.addr != "" {
+		c.plog.info("login redirected", append(f, zap.String("to", r.addr))...)
+	} else {
+		c.plog.warn("login refused", f...)
+	}
+	resp := iscsi.LoginResponse{CSG: q.CSG, NSG: q.NSG, ISID: q.ISID, TSIH: q.TSIH, ITT: b.ITT(), Status: r.status}
+	var text []byte
+	if r.addr != "" {
+		text = append(append(text, "TargetAddress="...), r.addr...)
+		text = append(text, 0)
+	}
+	resp.DataLen = len(text)
+	c.mu.Lock()
+	if c.state == stateLogin {
+		c.state = stateEnding
+		if c.killErr == nil {
+			c.killErr = errRefused
+		}
+		c.sendLoginLocked(&resp, text)
+		c.link.closeAfterFlushLocked()
+		c.kickLocked()
+	}
+	c.mu.Unlock()
+	return nil
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "..."
+	}
+	return s
+}

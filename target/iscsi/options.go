@@ -1,0 +1,124 @@
+package iscsi
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/target/scsi"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// Options configure a Server.
+type Options struct {
+	// Memory is where all bulk data lives. With a Device every slab of it is registered there.
+	Memory *mem.Pool
+	// Device, when set, answers MPA requests that arrive on the listeners of Serve; it must implement ConnAccepter.
+	Device transport.Device
+	// Log gets a line for each login, refusal and lost session, bounded per peer. Nil logs nothing.
+	Log *zap.Logger
+	// DiscoveryAuth guards discovery sessions; nil lets anybody discover.
+	DiscoveryAuth *Auth
+	// Alias is TargetAlias of discovery sessions; usually empty.
+	Alias    string
+	Limits   Limits
+	Timeouts Timeouts
+}
+
+// Portal says what a listener stands for.
+type Portal struct {
+	// Group is the target portal group tag (RFC 7143 section 4.1.1.4), 1 to 65535; it is also the relative target port
+	// identifier that SCSI commands report.
+	Group uint16
+	// Advertise is the address that SendTargets gives, "host:port". Empty: the listener's own address, or, where that is
+	// a wildcard, the address that the asking initiator reached.
+	Advertise string
+}
+
+// Target is what one iSCSI target name serves.
+type Target struct {
+	Name  string
+	Alias string
+	SCSI  *scsi.Target
+	// Auth is what initiators must prove; nil asks nothing.
+	Auth *Auth
+	// Initiators, when not nil, lists who may log in; nobody else may, nor discovers the target.
+	Initiators []Initiator
+	// Redirect, when set, sends every login elsewhere (RFC 7143 section 11.13.5, status 0101 and 0102).
+	Redirect *Redirect
+}
+
+// Initiator is one entry of an access list.
+type Initiator struct {
+	Name string
+	LUNs []uint16 // what it sees; nil for all
+}
+
+// Redirect is where a target went.
+type Redirect struct {
+	Address   string // "host:port[,group]" as TargetAddress has it
+	Permanent bool
+}
+
+// Auth is a CHAP configuration (RFC 7143 section 12.1.3).
+type Auth struct {
+	// Secret returns the secret of an initiator's user name.
+	Secret func(user string) (secret string, ok bool)
+	// Algorithms are accepted; nil for SHA3-256, SHA-256, SHA-1 and MD5.
+	Algorithms []iscsi.CHAPAlgorithm
+	// Mutual answers an initiator that wants proof from the target. Empty: such an initiator is refused.
+	Mutual iscsi.Secret
+}
+
+// SecretMap is an Auth.Secret for a fixed set of users.
+func SecretMap(m map[string]string) func(string) (string, bool) {
+	return func(user string) (string, bool) {
+		s, ok := m[user]
+		return s, ok
+	}
+}
+
+// Errors of the administrative calls.
+var (
+	ErrClosed      = errors.New("iscsi: the server is closed")
+	ErrNoTarget    = errors.New("iscsi: no target of that name")
+	ErrTargetKnown = errors.New("iscsi: a target of that name is there already")
+	ErrNoSession   = errors.New("iscsi: no session of that handle")
+)
+
+func (t *Target) check() error {
+	if err := iscsi.CheckName(t.Name); err != nil {
+		return err
+	}
+	if t.SCSI == nil && t.Redirect == nil {
+		return fmt.Errorf("iscsi: target %s has neither logical units nor a redirection", t.Name)
+	}
+	for _, i := range t.Initiators {
+		if err := iscsi.CheckName(i.Name); err != nil {
+			return fmt.Errorf("iscsi: target %s: access list: %w", t.Name, err)
+		}
+	}
+	if t.Redirect != nil {
+		if _, _, err := net.SplitHostPort(trimGroup(t.Redirect.Address)); err != nil {
+			return fmt.Errorf("iscsi: target %s: redirection: %w", t.Name, err)
+		}
+	}
+	return nil
+}
+
+// allow looks an initiator up in the access list.
+func (t *Target) allow(name string) (luns []uint16, ok bool) {
+	if t.Initiators == nil {
+		return nil, true
+	}
+	for _, i := range t.Initiators {
+		if i.Name == name {
+			return i.LUNs, true
+		}
+	}
+	return nil, false
+}

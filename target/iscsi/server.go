@@ -1,0 +1,540 @@
+package iscsi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// Server serves targets on any number of portals. All methods may be called by any goroutine.
+type Server struct {
+	opt  Options
+	logs *peerLogs
+
+	mu       sync.Mutex
+	closed   bool
+	targets  map[string]*targetEntry
+	conns    map[*conn]struct{}
+	logins   []*conn // unfinished, oldest first
+	sessions map[uint16]*session
+	byName   map[sessionKey]*session
+	lastTSIH uint16
+	portals  []*portalEntry
+	wg       sync.WaitGroup
+	changed  chan struct{} // closed and replaced when a connection or session has gone
+}
+
+type targetEntry struct{ Target }
+
+type portalEntry struct {
+	Portal
+	addr net.Addr
+	stop func()
+}
+
+// sessionKey is the I_T nexus of RFC 7143 section 4.4.3.1.
+type sessionKey struct {
+	initiator string
+	isid      iscsi.ISID
+	target    string
+	group     uint16
+}
+
+// NewServer returns a server without targets and portals.
+func NewServer(o Options) (*Server, error) {
+	if o.Memory == nil {
+		return nil, errors.New("iscsi: a server needs a memory pool")
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	o.Limits.fill()
+	o.Timeouts.fill()
+	return &Server{opt: o, logs: newPeerLogs(o.Log), targets: map[string]*targetEntry{}, conns: map[*conn]struct{}{},
+		sessions: map[uint16]*session{}, byName: map[sessionKey]*session{}, changed: make(chan struct{})}, nil
+}
+
+// AddTarget makes a target known to discovery and logins.
+func (s *Server) AddTarget(t Target) error {
+	if err := t.check(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrClosed
+	}
+	if s.targets[t.Name] != nil {
+		return ErrTargetKnown
+	}
+	s.targets[t.Name] = &targetEntry{t}
+	return nil
+}
+
+// UpdateTarget replaces authentication, access list, alias and redirection of a target. Sessions of initiators that may no
+// longer log in end; what others see follows their new entry.
+func (s *Server) UpdateTarget(t Target) error {
+	if err := t.check(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	old := s.targets[t.Name]
+	if old == nil {
+		s.mu.Unlock()
+		return ErrNoTarget
+	}
+	// Sessions keep the entry they logged in with; visibility asks the server.
+	s.targets[t.Name] = &targetEntry{t}
+	var drop []*conn
+	for _, ss := range s.sessions {
+		if ss.target != nil && ss.target.Name == t.Name {
+			if _, ok := t.allow(ss.initiator); !ok || t.SCSI != old.SCSI {
+				drop = append(drop, ss.conn)
+			}
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range drop {
+		c.kill(errRemoved)
+	}
+	if t.SCSI != nil {
+		t.SCSI.RefreshVisible()
+	}
+	return nil
+}
+
+// RemoveTarget takes a target away and ends its sessions; it returns when their last command has ended.
+func (s *Server) RemoveTarget(ctx context.Context, name string) error {
+	s.mu.Lock()
+	t := s.targets[name]
+	if t == nil {
+		s.mu.Unlock()
+		return ErrNoTarget
+	}
+	delete(s.targets, name)
+	s.mu.Unlock()
+	s.dropTarget(t, nil, errRemoved)
+	return s.wait(ctx, func() bool {
+		for _, ss := range s.sessions {
+			if ss.target != nil && ss.target.Name == name {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// dropTarget ends the sessions of a target but for one.
+func (s *Server) dropTarget(t *targetEntry, but *conn, why error) {
+	s.mu.Lock()
+	var drop []*conn
+	for _, ss := range s.sessions {
+		if ss.target != nil && t != nil && ss.target.Name == t.Name && ss.conn != but {
+			drop = append(drop, ss.conn)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range drop {
+		c.kill(why)
+	}
+}
+
+func (s *Server) wait(ctx context.Context, done func() bool) error {
+	for {
+		s.mu.Lock()
+		if done() {
+			s.mu.Unlock()
+			return nil
+		}
+		ch := s.changed
+		s.mu.Unlock()
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *Server) changedLocked() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// visible says whether an initiator sees a LUN, by the access list as it is now.
+func (s *Server) visible(target, initiator string, lun uint16) bool {
+	s.mu.Lock()
+	t := s.targets[target]
+	s.mu.Unlock()
+	if t == nil {
+		return false
+	}
+	luns, ok := t.allow(initiator)
+	if !ok {
+		return false
+	}
+	if luns == nil {
+		return true
+	}
+	for _, l := range luns {
+		if l == lun {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Server) target(name string) *targetEntry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.targets[name]
+}
+
+// Targets lists the names of the targets, sorted.
+func (s *Server) Targets() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var l []string
+	for n := range s.targets {
+		l = append(l, n)
+	}
+	sort.Strings(l)
+	return l
+}
+
+// Serve accepts connections of both transports from l until the context ends or Close; it closes l. It returns nil then
+// and the listener's error otherwise.
+func (s *Server) Serve(ctx context.Context, l net.Listener, p Portal) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	e := &portalEntry{Portal: p, addr: l.Addr(), stop: cancel}
+	if err := s.addPortal(e); err != nil {
+		_ = l.Close()
+		return err
+	}
+	defer s.removePortal(e)
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	for {
+		nc, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			var ne net.Error
+			if errors.As(err, &ne) && ne.Timeout() || isTooManyFiles(err) {
+				s.opt.Log.Warn("accept failed; is the limit on open files too low?", zap.Error(err))
+				select {
+				case <-time.After(100 * time.Millisecond):
+				case <-ctx.Done():
+				}
+				continue
+			}
+			return err
+		}
+		s.accept(ctx, nc, e.Portal)
+	}
+}
+
+// accept runs one connection of a byte-stream listener.
+func (s *Server) accept(ctx context.Context, nc net.Conn, p Portal) {
+	c := s.newConn(ctx, nc.LocalAddr(), nc.RemoteAddr(), p)
+	x := newTCPLink(c, nc)
+	c.link = x
+	if !s.admit(c) {
+		_ = nc.Close()
+		c.cancel()
+		return
+	}
+	go func() {
+		defer s.wg.Done()
+		x.run()
+	}()
+}
+
+// ServeRDMA accepts iSER connections from a fabric's listener until the context ends or Close; it closes l.
+func (s *Server) ServeRDMA(ctx context.Context, d transport.Device, l transport.Listener, p Portal) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := s.opt.Memory.OnSlab(d.Register); err != nil {
+		_ = l.Close()
+		return fmt.Errorf("iscsi: register memory with %s: %w", d.Name(), err)
+	}
+	e := &portalEntry{Portal: p, addr: l.Addr(), stop: cancel}
+	if err := s.addPortal(e); err != nil {
+		_ = l.Close()
+		return err
+	}
+	defer s.removePortal(e)
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	for {
+		r, err := l.Accept(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		peer := r.Peer()
+		c := s.newConn(ctx, peer.Local, peer.Remote, e.Portal)
+		x := newISERLink(c, d)
+		c.link = x
+		if !s.admit(c) {
+			_ = r.Reject(nil)
+			c.cancel()
+			continue
+		}
+		go func() {
+			defer s.wg.Done()
+			x.run(r)
+		}()
+	}
+}
+
+func (s *Server) addPortal(e *portalEntry) error {
+	if e.Group == 0 {
+		return errors.New("iscsi: a portal needs a group tag from 1 to 65535")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrClosed
+	}
+	s.portals = append(s.portals, e)
+	s.wg.Add(1)
+	return nil
+}
+
+func (s *Server) removePortal(e *portalEntry) {
+	s.mu.Lock()
+	for i, o := range s.portals {
+		if o == e {
+			s.portals = append(s.portals[:i], s.portals[i+1:]...)
+			break
+		}
+	}
+	s.mu.Unlock()
+	s.wg.Done()
+}
+
+func (s *Server) newConn(ctx context.Context, local, remote net.Addr, p Portal) *conn {
+	c := &conn{srv: s, portal: p, local: local, remote: remote, plog: s.logs.of(remote), began: time.Now(), statSN: 1}
+	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	return c
+}
+
+// admit counts a connection in. When too many logins are unfinished the oldest makes room, so that a flood of silent
+// connections cannot keep others out (RFC 7145 section 11 and RFC 7143 section 9.3 ask for such a bound).
+func (s *Server) admit(c *conn) bool {
+	var oldest *conn
+	s.mu.Lock()
+	if s.closed || len(s.conns) >= s.opt.Limits.Connections {
+		closed := s.closed
+		s.mu.Unlock()
+		if !closed {
+			c.plog.warn("connection refused: too many are open; raise limits.connections", zap.Stringer("remote", c.remote), zap.Int("limit", s.opt.Limits.Connections))
+		}
+		return false
+	}
+	if len(s.logins) >= s.opt.Limits.Logins {
+		oldest = s.logins[0]
+		s.logins = s.logins[1:]
+	}
+	s.conns[c] = struct{}{}
+	s.logins = append(s.logins, c)
+	s.wg.Add(1)
+	s.mu.Unlock()
+	if oldest != nil {
+		oldest.plog.warn("unfinished login cut to make room", zap.Stringer("remote", oldest.remote))
+		oldest.kill(errLoginFlood)
+	}
+	c.mu.Lock()
+	c.loginTimer = time.AfterFunc(s.opt.Timeouts.Login, func() { c.kill(errLoginTimeout) })
+	c.mu.Unlock()
+	return true
+}
+
+// loggedIn takes a connection off the list of unfinished logins.
+func (s *Server) loggedIn(c *conn) {
+	s.mu.Lock()
+	s.forgetLoginLocked(c)
+	s.mu.Unlock()
+}
+
+func (s *Server) forgetLoginLocked(c *conn) {
+	for i, o := range s.logins {
+		if o == c {
+			s.logins = append(s.logins[:i], s.logins[i+1:]...)
+			return
+		}
+	}
+}
+
+func (s *Server) connGone(c *conn) {
+	s.mu.Lock()
+	s.forgetLoginLocked(c)
+	delete(s.conns, c)
+	s.changedLocked()
+	s.mu.Unlock()
+}
+
+// Close stops accepting, asks every initiator to leave (RFC 7143 section 11.9.1, event 1), waits until their tasks have
+// ended and they are gone, for Timeouts.Drain or until the context ends, and then cuts. It returns when nothing of the
+// server runs any more.
+func (s *Server) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.opt.Timeouts.Drain)
+	defer cancel()
+	s.mu.Lock()
+	s.closed = true
+	for _, p := range s.portals {
+		p.stop()
+	}
+	var logins, full []*conn
+	logins = append(logins, s.logins...)
+	for _, ss := range s.sessions {
+		full = append(full, ss.conn)
+	}
+	s.mu.Unlock()
+	for _, c := range logins {
+		c.kill(errDown)
+	}
+	for _, c := range full {
+		c.askToLeave(s.opt.Timeouts.Drain)
+	}
+	err := s.wait(ctx, func() bool { return len(s.sessions) == 0 && len(s.conns) == 0 })
+	s.mu.Lock()
+	var rest []*conn
+	for c := range s.conns {
+		rest = append(rest, c)
+	}
+	s.mu.Unlock()
+	for _, c := range rest {
+		c.kill(errDown)
+	}
+	// Commands on a medium that does not answer may outlast this; their memory is theirs until they end.
+	s.wg.Wait()
+	if len(rest) == 0 {
+		return nil
+	}
+	return err
+}
+
+// askToLeave sends the request for logout and ends the connection some time after its last task.
+func (c *conn) askToLeave(drain time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != stateFull {
+		return
+	}
+	secs := uint16(max(1, min(drain/time.Second, 600)))
+	c.asyncLocked(iscsi.Async{Event: iscsi.AsyncLogout, Param3: secs}, nil)
+	c.kickLocked()
+	// Initiators that know the event log out at once; the others get a moment after their last command.
+	grace := func() {
+		t := time.AfterFunc(min(drain/4, time.Second), func() { c.kill(errDown) })
+		context.AfterFunc(c.ctx, func() { t.Stop() })
+	}
+	if c.live == 0 {
+		grace()
+	} else {
+		c.drained = grace
+	}
+}
+
+// sendTargets builds the answer to a SendTargets key (RFC 7143 appendix C).
+func (c *conn) sendTargets(value string) []byte {
+	s := c.srv
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	switch {
+	case value == "All" && c.discovery:
+		for n := range s.targets {
+			names = append(names, n)
+		}
+		sort.Strings(names)
+	case value == "" && !c.discovery && c.target != nil:
+		names = []string{c.target.Name}
+	case value != "" && value != "All" && (c.discovery || c.target != nil && value == c.target.Name):
+		names = []string{value}
+	}
+	var b []byte
+	for _, n := range names {
+		t := s.targets[n]
+		if t == nil {
+			continue
+		}
+		if _, ok := t.allow(c.initiator); !ok {
+			continue
+		}
+		b = append(b, "TargetName="...)
+		b = append(append(b, n...), 0)
+		if t.Alias != "" {
+			b = append(b, "TargetAlias="...)
+			b = append(append(b, t.Alias...), 0)
+		}
+		seen := map[string]bool{}
+		for _, p := range s.portals {
+			a := p.address(c.local)
+			if a == "" || seen[a] {
+				continue
+			}
+			seen[a] = true
+			b = append(b, "TargetAddress="...)
+			b = append(append(b, a...), 0)
+		}
+		if len(b) > maxTextAnswer {
+			break
+		}
+	}
+	return b
+}
+
+// address is what SendTargets says of a portal to somebody who came by local.
+func (p *portalEntry) address(local net.Addr) string {
+	a := p.Advertise
+	if a == "" {
+		host, port, err := net.SplitHostPort(p.addr.String())
+		if err != nil {
+			return ""
+		}
+		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+			// A wildcard listens where the initiator came in, if that is an address of its family.
+			lh, _, err := net.SplitHostPort(local.String())
+			if err != nil {
+				return ""
+			}
+			if ip != nil && ip.To4() != nil && net.ParseIP(lh).To4() == nil {
+				return ""
+			}
+			host = lh
+		}
+		if i := strings.IndexByte(host, '%'); i >= 0 {
+			host = host[:i] // a zone means something on this machine only
+		}
+		a = net.JoinHostPort(host, port)
+	}
+	return a + "," + strconv.Itoa(int(p.Group))
+}
+
+// trimGroup takes the portal group off a TargetAddress.
+func trimGroup(a string) string {
+	if i := strings.LastIndexByte(a, ','); i >= 0 {
+		return a[:i]
+	}
+	return a
+}
+
+func (s *Server) background() context.Context { return context.Background() }

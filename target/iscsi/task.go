@@ -1,0 +1,313 @@
+package iscsi
+
+import (
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/target/scsi"
+)
+
+// task is one SCSI command in progress. It is its own Mover. Fields are guarded by conn.mu unless they say otherwise.
+//
+// A task is live from newTask to endTaskLocked. Only the owner makes tasks, so that the owner, and nobody else, may look
+// at one after Execute and see by gen whether it is still the same.
+type task struct {
+	scsi.Command
+	c    *conn
+	slot uint32
+	gen  uint16 // counts uses, part of the target transfer tag
+
+	itt       uint32
+	lun       uint64
+	immediate bool
+	retired   bool // out of the window: its response is queued
+	responded bool // the response went with the data
+	deferred  bool // the outcome is there, the response waits for the last Data-Out of a sequence
+	live      bool
+	cdb       [scsi.MaxCDB]byte
+
+	// moving says that the device server waits for Moved.
+	moving bool
+	in     dataIn
+	out    dataOut
+	iser   iserTask
+}
+
+// dataIn is the Data-In move in progress.
+type dataIn struct {
+	off    int
+	data   []mem.Span
+	dataSN uint32
+	burst  int // bytes since the last F
+}
+
+// dataOut is the Data-Out side of a task. Data comes in order (DataPDUInOrder and DataSequenceInOrder are Yes).
+type dataOut struct {
+	edtl  int
+	unsol int    // the first bytes come unsolicited
+	got   int    // received so far, contiguous from 0
+	imm   []byte // immediate data in the receive buffer, owner's, valid during Execute; bytes [0, len)
+	// stash holds bytes [stashOff, stashOff+len) that came before they were wanted.
+	stash    []byte
+	stashOff int
+
+	// The request of the device server: n bytes from off.
+	off, n int
+	data   []mem.Span
+	have   int // bytes of the request in place from its start
+
+	unsolOpen bool   // unsolicited Data-Out is still to come
+	unsolSN   uint32 // its next DataSN
+	unsolSeen int    // its end so far
+	r2tOpen   bool   // an R2T is not answered in full
+	r2tSN     uint32
+	r2tOff    int
+	r2tEnd    int
+	r2tPos    int
+	dataSN    uint32 // next within the R2T's sequence
+	placing   bool   // the owner is receiving into data at this moment
+	cancelled bool
+	err       error
+}
+
+// waits reports whether the initiator still owes an F bit. RFC 7143 section 11.4.2 has the response wait for it.
+func (o *dataOut) waits() bool { return o.unsolOpen || o.r2tOpen }
+
+// ttt is the target transfer tag of this use of the task's slot.
+func (t *task) ttt() uint32 { return uint32(t.gen)<<16 | t.slot }
+
+// takeTaskLocked returns a task from the free list or a new one.
+func (c *conn) takeTaskLocked() *task {
+	var t *task
+	if n := len(c.free); n > 0 {
+		t, c.free = c.free[n-1], c.free[:n-1]
+	} else {
+		t = &task{c: c, slot: uint32(len(c.tasks))}
+		c.tasks = append(c.tasks, t)
+	}
+	c.live++
+	t.gen = t.gen%0x7fff + 1
+	t.live, t.retired, t.responded, t.deferred, t.immediate, t.moving = true, false, false, false, false, false
+	t.in, t.out = dataIn{}, dataOut{}
+	return t
+}
+
+// endTaskLocked puts a task back; nothing of it is outstanding.
+func (c *conn) endTaskLocked(t *task) {
+	c.retireLocked(t)
+	if t.out.stash != nil {
+		c.stash -= cap(t.out.stash)
+	}
+	t.in, t.out, t.iser = dataIn{}, dataOut{}, iserTask{}
+	t.live, t.deferred = false, false
+	t.Reset()
+	c.free = append(c.free, t)
+	if c.live--; c.live == 0 && c.drained != nil {
+		go c.drained()
+		c.drained = nil
+	}
+}
+
+// taskOfITT finds the live task of an initiator task tag.
+func (c *conn) taskOfITTLocked(itt uint32) *task {
+	for _, t := range c.tasks {
+		if t.live && !t.responded && t.itt == itt {
+			return t
+		}
+	}
+	return nil
+}
+
+// taskOfTTT finds the live task of a target transfer tag.
+func (c *conn) taskOfTTTLocked(ttt uint32) *task {
+	if i := int(ttt & 0xffff); i < len(c.tasks) && c.tasks[i].live && c.tasks[i].ttt() == ttt {
+		return c.tasks[i]
+	}
+	return nil
+}
+
+// DataIn implements scsi.Mover. Any goroutine.
+func (t *task) DataIn(_ *scsi.Command, off int, data []mem.Span) {
+	c := t.c
+	n := spanLen(data)
+	c.mu.Lock()
+	if c.state == stateDead || n == 0 {
+		err := c.killErr
+		c.mu.Unlock()
+		if n == 0 {
+			err = nil
+		}
+		t.Moved(err)
+		return
+	}
+	t.moving = true
+	t.in.off, t.in.data = off, data
+	c.stats.bytesOut += uint64(n)
+	c.link.dataInLocked(t)
+	c.kickLocked()
+	c.mu.Unlock()
+}
+
+// DataOut implements scsi.Mover. Any goroutine.
+func (t *task) DataOut(_ *scsi.Command, off int, data []mem.Span) {
+	c := t.c
+	c.mu.Lock()
+	if c.state == stateDead {
+		err := c.killErr
+		c.mu.Unlock()
+		t.Moved(err)
+		return
+	}
+	o := &t.out
+	o.off, o.n, o.data, o.have = off, spanLen(data), data, 0
+	t.moving, o.cancelled = true, false
+	if o.err == nil {
+		t.fromArrivedLocked()
+	}
+	if t.moveEndsLocked() {
+		err := o.err
+		c.mu.Unlock()
+		t.Moved(err)
+		return
+	}
+	if !o.unsolOpen || o.off+o.have >= o.unsol {
+		c.link.solicitLocked(t)
+		c.kickLocked()
+	}
+	c.mu.Unlock()
+}
+
+// fromArrivedLocked fills the request from immediate data and the stash.
+func (t *task) fromArrivedLocked() {
+	o := &t.out
+	take := func(b []byte, at int) {
+		// bytes [at, at+len(b)) are here; the request wants [off+have, off+n)
+		pos := o.off + o.have
+		if o.have == o.n || pos < at || pos >= at+len(b) {
+			return
+		}
+		n := min(at+len(b)-pos, o.n-o.have)
+		copySpans(o.data, o.have, b[pos-at:pos-at+n])
+		o.have += n
+		t.c.stats.copied += uint64(n)
+	}
+	take(o.imm, 0)
+	take(o.stash, o.stashOff)
+}
+
+// moveEndsLocked reports whether the Data-Out move has ended, and marks it.
+func (t *task) moveEndsLocked() bool {
+	o := &t.out
+	if !t.moving || o.data == nil || o.placing || (o.have < o.n && o.err == nil && !o.cancelled) {
+		return false
+	}
+	if o.cancelled && o.err == nil && o.have < o.n {
+		o.err = errAborted
+	}
+	t.moving = false
+	o.data = nil
+	return true
+}
+
+// Cancel implements scsi.Canceler: the command was aborted and its initiator may never answer.
+func (t *task) Cancel(*scsi.Command) {
+	c := t.c
+	c.mu.Lock()
+	if !t.live || !t.moving || t.out.data == nil {
+		c.mu.Unlock()
+		return
+	}
+	t.out.cancelled = true
+	// What the initiator still owes for this task is dropped when it comes.
+	t.out.unsolOpen, t.out.r2tOpen = false, false
+	if !c.link.cancelLocked(t) || !t.moveEndsLocked() {
+		c.mu.Unlock()
+		return
+	}
+	err := t.out.err
+	c.mu.Unlock()
+	t.Moved(err)
+}
+
+// Complete implements scsi.Mover: the outcome is there and nothing of the command touches medium or memory any more.
+func (t *task) Complete(*scsi.Command) {
+	c := t.c
+	c.mu.Lock()
+	if !t.Silent && !t.responded && t.out.waits() && c.state != stateDead {
+		t.deferred = true
+		c.mu.Unlock()
+		return
+	}
+	c.answerLocked(t)
+	c.kickLocked()
+	c.mu.Unlock()
+}
+
+// answerLocked sends the response, if one is due, and ends the task.
+func (c *conn) answerLocked(t *task) {
+	c.retireLocked(t)
+	if !t.responded && !t.Silent && c.state != stateDead {
+		c.link.respondLocked(t)
+	}
+	c.endTaskLocked(t)
+}
+
+// response fills the header of a task's SCSI Response but for its numbers (section 11.4).
+func (t *task) response(r *iscsi.SCSIResponse) {
+	*r = iscsi.SCSIResponse{Status: uint8(t.Status), ITT: t.itt}
+	if t.Read() {
+		r.ExpDataSN = t.in.dataSN
+		res, over, under := residual(t.ExpectIn, t.TransferIn)
+		if t.ExpectOut > 0 {
+			r.BidiResidual, r.BidiOver, r.BidiUnder = res, over, under
+		} else {
+			r.Residual, r.Overflow, r.Underflow = res, over, under
+		}
+	}
+	if t.ExpectOut > 0 || t.ExpectIn == 0 {
+		r.ExpDataSN += t.out.r2tSN
+		r.Residual, r.Overflow, r.Underflow = residual(t.ExpectOut, t.TransferOut)
+		if t.ExpectIn == 0 && t.ExpectOut == 0 && t.TransferIn > 0 {
+			r.Residual, r.Overflow, r.Underflow = residual(0, t.TransferIn)
+		}
+	}
+	if len(t.Sense) > 0 {
+		r.DataLen = 2 + len(t.Sense)
+	}
+}
+
+// Read reports whether the command moves data to the initiator.
+func (t *task) Read() bool { return t.ExpectIn > 0 }
+
+// residual is the difference between what was expected and what the command would move (section 11.4.5.1).
+func residual(expect, want int64) (n uint32, over, under bool) {
+	switch d := want - expect; {
+	case d > 0:
+		return uint32(min(d, 1<<32-1)), true, false
+	case d < 0:
+		return uint32(-d), false, true
+	}
+	return 0, false, false
+}
+
+func spanLen(s []mem.Span) int {
+	n := 0
+	for i := range s {
+		n += s[i].Len
+	}
+	return n
+}
+
+// copySpans copies b into the memory of spans from off bytes on.
+func copySpans(spans []mem.Span, off int, b []byte) {
+	for i := range spans {
+		if len(b) == 0 {
+			return
+		}
+		if off >= spans[i].Len {
+			off -= spans[i].Len
+			continue
+		}
+		n := copy(spans[i].Bytes()[off:], b)
+		b, off = b[n:], 0
+	}
+}

@@ -1,0 +1,246 @@
+package iscsi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+)
+
+// tcpLink is the TCP mover: RFC 7143 as it is written. The owner reads (tcp_rx.go); whoever queues output writes it, one
+// at a time, and a full socket hands the rest to the link's one writer goroutine (tcp_tx.go). The owner never waits for
+// either.
+type tcpLink struct {
+	c   *conn
+	nc  net.Conn
+	raw syscall.RawConn // nil where nc is not a socket: then only the writer goroutine writes
+
+	once sync.Once
+
+	// Receive state, the owner's.
+	buf    []byte // look-ahead, nil while idle
+	r, w   int
+	header [iscsi.BHSLen]byte
+	ahs    [1024]byte
+	bulk   bool // PDUs carry much data at present: read no further than the next header
+	corked bool
+	riov   []unix.Iovec
+	rn     int
+	rerr   error
+	readFn func(uintptr) bool
+
+	// Guarded by c.mu.
+	full           bool // full-feature phase: digests as negotiated
+	hd, dd         bool
+	q              []seg
+	head, off      int
+	queued         int // bytes
+	flushing       bool
+	writing        bool // flushing belongs to the writer goroutine
+	started        bool // the writer goroutine runs
+	closeWhenEmpty bool
+	blocks         *block
+	idle           sync.Cond // flushing has ended
+	wake           chan struct{}
+
+	// The flusher's.
+	wiov    []unix.Iovec
+	wn      int
+	werr    error
+	done    []*task
+	writeFn func(uintptr) bool
+	waitFn  func(uintptr) bool
+}
+
+func newTCPLink(c *conn, nc net.Conn) *tcpLink {
+	x := &tcpLink{c: c, nc: nc, wake: make(chan struct{}, 1)}
+	x.idle.L = &c.mu
+	if sc, ok := nc.(syscall.Conn); ok {
+		if raw, err := sc.SyscallConn(); err == nil {
+			x.raw = raw
+		}
+	}
+	x.readFn, x.writeFn, x.waitFn = x.tryRead, x.tryWrite, x.waitWrite
+	if x.raw != nil {
+		// A peer that vanished is noticed by the kernel too, while data is on its way to it (RFC 5482).
+		ms := int(c.srv.opt.Timeouts.Peer / time.Millisecond)
+		_ = x.raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, ms)
+		})
+	}
+	return x
+}
+
+// run is the owner.
+func (x *tcpLink) run() {
+	c := x.c
+	err := x.loop()
+	var mpa *mpaRequest
+	if errors.As(err, &mpa) {
+		x.handOver(mpa)
+		return
+	}
+	c.mu.Lock()
+	c.corked = false
+	c.mu.Unlock()
+	x.close(err)
+	x.giveBuf()
+	c.mu.Lock()
+	for x.flushing {
+		x.idle.Wait()
+	}
+	x.q, x.head, x.off = nil, 0, 0
+	c.mu.Unlock()
+	c.finish(err)
+}
+
+// mpaRequest says that the connection's first bytes are an MPA Request.
+type mpaRequest struct{ peeked []byte }
+
+func (*mpaRequest) Error() string { return "iscsi: an MPA request" }
+
+func (x *tcpLink) loop() error {
+	if err := x.fill(1); err != nil {
+		return err
+	}
+	if x.buf[x.r] == 'M' && x.c.srv.opt.Device != nil {
+		// No iSCSI login begins so: its first byte is 43h.
+		return &mpaRequest{peeked: append([]byte(nil), x.buf[x.r:x.w]...)}
+	}
+	for {
+		if err := x.pdu(); err != nil {
+			x.lastWords(err)
+			return err
+		}
+	}
+}
+
+// lastWords rejects the PDU that broke a rule, before the connection ends for it (RFC 7143 sections 7.7 and 7.10).
+func (x *tcpLink) lastWords(err error) {
+	var pe *iscsi.ProtocolError
+	if !errors.As(err, &pe) {
+		return
+	}
+	c := x.c
+	c.mu.Lock()
+	if c.state == stateFull {
+		c.rejectLocked(x.header[:], pe.Reason)
+	}
+	if c.killErr == nil {
+		c.killErr = err
+	}
+	c.corked = false
+	x.flushLocked()
+	c.mu.Unlock()
+}
+
+func (x *tcpLink) maxSend() int {
+	if !x.full {
+		return iscsi.DefaultRecvData
+	}
+	return x.c.params.MaxSend
+}
+
+func (x *tcpLink) fullFeatureLocked() error {
+	x.full, x.hd, x.dd = true, x.c.params.HeaderDigest, x.c.params.DataDigest
+	return nil
+}
+
+func (x *tcpLink) windowLocked(n int) int { return n }
+
+func (x *tcpLink) idleLocked() {
+	if x.head == len(x.q) && !x.flushing {
+		x.q, x.head, x.blocks, x.wiov, x.done = nil, 0, nil, nil, nil
+	}
+}
+
+func (x *tcpLink) close(error) {
+	x.once.Do(func() { _ = x.nc.Close() })
+	select {
+	case x.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (x *tcpLink) closeAfterFlushLocked() {
+	x.closeWhenEmpty = true
+	if x.head == len(x.q) && !x.flushing {
+		x.shut()
+	}
+}
+
+// shut ends our half of the stream, so that the last response is not lost to a reset, and leaves the initiator a moment
+// for its own.
+func (x *tcpLink) shut() {
+	hc, ok := x.nc.(interface{ CloseWrite() error })
+	if !ok || hc.CloseWrite() != nil {
+		go x.close(nil)
+		return
+	}
+	t := time.AfterFunc(time.Second, func() { x.close(nil) })
+	context.AfterFunc(x.c.ctx, func() { t.Stop() })
+}
+
+// cancelLocked has nothing in flight to wait for, unless the owner is receiving at this moment.
+func (x *tcpLink) cancelLocked(t *task) bool { return !t.out.placing }
+
+// solicitLocked sends the next R2T of a task (section 11.8).
+func (x *tcpLink) solicitLocked(t *task) {
+	o := &t.out
+	if !t.moving || o.data == nil || o.waits() || o.have == o.n || o.err != nil || o.cancelled {
+		return
+	}
+	pos := o.off + o.have
+	n := min(o.n-o.have, x.c.params.MaxBurst)
+	o.r2tOpen, o.r2tPos, o.r2tEnd, o.dataSN = true, pos, pos+n, 0
+	p := iscsi.R2T{LUN: t.lun, ITT: t.itt, TTT: t.ttt(), R2TSN: o.r2tSN, Offset: uint32(pos), Length: uint32(n)}
+	o.r2tSN++
+	blk := x.block()
+	p.Put(blk.header())
+	x.c.numbersLocked(blk.header(), false)
+	x.push(blk, 0, nil, nil)
+}
+
+func (x *tcpLink) respondLocked(t *task) {
+	var r iscsi.SCSIResponse
+	t.response(&r)
+	blk := x.block()
+	r.Put(blk.header())
+	x.c.numbersLocked(blk.header(), true)
+	if r.DataLen > 0 {
+		d := blk.data()
+		d[0], d[1] = byte(len(t.Sense)>>8), byte(len(t.Sense))
+		copy(d[2:], t.Sense)
+	}
+	x.push(blk, r.DataLen, nil, nil)
+}
+
+func (x *tcpLink) sendLocked(h iscsi.BHS, data []byte) {
+	blk := x.block()
+	blk.control = true
+	copy(blk.header(), h[:iscsi.BHSLen])
+	if len(data) <= blockData {
+		copy(blk.data(), data)
+		x.push(blk, len(data), nil, nil)
+		return
+	}
+	x.push(blk, 0, data, nil)
+}
+
+func isTooManyFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+func closedByPeer(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
+		return errPeerClosed
+	}
+	return err
+}

@@ -1,0 +1,421 @@
+package iscsi
+
+import (
+	"io"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/target/scsi"
+)
+
+// lookAheads are shared by all connections: an idle one has none.
+var lookAheads = sync.Pool{New: func() any { b := make([]byte, lookAhead); return &b }}
+
+func (x *tcpLink) takeBuf() {
+	if x.buf == nil {
+		x.buf = *lookAheads.Get().(*[]byte)
+		x.r, x.w = 0, 0
+	}
+}
+
+func (x *tcpLink) giveBuf() {
+	if x.buf != nil {
+		b := x.buf
+		x.buf, x.r, x.w = nil, 0, 0
+		lookAheads.Put(&b)
+	}
+}
+
+// have is what lies in the look-ahead.
+func (x *tcpLink) have() int { return x.w - x.r }
+
+// fill makes at least n bytes lie contiguous in the look-ahead; n is at most its size.
+func (x *tcpLink) fill(n int) error {
+	for x.have() < n {
+		x.takeBuf()
+		if x.r == x.w {
+			x.r, x.w = 0, 0
+		} else if len(x.buf)-x.r < n || x.r > len(x.buf)/2 {
+			copy(x.buf, x.buf[x.r:x.w])
+			x.r, x.w = 0, x.w-x.r
+		}
+		room := x.buf[x.w:]
+		if x.bulk {
+			room = room[:n-x.have()]
+		}
+		x.riov = appendIOV(x.riov[:0], room)
+		got, err := x.read()
+		if err != nil {
+			return err
+		}
+		x.w += got
+	}
+	return nil
+}
+
+// read receives into riov; it lets output go first, since it may wait.
+func (x *tcpLink) read() (int, error) {
+	if x.corked {
+		x.corked = false
+		x.c.uncork()
+	}
+	if x.raw == nil {
+		b := unsafe.Slice(x.riov[0].Base, int(x.riov[0].Len))
+		n, err := x.nc.Read(b)
+		if n > 0 {
+			return n, nil
+		}
+		return 0, closedByPeer(err)
+	}
+	x.rn, x.rerr = 0, nil
+	if err := x.raw.Read(x.readFn); err != nil {
+		return 0, closedByPeer(err)
+	}
+	if x.rerr != nil {
+		return 0, closedByPeer(x.rerr)
+	}
+	return x.rn, nil
+}
+
+// tryRead is one readv; the runtime calls it again when the socket is readable.
+func (x *tcpLink) tryRead(fd uintptr) bool {
+	lent := x.buf == nil
+	if lent {
+		x.takeBuf()
+		x.riov = appendIOV(x.riov[:0], x.buf)
+	}
+	for {
+		n, _, e := unix.Syscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(&x.riov[0])), uintptr(len(x.riov)))
+		switch {
+		case e == unix.EINTR:
+			continue
+		case e == unix.EAGAIN:
+			if x.r == x.w && len(x.riov) == 1 && x.inLookAhead(x.riov[0]) {
+				x.giveBuf() // nothing to keep while nothing comes
+			}
+			return false
+		case e != 0:
+			x.rerr = e
+		case n == 0:
+			x.rerr = io.EOF
+		default:
+			x.rn = int(n)
+		}
+		return true
+	}
+}
+
+func (x *tcpLink) inLookAhead(v unix.Iovec) bool {
+	return x.w == 0 && len(x.buf) > 0 && v.Base == &x.buf[0]
+}
+
+func appendIOV(v []unix.Iovec, b []byte) []unix.Iovec {
+	if len(b) == 0 {
+		return v
+	}
+	i := unix.Iovec{Base: &b[0]}
+	i.SetLen(len(b))
+	return append(v, i)
+}
+
+// pdu receives and handles one PDU.
+func (x *tcpLink) pdu() error {
+	c := x.c
+	if err := x.fill(iscsi.BHSLen); err != nil {
+		return err
+	}
+	if !x.corked {
+		x.corked = true
+		c.cork()
+	}
+	b := iscsi.BHS(x.header[:])
+	copy(b, x.buf[x.r:])
+	x.r += iscsi.BHSLen
+	c.received.Add(1)
+	c.mu.Lock()
+	full, hd, dd := x.full, x.hd, x.dd
+	c.mu.Unlock()
+
+	ahs := b.AHSLen()
+	n := ahs
+	if hd {
+		n += iscsi.DigestLen
+	}
+	if err := x.fill(n); err != nil {
+		return err
+	}
+	copy(x.ahs[:], x.buf[x.r:x.r+ahs])
+	if hd {
+		d := iscsi.DigestUpdate(iscsi.Digest(b), x.ahs[:ahs])
+		if iscsi.ReadDigest(x.buf[x.r+ahs:]) != d {
+			// Section 7.8: after a wrong header digest nothing tells where the next PDU begins.
+			return &iscsi.ProtocolError{Clause: "7.8", Reason: iscsi.RejectProtocol, Detail: "a header digest is wrong"}
+		}
+	}
+	x.r += n
+
+	dsl := b.DataLen()
+	limit := iscsi.DefaultRecvData
+	if full {
+		limit = c.params.MaxRecv
+	}
+	if dsl > limit {
+		return broken("13.12", iscsi.RejectProtocol, "a data segment of %d bytes, and MaxRecvDataSegmentLength is %d", dsl, limit)
+	}
+	tail := iscsi.Pad(dsl)
+	if dd && dsl > 0 {
+		tail += iscsi.DigestLen
+	}
+	if !full {
+		if ahs > 0 {
+			return broken("11.12", iscsi.RejectField, "additional headers in a login")
+		}
+		if err := x.fill(dsl + tail); err != nil {
+			return err
+		}
+		data := x.buf[x.r : x.r+dsl]
+		x.r += dsl + tail
+		return c.loginPDU(b, data)
+	}
+	switch b.Opcode() {
+	case iscsi.OpSCSICommand:
+		x.bulk = dsl > copyBelow
+		return x.command(b, x.ahs[:ahs], dsl, tail)
+	case iscsi.OpDataOut:
+		x.bulk = dsl > copyBelow
+		t, err := c.beginData(b)
+		if err != nil {
+			return err
+		}
+		return x.data(t, b, int(b.Offset()), dsl, tail)
+	}
+	if dsl+tail > lookAhead {
+		return broken("11", iscsi.RejectProtocol, "a %s with %d bytes of data", b.Opcode(), dsl)
+	}
+	if err := x.fill(dsl + tail); err != nil {
+		return err
+	}
+	if err := x.checkSmall(b, dsl, tail); err != nil {
+		return err
+	}
+	data := x.buf[x.r : x.r+dsl]
+	x.r += dsl + tail
+	return c.request(b, data)
+}
+
+// checkSmall verifies the data digest of a PDU that lies in the look-ahead.
+func (x *tcpLink) checkSmall(b iscsi.BHS, dsl, tail int) error {
+	if tail < iscsi.DigestLen || dsl == 0 {
+		return nil
+	}
+	end := x.r + dsl + tail - iscsi.DigestLen
+	if iscsi.Digest(x.buf[x.r:end]) == iscsi.ReadDigest(x.buf[end:]) {
+		return nil
+	}
+	return &iscsi.ProtocolError{Clause: "7.8", Reason: iscsi.RejectDataDigest, Detail: "the data digest of a " + b.Opcode().String() + " is wrong"}
+}
+
+func (x *tcpLink) command(b iscsi.BHS, ahs []byte, dsl, tail int) error {
+	c := x.c
+	if dsl <= copyBelow {
+		if err := x.fill(dsl + tail); err != nil {
+			return err
+		}
+		// At ErrorRecoveryLevel 0 a command that is dropped leaves a hole in CmdSN that nobody fills: the session ends.
+		if err := x.checkSmall(b, dsl, tail); err != nil {
+			return err
+		}
+		t, err := c.beginCommand(b, ahs, nil)
+		if err != nil {
+			return err
+		}
+		if t != nil {
+			c.runTask(t, x.buf[x.r:x.r+dsl])
+		}
+		x.r += dsl + tail
+		return nil
+	}
+	t, err := c.beginCommand(b, ahs, nil)
+	if err != nil {
+		return err
+	}
+	if t == nil {
+		return x.data(nil, b, 0, dsl, tail)
+	}
+	c.mu.Lock()
+	gen := t.gen
+	t.out.unsolOpen = true // until endData: the response waits for the rest of this PDU
+	c.mu.Unlock()
+	c.runTask(t, nil)
+	c.mu.Lock()
+	if t.gen == gen && t.live {
+		t.out.unsolOpen = t.out.unsol > dsl && !b.Final()
+		c.mu.Unlock()
+		return x.dataGen(t, gen, b, 0, dsl, tail)
+	}
+	c.mu.Unlock()
+	return x.data(nil, b, 0, dsl, tail)
+}
+
+func (x *tcpLink) data(t *task, b iscsi.BHS, pos, dsl, tail int) error {
+	var gen uint16
+	if t != nil {
+		x.c.mu.Lock()
+		gen = t.gen
+		x.c.mu.Unlock()
+	}
+	return x.dataGen(t, gen, b, pos, dsl, tail)
+}
+
+// dataGen receives a data segment of n bytes straight to where it belongs.
+func (x *tcpLink) dataGen(t *task, gen uint16, b iscsi.BHS, pos, n, tail int) error {
+	c := x.c
+	crc := uint32(0)
+	digest := tail >= iscsi.DigestLen && n > 0
+	if b.Opcode() == iscsi.OpSCSICommand && t != nil {
+		c.mu.Lock()
+		c.stats.bytesIn += uint64(n)
+		c.mu.Unlock()
+	}
+	for left := n; left > 0; {
+		c.mu.Lock()
+		kind, m := c.destLocked(t, gen, pos, left)
+		var spans []mem.Span
+		var at int
+		switch kind {
+		case toSpans:
+			spans, at = t.out.data, t.out.have
+		case toStash:
+			if x.have() == 0 {
+				c.mu.Unlock()
+				if err := x.fill(1); err != nil {
+					return err
+				}
+				continue // the request may have come meanwhile
+			}
+			m = min(m, x.have())
+			c.parkLocked(t, x.buf[x.r:x.r+m], pos)
+		}
+		c.mu.Unlock()
+		switch kind {
+		case toSpans:
+			err := x.place(spans, at, m, tail, m == left)
+			if err != nil {
+				c.mu.Lock()
+				t.out.placing = false
+				c.mu.Unlock()
+				return err
+			}
+			if digest {
+				crc = digestSpans(crc, spans, at, m)
+			}
+			c.mu.Lock()
+			t.out.have += m
+			c.mu.Unlock()
+		case toStash:
+			if digest {
+				crc = iscsi.DigestUpdate(crc, x.buf[x.r:x.r+m])
+			}
+			x.r += m
+		default:
+			m = min(m, lookAhead)
+			if x.have() == 0 {
+				bulk := x.bulk
+				x.bulk = false
+				err := x.fill(1)
+				x.bulk = bulk
+				if err != nil {
+					return err
+				}
+			}
+			m = min(m, x.have())
+			if digest {
+				crc = iscsi.DigestUpdate(crc, x.buf[x.r:x.r+m])
+			}
+			x.r += m
+		}
+		pos, left = pos+m, left-m
+	}
+	if err := x.fill(tail); err != nil {
+		return err
+	}
+	var bad error
+	if digest {
+		pad := tail - iscsi.DigestLen
+		crc = iscsi.DigestUpdate(crc, x.buf[x.r:x.r+pad])
+		if crc != iscsi.ReadDigest(x.buf[x.r+pad:]) {
+			c.reject(b, iscsi.RejectDataDigest)
+			bad = dataFault(scsi.ASCProtocolCRC, &iscsi.ProtocolError{Clause: "7.8", Reason: iscsi.RejectDataDigest, Detail: "a data digest is wrong"})
+		}
+	}
+	x.r += tail
+	c.endData(t, gen, b, bad)
+	return nil
+}
+
+// place receives n bytes into spans from at on: what lies in the look-ahead is copied, the rest comes by readv straight
+// to its place, with the tail and the next header behind it.
+func (x *tcpLink) place(spans []mem.Span, at, n, tail int, last bool) error {
+	if k := min(n, x.have()); k > 0 {
+		copySpans(spans, at, x.buf[x.r:x.r+k])
+		x.r, at, n = x.r+k, at+k, n-k
+		x.c.mu.Lock()
+		x.c.stats.copied += uint64(k)
+		x.c.mu.Unlock()
+	}
+	for n > 0 {
+		x.riov = x.riov[:0]
+		skip, left := at, n
+		for i := 0; i < len(spans) && left > 0 && len(x.riov) < maxIOV; i++ {
+			s := spans[i].Bytes()
+			if skip >= len(s) {
+				skip -= len(s)
+				continue
+			}
+			s = s[skip:]
+			skip = 0
+			s = s[:min(len(s), left)]
+			left -= len(s)
+			x.riov = appendIOV(x.riov, s)
+		}
+		if last && left == 0 {
+			x.takeBuf()
+			x.r, x.w = 0, 0
+			room := x.buf
+			if x.bulk {
+				room = room[:tail+iscsi.BHSLen]
+			}
+			x.riov = appendIOV(x.riov, room)
+		}
+		got, err := x.read()
+		if err != nil {
+			return err
+		}
+		mine := min(got, n)
+		at, n = at+mine, n-mine
+		if got > mine {
+			x.w = got - mine
+		}
+	}
+	return nil
+}
+
+func digestSpans(crc uint32, spans []mem.Span, at, n int) uint32 {
+	for i := 0; i < len(spans) && n > 0; i++ {
+		s := spans[i].Bytes()
+		if at >= len(s) {
+			at -= len(s)
+			continue
+		}
+		s = s[at:]
+		at = 0
+		s = s[:min(len(s), n)]
+		n -= len(s)
+		crc = iscsi.DigestUpdate(crc, s)
+	}
+	return crc
+}
