@@ -33,8 +33,8 @@ func (c *Config) Check() error {
 	if c.Fabric.Provider != "iwarp" {
 		return at("$.fabric.provider", "fabric.provider %q is not built in; use iwarp", c.Fabric.Provider)
 	}
-	if !slices.Contains([]string{"on", "off", "peer"}, c.Fabric.CRC) {
-		return at("$.fabric.crc", "fabric.crc %q is none of on, off, peer", c.Fabric.CRC)
+	if !slices.Contains([]string{"on", "always", "off", "peer"}, c.Fabric.CRC) {
+		return at("$.fabric.crc", "fabric.crc %q is none of on, always, off, peer", c.Fabric.CRC)
 	}
 	if c.Memory < 32<<20 {
 		return at("$.memory", "memory %v is too little: 32MiB at least", c.Memory)
@@ -65,7 +65,7 @@ func (c *Config) checkPortals() error {
 	return nil
 }
 
-var engines = []string{"file", "mem", "null", "error", "delay"}
+var engines = []string{"file", "mem", "null", "delay"}
 
 func (c *Config) checkVolumes() error {
 	seen, paths := map[string]bool{}, map[string]string{}

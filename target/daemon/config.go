@@ -25,6 +25,9 @@ type Config struct {
 	ISNS          string         `yaml:"isns" json:"isns,omitempty"`
 	Exports       []ExportConfig `yaml:"exports" json:"exports,omitempty"`
 	Files         *FilesConfig   `yaml:"files" json:"files,omitempty"`
+
+	source  string   // the file it was read from, for people
+	managed *managed // what was merged in, nil without a daemon
 }
 
 // LogConfig says how the daemon logs to standard error.
@@ -36,7 +39,7 @@ type LogConfig struct {
 // FabricConfig sets the RNIC.
 type FabricConfig struct {
 	Provider string `yaml:"provider" json:"provider"` // iwarp
-	CRC      string `yaml:"crc" json:"crc"`           // on, off, peer
+	CRC      string `yaml:"crc" json:"crc"`           // on, always, off, peer
 }
 
 // TimeoutsConfig bounds how long a peer may keep the daemon waiting.
@@ -55,7 +58,7 @@ type PortalConfig struct {
 // VolumeConfig is one block device.
 type VolumeConfig struct {
 	Name      string        `yaml:"name" json:"name"`
-	Engine    string        `yaml:"engine" json:"engine"` // file, mem, null, error, delay
+	Engine    string        `yaml:"engine" json:"engine"` // file, mem, null, delay
 	Path      string        `yaml:"path" json:"path,omitempty"`
 	Size      Size          `yaml:"size" json:"size"`
 	Block     int           `yaml:"block" json:"block"`
@@ -116,13 +119,12 @@ type ExportConfig struct {
 
 // ClientConfig is one rule of an export; the first that matches counts.
 type ClientConfig struct {
-	Match     string  `yaml:"match" json:"match"` // CIDR, address, host name or *
-	ReadOnly  bool    `yaml:"read_only" json:"read_only,omitempty"`
-	Squash    string  `yaml:"squash" json:"squash,omitempty"` // root, all, none
-	AnonUID   *uint32 `yaml:"anon_uid" json:"anon_uid,omitempty"`
-	AnonGID   *uint32 `yaml:"anon_gid" json:"anon_gid,omitempty"`
-	AnyPort   bool    `yaml:"any_port" json:"any_port,omitempty"`
-	Protected bool    `yaml:"-" json:"-"`
+	Match    string  `yaml:"match" json:"match"` // CIDR, address, host name or *
+	ReadOnly bool    `yaml:"read_only" json:"read_only,omitempty"`
+	Squash   string  `yaml:"squash" json:"squash,omitempty"` // root, all, none
+	AnonUID  *uint32 `yaml:"anon_uid" json:"anon_uid,omitempty"`
+	AnonGID  *uint32 `yaml:"anon_gid" json:"anon_gid,omitempty"`
+	AnyPort  bool    `yaml:"any_port" json:"any_port,omitempty"`
 }
 
 // FilesConfig sets the addresses of the file service.

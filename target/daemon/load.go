@@ -23,22 +23,74 @@ func (e *ConfigError) Error() string {
 	return fmt.Sprintf("configuration %s: %s", e.File, e.Detail)
 }
 
-// LoadConfig reads and checks a file. Every key must be known.
-func LoadConfig(path string) (*Config, error) {
-	b, err := os.ReadFile(path)
+// LoadConfig reads and checks a file with its drop-ins (FILE.d/*.yaml). Every key must be known.
+func LoadConfig(path string) (*Config, error) { return load(path, "", "", false) }
+
+// ParseConfig checks bytes as LoadConfig does a file; name stands in messages and relative paths begin at its directory.
+func ParseConfig(name string, b []byte) (*Config, error) {
+	c, err := parse(name, b)
 	if err != nil {
-		return nil, &ConfigError{File: path, Detail: err.Error()}
+		return nil, err
 	}
-	return ParseConfig(path, b)
+	return c.finish(name, b)
 }
 
-// ParseConfig is LoadConfig of bytes; name stands in messages and relative paths begin at its directory.
-func ParseConfig(name string, b []byte) (*Config, error) {
-	c := &Config{}
+// load reads the file at path, or the embedded default, adds drop-ins and, for a daemon, what its administrative
+// interface changed.
+func load(path, stateDir, level string, serve bool) (*Config, error) {
+	name, b := "(embedded default)", defaultYAML
+	if path != "" {
+		var err error
+		name = path
+		if b, err = os.ReadFile(path); err != nil {
+			return nil, &ConfigError{File: path, Detail: err.Error()}
+		}
+	}
+	c, err := parse(name, b)
+	if err != nil {
+		return nil, err
+	}
+	if path != "" {
+		if err := c.dropIns(path); err != nil {
+			return nil, err
+		}
+	}
+	if stateDir != "" {
+		if c.StateDir, err = filepath.Abs(stateDir); err != nil {
+			return nil, &ConfigError{File: name, Detail: err.Error()}
+		}
+	}
+	if level != "" {
+		c.Log.Level = level
+	}
+	if serve {
+		dir := c.StateDir
+		if dir == "" {
+			dir = DefaultStateDir()
+		} else if !filepath.IsAbs(dir) {
+			dir = filepath.Join(filepath.Dir(name), dir)
+		}
+		m, err := readManaged(dir)
+		if err != nil {
+			return nil, err
+		}
+		c.merge(m)
+	}
+	return c.finish(name, b)
+}
+
+// parse reads one file strictly and leaves out what it leaves out.
+func parse(name string, b []byte) (*Config, error) {
+	c := &Config{source: name}
 	dec := yaml.NewDecoder(bytes.NewReader(b), yaml.Strict())
 	if err := dec.Decode(c); err != nil && len(bytes.TrimSpace(b)) > 0 {
 		return nil, &ConfigError{File: name, Detail: strings.TrimSpace(yaml.FormatError(err, false, true))}
 	}
+	return c, nil
+}
+
+// finish fills in defaults and checks the whole.
+func (c *Config) finish(name string, b []byte) (*Config, error) {
 	dir, err := filepath.Abs(filepath.Dir(name))
 	if err != nil {
 		return nil, &ConfigError{File: name, Detail: err.Error()}

@@ -1,0 +1,289 @@
+// Package daemon turns a configuration into portals, volumes, targets and exports, changes them while they are used, and
+// takes them down in order. cmd/sluiced is its only user.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	sd "github.com/coreos/go-systemd/v22/daemon"
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/internal/version"
+	"github.com/sluice-storage/sluice/target/admin"
+	"github.com/sluice-storage/sluice/target/iscsi"
+	"github.com/sluice-storage/sluice/target/scsi"
+	"github.com/sluice-storage/sluice/transport/iwarp"
+)
+
+// Daemon is one running target.
+type Daemon struct {
+	log      *zap.Logger
+	stateDir string
+	source   string // the file, for people
+	started  time.Time
+	memory   *mem.Pool
+	device   *iwarp.Device
+	server   *iscsi.Server
+	given    map[string]net.Listener // sockets of the service manager, by address
+	drained  chan struct{}           // closed when an operator asks for the end
+	drainOne sync.Once
+	portalWG sync.WaitGroup
+	failed   chan error // a portal's listener failed while serving
+
+	load     func() (*Config, error)
+	changeMu sync.Mutex // changes of the administrative interface, one at a time; held around mu
+
+	mu      sync.Mutex // what is served
+	cfg     *Config
+	volumes map[string]*volume
+	targets map[string]*scsi.Target
+	portals map[string]*portal
+	serving bool
+}
+
+// portal is one listening address.
+type portal struct {
+	cfg  PortalConfig
+	l    net.Listener
+	stop context.CancelFunc
+}
+
+// New opens everything the configuration names, all or nothing: what was opened is closed again on an error. Nothing is
+// served before Run. load reads the configuration again, for changes while serving.
+func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon, err error) {
+	d := &Daemon{
+		log: log, load: load, cfg: cfg, stateDir: cfg.StateDir, source: cfg.source, started: time.Now(), drained: make(chan struct{}), failed: make(chan error, 1),
+		volumes: map[string]*volume{}, targets: map[string]*scsi.Target{}, portals: map[string]*portal{},
+	}
+	if err := os.MkdirAll(cfg.StateDir, 0o750); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.closeAll(context.Background()))
+		}
+	}()
+	crc := map[string]iwarp.CRC{"on": iwarp.CRCAuto, "always": iwarp.CRCOn, "off": iwarp.CRCOff, "peer": iwarp.CRCPeer}[cfg.Fabric.CRC]
+	d.device = iwarp.New(iwarp.Options{CRC: crc})
+	d.memory = mem.NewPool(int64(cfg.Memory))
+	discovery, err := cfg.DiscoveryAuth.auth()
+	if err != nil {
+		return nil, fmt.Errorf("discovery_auth: %w", err)
+	}
+	d.server, err = iscsi.NewServer(iscsi.Options{
+		Memory: d.memory, Device: d.device, Log: log, DiscoveryAuth: discovery,
+		Timeouts: iscsi.Timeouts{Login: time.Duration(cfg.Timeouts.Login), Peer: time.Duration(cfg.Timeouts.Peer), Drain: time.Duration(cfg.Timeouts.Drain)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if d.given, err = inherited(); err != nil {
+		return nil, err
+	}
+	for _, v := range cfg.Volumes {
+		vol, err := d.openVolume(v)
+		if err != nil {
+			return nil, err
+		}
+		d.volumes[v.Name] = vol
+	}
+	for _, t := range cfg.Targets {
+		if err := d.addTarget(t); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range cfg.Portals {
+		if err := d.openPortal(p); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// scsiTarget makes a target device with its LUN map.
+func (d *Daemon) scsiTarget(t TargetConfig) (*scsi.Target, error) {
+	if t.Redirect != "" {
+		return nil, nil
+	}
+	st, err := scsi.NewTarget(scsi.TargetOptions{Name: t.Name, Log: d.log, Memory: d.memory, StateDir: filepath.Join(d.stateDir, "scsi")})
+	if err != nil {
+		return nil, fmt.Errorf("target %s: %w", t.Name, err)
+	}
+	for _, l := range t.LUNs {
+		if err := st.AddLUN(l.LUN, d.volumes[l.Volume].lu); err != nil {
+			return nil, fmt.Errorf("target %s: lun %d: %w", t.Name, l.LUN, err)
+		}
+	}
+	return st, nil
+}
+
+// iscsiTarget is the session layer's form of a configured target.
+func iscsiTarget(t TargetConfig, st *scsi.Target) (iscsi.Target, error) {
+	auth, err := t.Auth.auth()
+	if err != nil {
+		return iscsi.Target{}, fmt.Errorf("target %s: %w", t.Name, err)
+	}
+	out := iscsi.Target{Name: t.Name, Alias: t.Alias, SCSI: st, Auth: auth}
+	for _, i := range t.Initiators {
+		out.Initiators = append(out.Initiators, iscsi.Initiator{Name: i.Name, LUNs: i.LUNs})
+	}
+	if t.Redirect != "" {
+		out.Redirect = &iscsi.Redirect{Address: t.Redirect}
+	}
+	return out, nil
+}
+
+func (d *Daemon) addTarget(t TargetConfig) error {
+	st, err := d.scsiTarget(t)
+	if err != nil {
+		return err
+	}
+	it, err := iscsiTarget(t, st)
+	if err != nil {
+		return err
+	}
+	if err := d.server.AddTarget(it); err != nil {
+		return fmt.Errorf("target %s: %w", t.Name, err)
+	}
+	d.targets[t.Name] = st
+	return nil
+}
+
+// openPortal binds the address, or takes the service manager's socket for it.
+func (d *Daemon) openPortal(p PortalConfig) error {
+	l := d.given[p.Address]
+	if l == nil {
+		var err error
+		if l, err = net.Listen("tcp", p.Address); err != nil {
+			return fmt.Errorf("portal %s: %w; is another target running on this machine?", p.Address, err)
+		}
+	}
+	delete(d.given, p.Address)
+	d.portals[p.Address] = &portal{cfg: p, l: l}
+	return nil
+}
+
+func (d *Daemon) servePortal(p *portal) {
+	ctx, cancel := context.WithCancel(context.Background())
+	p.stop = cancel
+	d.portalWG.Go(func() {
+		if err := d.server.Serve(ctx, p.l, iscsi.Portal{Group: p.cfg.Group}); err != nil {
+			select {
+			case d.failed <- fmt.Errorf("portal %s: %w", p.cfg.Address, err):
+			default:
+			}
+		}
+	})
+	d.log.Info("portal open", zap.Stringer("address", p.l.Addr()), zap.Uint16("group", p.cfg.Group))
+}
+
+// Run serves until the context ends, an operator drains the daemon or a portal fails, and then takes everything down.
+func (d *Daemon) Run(ctx context.Context) error {
+	d.mu.Lock()
+	for _, p := range d.portals {
+		d.servePortal(p)
+	}
+	d.serving = true
+	d.log.Info("serving", zap.String("version", version.String()), zap.Int("volumes", len(d.volumes)), zap.Int("targets", len(d.targets)), zap.String("state_dir", d.stateDir))
+	d.mu.Unlock()
+	wctx, stopWatch := context.WithCancel(context.Background())
+	var watch sync.WaitGroup
+	watch.Go(func() { d.watchdog(wctx, d.Healthy) })
+	adm, err := d.serveAdmin()
+	if err != nil {
+		stopWatch()
+		watch.Wait()
+		return errors.Join(err, d.closeAll(context.Background()))
+	}
+	d.notify(sd.SdNotifyReady)
+	select {
+	case <-ctx.Done():
+	case <-d.drained:
+	case err = <-d.failed:
+	}
+	d.notify(sd.SdNotifyStopping)
+	d.log.Info("ending", zap.Duration("drain", time.Duration(d.cfg.Timeouts.Drain)))
+	end, cancel := context.WithTimeout(context.Background(), time.Duration(d.cfg.Timeouts.Drain)+5*time.Second)
+	defer cancel()
+	err = errors.Join(err, d.closeAll(end), adm(end))
+	stopWatch()
+	watch.Wait()
+	d.log.Info("ended")
+	return err
+}
+
+// serveAdmin opens the administrative socket; what it returns closes it.
+func (d *Daemon) serveAdmin() (func(context.Context) error, error) {
+	l, err := admin.Listen(filepath.Join(d.stateDir, "admin.sock"))
+	if err != nil {
+		return nil, err
+	}
+	s := admin.New(d, nil, d.log)
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	return func(ctx context.Context) error { return errors.Join(s.Close(ctx), <-done) }, nil
+}
+
+// closeAll takes down what is there: sessions before volumes, so that no command meets a closed device.
+func (d *Daemon) closeAll(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.serving = false
+	var errs []error
+	if d.server != nil {
+		errs = append(errs, d.server.Close(ctx))
+	}
+	for _, p := range d.portals {
+		if p.stop != nil {
+			p.stop()
+		} else {
+			errs = append(errs, p.l.Close())
+		}
+	}
+	d.portalWG.Wait()
+	for _, l := range d.given {
+		errs = append(errs, l.Close())
+	}
+	for _, v := range d.volumes {
+		errs = append(errs, v.close())
+	}
+	if d.device != nil {
+		errs = append(errs, d.device.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (v *volume) close() error {
+	if err := v.dev.Close(); err != nil {
+		return fmt.Errorf("volume %s: %w", v.cfg.Name, err)
+	}
+	return nil
+}
+
+// Healthy asks every volume's device for its geometry and takes the configuration lock: a daemon that hangs there is not
+// doing its work. The watchdog and /healthz use it.
+func (d *Daemon) Healthy(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		d.mu.Lock()
+		for _, v := range d.volumes {
+			_ = v.dev.Geometry()
+		}
+		d.mu.Unlock()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the daemon's own lock or a device does not answer: %w", ctx.Err())
+	}
+}

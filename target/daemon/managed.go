@@ -1,0 +1,159 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+
+	"github.com/goccy/go-yaml"
+)
+
+// managed is what the administrative interface has changed. It lies in the state directory, is merged into the
+// configuration at every load, and never touches the operator's own file.
+type managed struct {
+	Volumes []VolumeConfig  `yaml:"volumes,omitempty"`
+	Targets []TargetConfig  `yaml:"targets,omitempty"`
+	Maps    []managedMap    `yaml:"maps,omitempty"`  // LUNs added to targets of the operator's file
+	Sizes   map[string]Size `yaml:"sizes,omitempty"` // volumes of the operator's file that were resized
+}
+
+type managedMap struct {
+	Target string `yaml:"target"`
+	LUN    uint16 `yaml:"lun"`
+	Volume string `yaml:"volume"`
+}
+
+func managedPath(stateDir string) string { return filepath.Join(stateDir, "managed.yaml") }
+
+func readManaged(stateDir string) (*managed, error) {
+	m := &managed{Sizes: map[string]Size{}}
+	path := managedPath(stateDir)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return m, nil
+	}
+	if err != nil {
+		return nil, &ConfigError{File: path, Detail: err.Error()}
+	}
+	if err := yaml.NewDecoder(bytes.NewReader(b), yaml.Strict()).Decode(m); err != nil && len(bytes.TrimSpace(b)) > 0 {
+		return nil, &ConfigError{File: path, Detail: yaml.FormatError(err, false, true)}
+	}
+	if m.Sizes == nil {
+		m.Sizes = map[string]Size{}
+	}
+	return m, nil
+}
+
+// write replaces the file durably: the new content is on the disk before the old name points at it, and the name before
+// write returns.
+func (m *managed) write(stateDir string) error {
+	b, err := yaml.Marshal(m)
+	if err != nil {
+		return err
+	}
+	head := []byte("# Written by sluiced for what \"sluice volume\" and \"sluice target\" change. Stop the daemon before editing.\n")
+	return replaceFile(managedPath(stateDir), append(head, b...))
+}
+
+func replaceFile(path string, b []byte) error {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, filepath.Base(path)+".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// merge adds m to c, which was read from the operator's files. What the operator has meanwhile defined himself wins.
+func (c *Config) merge(m *managed) {
+	c.managed = m
+	for _, v := range m.Volumes {
+		if !slices.ContainsFunc(c.Volumes, func(o VolumeConfig) bool { return o.Name == v.Name }) {
+			c.Volumes = append(c.Volumes, v)
+		}
+	}
+	for i := range c.Volumes {
+		if s := m.Sizes[c.Volumes[i].Name]; s > c.Volumes[i].Size {
+			c.Volumes[i].Size = s
+		}
+	}
+	for _, t := range m.Targets {
+		if !slices.ContainsFunc(c.Targets, func(o TargetConfig) bool { return o.Name == t.Name }) {
+			c.Targets = append(c.Targets, t)
+		}
+	}
+	for _, mp := range m.Maps {
+		for i := range c.Targets {
+			t := &c.Targets[i]
+			if t.Name == mp.Target && !slices.ContainsFunc(t.LUNs, func(l LUNConfig) bool { return l.LUN == mp.LUN }) {
+				t.LUNs = append(slices.Clone(t.LUNs), LUNConfig{LUN: mp.LUN, Volume: mp.Volume})
+			}
+		}
+	}
+}
+
+// dropIns adds the files of DIR.d beside the configuration file, in the order of their names: each may add volumes,
+// targets, portals and exports.
+func (c *Config) dropIns(path string) error {
+	files, err := filepath.Glob(filepath.Join(path+".d", "*.yaml"))
+	if err != nil {
+		return err
+	}
+	sort.Strings(files)
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return &ConfigError{File: f, Detail: err.Error()}
+		}
+		add, err := parse(f, b)
+		if err != nil {
+			return err
+		}
+		if !same(add.settings(), (&Config{}).settings()) {
+			return &ConfigError{File: f, Detail: "a drop-in may hold portals, volumes, targets and exports; settings belong into " + path}
+		}
+		c.Portals = append(c.Portals, add.Portals...)
+		c.Volumes = append(c.Volumes, add.Volumes...)
+		c.Targets = append(c.Targets, add.Targets...)
+		c.Exports = append(c.Exports, add.Exports...)
+	}
+	return nil
+}
+
+// settings is c without its lists.
+func (c *Config) settings() Config {
+	s := *c
+	s.Portals, s.Volumes, s.Targets, s.Exports = nil, nil, nil, nil
+	return s
+}
+
+func (m *managed) clone() (*managed, error) {
+	b, err := yaml.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	out := &managed{}
+	if err := yaml.Unmarshal(b, out); err != nil {
+		return nil, fmt.Errorf("copy of the managed configuration: %w", err)
+	}
+	if out.Sizes == nil {
+		out.Sizes = map[string]Size{}
+	}
+	return out, nil
+}

@@ -1,0 +1,97 @@
+package daemon
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+
+	wire "github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/target/iscsi"
+)
+
+// secrets is a parsed secrets file: what users must know, and what the target itself answers with.
+type secrets struct {
+	users  map[string]string
+	mutual map[string]string
+}
+
+// maxSecretsFile is far more than any file of secrets; a wrong path must not fill the memory.
+const maxSecretsFile = 1 << 20
+
+// readSecrets reads lines of "USER SECRET" and "mutual USER SECRET"; # begins a comment. The file must not be readable
+// by others.
+func readSecrets(path string) (*secrets, error) {
+	if err := statSecret(path); err != nil {
+		return nil, err
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("secrets file: %w", err)
+	}
+	if len(b) > maxSecretsFile {
+		return nil, fmt.Errorf("secrets file %s has %d bytes: that is no file of secrets", path, len(b))
+	}
+	s := &secrets{users: map[string]string{}, mutual: map[string]string{}}
+	sc := bufio.NewScanner(bytes.NewReader(b))
+	for n := 1; sc.Scan(); n++ {
+		line := strings.TrimSpace(sc.Text())
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		f := strings.Fields(line)
+		into := s.users
+		if len(f) == 3 && f[0] == "mutual" {
+			into, f = s.mutual, f[1:]
+		}
+		if len(f) != 2 {
+			return nil, fmt.Errorf("secrets file %s: line %d is neither \"USER SECRET\" nor \"mutual USER SECRET\"", path, n)
+		}
+		// RFC 7143 section 9.2.1: a CHAP secret has at least 96 bits.
+		if len(f[1]) < 12 {
+			return nil, fmt.Errorf("secrets file %s: the secret of %s in line %d is shorter than 12 characters (RFC 7143 section 9.2.1)", path, f[0], n)
+		}
+		if _, twice := into[f[0]]; twice {
+			return nil, fmt.Errorf("secrets file %s: line %d names %s again", path, n, f[0])
+		}
+		into[f[0]] = f[1]
+	}
+	return s, sc.Err()
+}
+
+func parseAlgorithm(name string) (wire.CHAPAlgorithm, error) {
+	for _, a := range wire.CHAPDefault {
+		if strings.EqualFold(a.String(), name) {
+			return a, nil
+		}
+	}
+	return 0, fmt.Errorf("CHAP algorithm %q is none of %v", name, wire.CHAPDefault)
+}
+
+// auth makes the session layer's form of a configured authentication; nil stays nil.
+func (a *AuthConfig) auth() (*iscsi.Auth, error) {
+	if a == nil {
+		return nil, nil
+	}
+	s, err := readSecrets(a.SecretsFile)
+	if err != nil {
+		return nil, err
+	}
+	out := &iscsi.Auth{Secret: iscsi.SecretMap(s.users)}
+	for _, name := range a.Algorithms {
+		alg, err := parseAlgorithm(name)
+		if err != nil {
+			return nil, err
+		}
+		out.Algorithms = append(out.Algorithms, alg)
+	}
+	if a.MutualUser != "" {
+		secret, ok := s.mutual[a.MutualUser]
+		if !ok {
+			return nil, fmt.Errorf("secrets file %s has no line \"mutual %s SECRET\"", a.SecretsFile, a.MutualUser)
+		}
+		out.Mutual = wire.Secret{Name: a.MutualUser, Secret: secret}
+	}
+	return out, nil
+}

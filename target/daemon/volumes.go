@@ -1,0 +1,76 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/blockdev/delay"
+	"github.com/sluice-storage/sluice/blockdev/file"
+	memdev "github.com/sluice-storage/sluice/blockdev/mem"
+	"github.com/sluice-storage/sluice/blockdev/null"
+	"github.com/sluice-storage/sluice/target/scsi"
+)
+
+// volume is one open volume and the logical unit that serves it.
+type volume struct {
+	cfg VolumeConfig
+	dev blockdev.Device
+	lu  *scsi.LogicalUnit
+}
+
+// openVolume opens the engine that cfg names and makes a logical unit of it.
+func (d *Daemon) openVolume(cfg VolumeConfig) (*volume, error) {
+	dev, err := openEngine(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
+	}
+	lu, err := d.newUnit(cfg, dev)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("volume %s: %w", cfg.Name, err), dev.Close())
+	}
+	return &volume{cfg: cfg, dev: dev, lu: lu}, nil
+}
+
+func (d *Daemon) newUnit(cfg VolumeConfig, dev blockdev.Device) (*scsi.LogicalUnit, error) {
+	state := filepath.Join(d.stateDir, "scsi")
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return nil, err
+	}
+	return scsi.NewLogicalUnit(scsi.LUOptions{
+		Device: dev, Name: cfg.Name, Serial: cfg.Serial, Vendor: "SLUICE", Product: "VOLUME",
+		ReadOnly: cfg.ReadOnly, Removable: cfg.Removable,
+		AllowFormat: cfg.Erase, AllowSanitize: cfg.Erase, StateDir: state, Log: d.log,
+	})
+}
+
+func openEngine(cfg VolumeConfig) (blockdev.Device, error) {
+	switch cfg.Engine {
+	case "file":
+		return file.Open(cfg.Path, file.Options{
+			Size: int64(cfg.Size), ReadOnly: cfg.ReadOnly, Direct: cfg.Direct, Logical: cfg.Block, Physical: cfg.Physical,
+		})
+	case "mem":
+		return memdev.Open(memdev.Options{Size: int64(cfg.Size), Logical: cfg.Block, Physical: cfg.Physical, ReadOnly: cfg.ReadOnly})
+	case "null":
+		return null.Open(null.Options{Size: int64(cfg.Size), Logical: cfg.Block})
+	case "delay":
+		below, err := memdev.Open(memdev.Options{Size: int64(cfg.Size), Logical: cfg.Block, Physical: cfg.Physical})
+		if err != nil {
+			return nil, err
+		}
+		return delay.Open(below, delay.Options{For: func(*blockdev.Request) time.Duration { return time.Duration(cfg.Delay) }})
+	}
+	return nil, fmt.Errorf("engine %q is not built in", cfg.Engine)
+}
+
+// sizeOnly reports whether two configurations of one volume differ in nothing but a size that grows, which needs no
+// reopening.
+func sizeOnly(a, b VolumeConfig) bool {
+	grown := a
+	grown.Size = b.Size
+	return same(grown, b) && b.Size > a.Size && a.Engine == "file"
+}
