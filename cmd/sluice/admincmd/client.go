@@ -1,0 +1,170 @@
+// Package admincmd has the commands that talk to a running daemon over its administrative socket.
+package admincmd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-storage/sluice/cmd/sluice/ui"
+	"github.com/sluice-storage/sluice/target/admin"
+	"github.com/sluice-storage/sluice/target/daemon"
+)
+
+// maxReply bounds what is read from the daemon.
+const maxReply = 64 << 20
+
+type client struct {
+	http *http.Client
+	path string
+}
+
+// socketPath is --socket, or where a daemon of this user, or else of the system, has it.
+func socketPath(c *cobra.Command) string {
+	if p, err := c.Flags().GetString("socket"); err == nil && p != "" {
+		return p
+	}
+	own := filepath.Join(daemon.DefaultStateDir(), "admin.sock")
+	if _, err := os.Stat(own); err != nil {
+		if system := "/var/lib/sluice/admin.sock"; own != system {
+			if _, err := os.Stat(system); err == nil {
+				return system
+			}
+		}
+	}
+	return own
+}
+
+func dial(c *cobra.Command) *client {
+	path := socketPath(c)
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", path)
+	}}
+	return &client{http: &http.Client{Transport: tr, Timeout: 10 * time.Minute}, path: path}
+}
+
+// do sends in as JSON, if any, and reads the answer into out: a *[]byte takes it as it is.
+func (a *client) do(ctx context.Context, method, route string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://sluiced"+route, body)
+	if err != nil {
+		return err
+	}
+	res, err := a.http.Do(req)
+	if err != nil {
+		return a.explain(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(res.Body, maxReply))
+	if err != nil {
+		return a.explain(err)
+	}
+	if res.StatusCode != http.StatusOK {
+		var e admin.Error
+		if json.Unmarshal(b, &e) != nil || e.Msg == "" {
+			e.Msg = res.Status
+		}
+		code := ui.CodeFailed
+		if res.StatusCode < 500 {
+			code = ui.CodeRefused
+		}
+		return ui.ExitError{Code: code, Err: &e}
+	}
+	if raw, ok := out.(*[]byte); ok {
+		*raw = b
+		return nil
+	}
+	return json.Unmarshal(b, out)
+}
+
+func (a *client) explain(err error) error {
+	switch {
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		err = fmt.Errorf("no daemon listens on %s; is sluiced running, and is --socket its state_dir/admin.sock?", a.path)
+	case errors.Is(err, os.ErrPermission):
+		err = fmt.Errorf("no permission for %s; run as root or as the daemon's user", a.path)
+	}
+	return ui.ExitError{Code: ui.CodeNoPeer, Err: err}
+}
+
+// get reads a list for a table or for completion.
+func get[T any](c *cobra.Command, route string) (T, error) {
+	var v T
+	err := dial(c).do(c.Context(), http.MethodGet, route, nil, &v)
+	return v, err
+}
+
+// change sends a change and prints what it did.
+func change(c *cobra.Command, method, route string, in any) error {
+	var d admin.Done
+	if err := dial(c).do(c.Context(), method, route, in, &d); err != nil {
+		return err
+	}
+	return ui.Print(c, d, func(t *ui.Table) {
+		for _, s := range d.Changes {
+			if d.DryRun {
+				s = "would: " + s
+			}
+			t.Row(s)
+		}
+	})
+}
+
+// confirm asks before something is destroyed; --yes answers, and without a terminal there is nobody to ask.
+func confirm(c *cobra.Command, what string) error {
+	if yes, err := c.Flags().GetBool("yes"); err != nil || yes {
+		return err
+	}
+	in, ok := c.InOrStdin().(*os.File)
+	if fi, err := os.Stdin.Stat(); ok && in == os.Stdin && (err != nil || fi.Mode()&os.ModeCharDevice == 0) {
+		return ui.Usagef("%s: say --yes where nobody can be asked", what)
+	}
+	fmt.Fprintf(c.ErrOrStderr(), "%s. Type yes to go on: ", what)
+	var answer string
+	if _, err := fmt.Fscanln(c.InOrStdin(), &answer); err != nil || !strings.EqualFold(answer, "yes") {
+		return ui.ExitError{Code: ui.CodeRefused, Err: errors.New("not confirmed; nothing was done")}
+	}
+	return nil
+}
+
+// complete offers the live names that list gives, for the first argument.
+func complete[T any](route string, name func(T) string) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		var list []T
+		if err := dial(c).do(ctx, http.MethodGet, route, nil, &list); err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		names := make([]string, len(list))
+		for i, v := range list {
+			names[i] = name(v)
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+var esc = url.PathEscape

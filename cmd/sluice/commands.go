@@ -1,0 +1,15 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-storage/sluice/cmd/sluice/admincmd"
+	"github.com/sluice-storage/sluice/cmd/sluice/configcmd"
+	"github.com/sluice-storage/sluice/cmd/sluice/rping"
+)
+
+// commands is everything sluice can do, in the order of the help text.
+func commands() []*cobra.Command {
+	cs := []*cobra.Command{rping.Command(), configcmd.Command(), man()}
+	return append(cs, admincmd.Commands()...)
+}
