@@ -1,0 +1,240 @@
+package nfs
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/target/rpc"
+)
+
+// maker makes one name in a directory, with the rights of the calling thread, and returns a path descriptor of it.
+// had is true when the object was there before and is not to be given attributes.
+type maker func(dir int, name string) (fd int, had bool, err error)
+
+// make is what CREATE, MKDIR, SYMLINK and MKNOD have in common. attr, if not nil, is applied to the new object.
+func (s *Server) make(c *rpc.Call, where *nfs3.DirOp, attr *nfs3.SetAttr, mk maker) rpc.Verdict {
+	var q request
+	var r nfs3.CreateRes
+	if r.Status = s.findDir(c, where.Dir, &q, true); r.Status == nfs3.OK {
+		s.makeIn(&q, where, attr, mk, &r)
+		s.end(&q)
+	}
+	c.Out = r.Append(c.Out)
+	return rpc.Done
+}
+
+func (s *Server) makeIn(q *request, where *nfs3.DirOp, attr *nfs3.SetAttr, mk maker, r *nfs3.CreateRes) {
+	switch st := checkName(where.Name); st {
+	case nfs3.OK:
+	case errDots:
+		r.Status = nfs3.ErrExist
+	default:
+		r.Status = st
+	}
+	if r.Status != nfs3.OK {
+		s.post(q.n, &r.Dir.After)
+		return
+	}
+	if err := s.before(q.n, &r.Dir); err != nil {
+		r.Status = statusOf(err)
+		return
+	}
+	defer s.after(q.n, &r.Dir)
+	name := string(where.Name)
+	sw := s.ids.enter(&q.id)
+	fd, had, err := mk(q.n.fd, name)
+	s.ids.leave(sw)
+	if err == nil && !had {
+		s.durable(q.n)
+	}
+	if err == nil && attr != nil {
+		err = s.change(nil, fd, &q.id, attr)
+	}
+	var child *node
+	if err == nil {
+		child, err = s.nodeOf(q.n, name, fd)
+	} else if fd >= 0 {
+		_ = unix.Close(fd)
+	}
+	if err != nil {
+		r.Status = statusOf(err)
+		return
+	}
+	defer s.nodes.put(child)
+	r.FH = nfs3.OptFH(child.key)
+	s.post(child, &r.Attr)
+}
+
+func (s *Server) create(c *rpc.Call) rpc.Verdict {
+	var a nfs3.CreateArgs
+	if a.Parse(&c.Args); c.Args.Err() != nil {
+		return c.Garbage()
+	}
+	switch a.How {
+	case nfs3.Exclusive:
+		return s.make(c, &a.Where, nil, func(dir int, name string) (int, bool, error) { return createExclusive(dir, name, a.Verf) })
+	case nfs3.Guarded:
+		return s.make(c, &a.Where, &a.Attr, func(dir int, name string) (int, bool, error) { return createNew(dir, name, a.Attr) })
+	}
+	// UNCHECKED: an existing file is taken, and of the attributes only the size is applied.
+	attr := a.Attr
+	return s.make(c, &a.Where, &attr, func(dir int, name string) (int, bool, error) {
+		fd, had, err := createNew(dir, name, a.Attr)
+		if err != unix.EEXIST {
+			return fd, had, err
+		}
+		if fd, err = openBeneath(dir, name); err != nil {
+			return fd, true, err
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+			_ = unix.Close(fd)
+			return -1, true, unix.EEXIST
+		}
+		attr = nfs3.SetAttr{SizeSet: a.Attr.SizeSet, Size: a.Attr.Size}
+		return fd, true, nil
+	})
+}
+
+// createNew makes an empty file. The mode is set at once where it can be, so that no one gets in between; the umask is
+// the client's business and is taken out by setting the mode again (change).
+func createNew(dir int, name string, a nfs3.SetAttr) (int, bool, error) {
+	mode := uint32(0o600)
+	if a.ModeSet {
+		mode = a.Mode & 0o777
+	}
+	fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+	if err != nil {
+		return -1, false, err
+	}
+	return toPath(fd, dir, name)
+}
+
+// toPath turns a descriptor of a new file into a path descriptor of the same file.
+func toPath(fd, dir int, name string) (int, bool, error) {
+	p, err := unix.Open(procPath(fd), unix.O_PATH|unix.O_CLOEXEC, 0)
+	_ = unix.Close(fd)
+	if err != nil {
+		p, err = openBeneath(dir, name)
+	}
+	return p, false, err
+}
+
+// createExclusive makes a file, or takes one that the same verifier made: the verifier is kept in the times until the
+// client's SETATTR sets them (RFC 1813 section 3.3.8 leaves the place to the server).
+func createExclusive(dir int, name string, verf nfs3.Verf) (int, bool, error) {
+	ts := []unix.Timespec{
+		{Sec: int64(binary.BigEndian.Uint32(verf[:]) & 0x7fffffff)},
+		{Sec: int64(binary.BigEndian.Uint32(verf[4:]) & 0x7fffffff)},
+	}
+	fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		p, _, err := toPath(fd, dir, name)
+		if err == nil {
+			err = utimens(p, ts)
+		}
+		return p, false, err
+	}
+	if err != unix.EEXIST {
+		return -1, false, err
+	}
+	p, err := openBeneath(dir, name)
+	if err != nil {
+		return -1, true, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(p, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != 0 ||
+		st.Atim.Sec != ts[0].Sec || st.Mtim.Sec != ts[1].Sec {
+		_ = unix.Close(p)
+		return -1, true, unix.EEXIST
+	}
+	return p, true, nil
+}
+
+func (s *Server) mkdir(c *rpc.Call) rpc.Verdict {
+	var a nfs3.MkdirArgs
+	if a.Parse(&c.Args); c.Args.Err() != nil {
+		return c.Garbage()
+	}
+	a.Attr.SizeSet = false
+	return s.make(c, &a.Where, &a.Attr, func(dir int, name string) (int, bool, error) {
+		mode := uint32(0o700)
+		if a.Attr.ModeSet {
+			mode = a.Attr.Mode & 0o777
+		}
+		if err := unix.Mkdirat(dir, name, mode); err != nil {
+			return -1, false, err
+		}
+		fd, err := openBeneath(dir, name)
+		if err == nil && a.Attr.ModeSet {
+			// A directory that inherits its group's bit keeps it.
+			var st unix.Stat_t
+			if unix.Fstat(fd, &st) == nil {
+				a.Attr.Mode |= st.Mode & unix.S_ISGID
+			}
+		}
+		return fd, false, err
+	})
+}
+
+func (s *Server) symlink(c *rpc.Call) rpc.Verdict {
+	var a nfs3.SymlinkArgs
+	a.Parse(&c.Args)
+	data, err := c.Data(int(min(a.PathLen, 1<<30)))
+	if c.Args.Err() != nil || err != nil {
+		return c.Garbage()
+	}
+	var target []byte
+	for _, b := range data {
+		target = append(target, b...)
+	}
+	attr := nfs3.SetAttr{UIDSet: a.Attr.UIDSet, UID: a.Attr.UID, GIDSet: a.Attr.GIDSet, GID: a.Attr.GID}
+	return s.make(c, &a.Where, &attr, func(dir int, name string) (int, bool, error) {
+		switch {
+		case len(target) >= unix.PathMax:
+			return -1, false, unix.ENAMETOOLONG
+		case len(target) == 0:
+			return -1, false, unix.EINVAL
+		}
+		if err := unix.Symlinkat(string(target), dir, name); err != nil {
+			return -1, false, err
+		}
+		fd, err := openBeneath(dir, name)
+		return fd, false, err
+	})
+}
+
+func (s *Server) mknod(c *rpc.Call) rpc.Verdict {
+	var a nfs3.MknodArgs
+	if a.Parse(&c.Args); c.Args.Err() != nil {
+		return c.Garbage()
+	}
+	var mode uint32
+	switch a.Type {
+	case nfs3.TypeBlk:
+		mode = unix.S_IFBLK
+	case nfs3.TypeChr:
+		mode = unix.S_IFCHR
+	case nfs3.TypeSock:
+		mode = unix.S_IFSOCK
+	case nfs3.TypeFifo:
+		mode = unix.S_IFIFO
+	}
+	a.Attr.SizeSet = false
+	return s.make(c, &a.Where, &a.Attr, func(dir int, name string) (int, bool, error) {
+		if mode == 0 {
+			return -1, false, nfs3.ErrBadtype
+		}
+		perm := uint32(0o600)
+		if a.Attr.ModeSet {
+			perm = a.Attr.Mode & 0o777
+		}
+		if err := unix.Mknodat(dir, name, mode|perm, int(unix.Mkdev(a.Major, a.Minor))); err != nil {
+			return -1, false, err
+		}
+		fd, err := openBeneath(dir, name)
+		return fd, false, err
+	})
+}

@@ -1,0 +1,204 @@
+package nfs
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Squash says whose requests run as the anonymous user.
+type Squash uint8
+
+const (
+	// SquashRoot maps uid and gid 0 to the anonymous ids.
+	SquashRoot Squash = iota
+	// SquashNone maps nobody.
+	SquashNone
+	// SquashAll maps everybody.
+	SquashAll
+)
+
+// Nobody is the default anonymous uid and gid.
+const Nobody = 65534
+
+// Rights are what a client may do on an export.
+type Rights struct {
+	ReadOnly bool
+	Squash   Squash
+	Insecure bool // calls from ports of 1024 and above are taken
+}
+
+// Client is a rule: who it is for and what they may do. The first rule that matches counts.
+type Client struct {
+	// Match is "*", an address, a CIDR prefix, a host name, or a host name pattern like "*.example.org", which is
+	// looked up in reverse and confirmed forward.
+	Match string
+	Rights
+}
+
+// Export is a directory that clients can mount.
+type Export struct {
+	Path string // what clients name, absolute
+	Dir  string // where it is
+	// ID goes into file handles; it is derived from Path when 0. Give both servers one ID to move an export between them.
+	ID      uint32
+	Clients []Client // none: everyone, with the Rights below
+	Rights
+	AnonUID, AnonGID uint32 // 0 means Nobody
+	// Async answers changes of metadata before they are durable. Data follows WRITE and COMMIT in any case.
+	Async bool
+	// SubtreeCheck refuses handles of files that have been moved out of Dir.
+	SubtreeCheck bool
+}
+
+type rule struct {
+	prefix netip.Prefix // valid for addresses and prefixes
+	name   string       // lower case, for names and patterns
+	any    bool
+	rights Rights
+}
+
+type export struct {
+	Export
+	rules []rule
+	root  int // O_RDONLY|O_DIRECTORY; handles are opened relative to it
+	dev   uint64
+	ino   uint64
+	kind  handleKind
+	table *pathTable // for kindInode
+}
+
+func (e Export) open() (*export, error) {
+	if !strings.HasPrefix(e.Path, "/") || len(e.Path) > 1024 {
+		return nil, fmt.Errorf("nfs: the export path %q must be absolute and at most 1024 bytes long", e.Path)
+	}
+	e.Path = path.Clean(e.Path)
+	if e.ID == 0 {
+		h := sha256.Sum256([]byte(e.Path))
+		e.ID = binary.BigEndian.Uint32(h[:]) | 1
+	}
+	if e.AnonUID == 0 {
+		e.AnonUID = Nobody
+	}
+	if e.AnonGID == 0 {
+		e.AnonGID = Nobody
+	}
+	x := &export{Export: e}
+	for _, c := range e.Clients {
+		r, err := parseRule(c)
+		if err != nil {
+			return nil, fmt.Errorf("nfs: export %s: %w", e.Path, err)
+		}
+		x.rules = append(x.rules, r)
+	}
+	fd, err := unix.Open(e.Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("nfs: export %s: directory %s: %w", e.Path, e.Dir, err)
+	}
+	x.root = fd
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("nfs: export %s: %w", e.Path, err)
+	}
+	x.dev, x.ino = st.Dev, st.Ino
+	x.kind = probeHandles(fd)
+	if x.kind == kindInode {
+		x.table = newPathTable(x)
+	}
+	return x, nil
+}
+
+func (e *export) close() { _ = unix.Close(e.root) }
+
+func parseRule(c Client) (rule, error) {
+	r := rule{rights: c.Rights}
+	m := strings.ToLower(strings.TrimSpace(c.Match))
+	switch p, err := netip.ParsePrefix(m); {
+	case m == "":
+		return r, fmt.Errorf("a client rule without a client")
+	case m == "*":
+		r.any = true
+	case err == nil:
+		r.prefix = p.Masked()
+	case strings.Contains(m, "/"):
+		return r, fmt.Errorf("client %q: %w", c.Match, err)
+	default:
+		if a, err := netip.ParseAddr(m); err == nil {
+			r.prefix = netip.PrefixFrom(a, a.BitLen())
+			break
+		}
+		if strings.Contains(strings.TrimPrefix(m, "*."), "*") {
+			return r, fmt.Errorf("client %q: a * may only stand for the first label", c.Match)
+		}
+		r.name = m
+	}
+	return r, nil
+}
+
+// rightsOf finds what addr may do; ok is false for a client outside the rules. It may ask the name service, unless
+// block is false: then unsure says that it would have to.
+func (e *export) rightsOf(addr netip.Addr, block bool) (r Rights, ok, unsure bool) {
+	if len(e.rules) == 0 {
+		return e.Rights, true, false
+	}
+	for i := range e.rules {
+		m := &e.rules[i]
+		switch {
+		case m.any, m.prefix.IsValid() && m.prefix.Contains(addr):
+			return m.rights, true, false
+		case m.name != "":
+			if !block {
+				return r, false, true
+			}
+			if m.nameMatches(addr) {
+				return m.rights, true, false
+			}
+		}
+	}
+	return r, false, false
+}
+
+// nameMatches asks the name service whether addr is the rule's name, or confirms a pattern in both directions: whoever
+// owns an address range writes its reverse zone as he likes.
+func (m *rule) nameMatches(addr netip.Addr) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	forward := func(name string) bool {
+		l, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+		return err == nil && slices.ContainsFunc(l, func(a netip.Addr) bool { return a.Unmap() == addr })
+	}
+	suffix, pattern := strings.CutPrefix(m.name, "*")
+	if !pattern {
+		return forward(m.name)
+	}
+	names, err := net.DefaultResolver.LookupAddr(ctx, addr.String())
+	if err != nil {
+		return false
+	}
+	for _, n := range names {
+		n = strings.ToLower(strings.TrimSuffix(n, "."))
+		if strings.HasSuffix(n, suffix) && forward(n) {
+			return true
+		}
+	}
+	return false
+}
+
+// groups are the names that MOUNT's EXPORT shows.
+func (e *export) groups() []string {
+	var l []string
+	for _, c := range e.Clients {
+		l = append(l, c.Match)
+	}
+	return l
+}

@@ -1,0 +1,29 @@
+package nfs
+
+import "time"
+
+const (
+	// MaxTransfer is rtmax and wtmax in bytes: the payload that the RPC layer carries.
+	MaxTransfer = 1 << 20
+	// maxReaddir bounds the result of READDIR and READDIRPLUS in bytes; it fits the RPC layer's replies.
+	maxReaddir = 64 << 10
+	// maxName is the longest name that Linux file systems take, bytes (NAME_MAX).
+	maxName = 255
+	// nodeShards spreads the lock of the handle cache.
+	nodeShards = 16
+	// maxNodes bounds cached handles, each with a descriptor and a few open files; RLIMIT_NOFILE is usually higher by far.
+	maxNodes = 8192
+	// maxOpens bounds the open files of one node: readers and writers of a few users.
+	maxOpens = 8
+	// nodeIdle is how long an unused node keeps its descriptors. It bounds how long a file that was removed behind our
+	// back keeps its space.
+	nodeIdle = 10 * time.Second
+	// decisionAge is how long a client's address is taken to have the rights, and the name, that it had.
+	decisionAge = time.Minute
+	// maxMounts bounds the list that DUMP shows; it is only for people to read.
+	maxMounts = 1024
+	// maxWalk bounds the entries that are looked at to find a file of a fallback handle.
+	maxWalk = 1 << 20
+	// maxDepth bounds the way from a directory up to its export's root.
+	maxDepth = 256
+)

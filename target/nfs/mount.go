@@ -1,0 +1,183 @@
+package nfs
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/mount3"
+	irpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/target/rpc"
+)
+
+// mountProgram is MOUNT version 3. Its list of mounts is a courtesy to people: clients that crash stay in it.
+type mountProgram Server
+
+type mountKey struct {
+	addr netip.Addr
+	path string
+}
+
+// ID is the program number.
+func (p *mountProgram) ID() uint32 { return mount3.Prog }
+
+// Versions are 1 to 3: DUMP and UMNT of version 1 are the same, and old umount commands use it.
+func (p *mountProgram) Versions() (low, high uint32) { return 1, mount3.Vers }
+
+// Keeps is false: mounting twice does no harm.
+func (p *mountProgram) Keeps(_, _ uint32) bool { return false }
+
+// Serve executes one call.
+func (p *mountProgram) Serve(c *rpc.Call) rpc.Verdict {
+	if !c.Worker {
+		return rpc.Again
+	}
+	s := (*Server)(p)
+	addr := c.Peer.Addr.Addr()
+	switch c.Proc {
+	case mount3.ProcMnt:
+		if c.Vers != mount3.Vers {
+			return c.NoProc() // its handle has another form
+		}
+		return s.mnt(c, addr)
+	case mount3.ProcDump:
+		c.Out = mount3.AppendDump(c.Out, s.Mounts())
+	case mount3.ProcUmnt:
+		var a mount3.PathArgs
+		if a.Parse(&c.Args); c.Args.Err() != nil {
+			return c.Garbage()
+		}
+		s.mu.Lock()
+		delete(s.mounts, mountKey{addr, string(a.Path)})
+		s.mu.Unlock()
+	case mount3.ProcUmntall:
+		s.mu.Lock()
+		for k := range s.mounts {
+			if k.addr == addr {
+				delete(s.mounts, k)
+			}
+		}
+		s.mu.Unlock()
+	case mount3.ProcExport:
+		var l []mount3.Export
+		for _, e := range s.table.Load().list {
+			l = append(l, mount3.Export{Dir: e.Path, Groups: e.groups()})
+		}
+		c.Out = mount3.AppendExports(c.Out, l)
+	default:
+		return c.NoProc()
+	}
+	return rpc.Done
+}
+
+// Mounts lists who has mounted what and not said otherwise.
+func (s *Server) Mounts() []mount3.Mounted {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var l []mount3.Mounted
+	for k := range s.mounts {
+		l = append(l, mount3.Mounted{Host: k.addr.String(), Dir: k.path})
+	}
+	slices.SortFunc(l, func(a, b mount3.Mounted) int { return strings.Compare(a.Host+" "+a.Dir, b.Host+" "+b.Dir) })
+	return l
+}
+
+func (s *Server) mnt(c *rpc.Call, addr netip.Addr) rpc.Verdict {
+	var a mount3.PathArgs
+	if a.Parse(&c.Args); c.Args.Err() != nil {
+		return c.Garbage()
+	}
+	r := mount3.MntRes{Flavors: []uint32{irpc.AuthSys, irpc.AuthNone}}
+	r.FH, r.Status = s.mountPath(c, string(a.Path))
+	if r.Status == mount3.OK {
+		s.mu.Lock()
+		if len(s.mounts) < maxMounts {
+			s.mounts[mountKey{addr, string(a.Path)}] = struct{}{}
+		}
+		s.mu.Unlock()
+	}
+	c.Out = r.Append(c.Out)
+	return rpc.Done
+}
+
+// mountPath finds the directory that a client names: an export, or one below. No symbolic link is followed and no ".."
+// taken on the way.
+func (s *Server) mountPath(c *rpc.Call, path string) ([]byte, mount3.Status) {
+	if !strings.HasPrefix(path, "/") || strings.ContainsRune(path, 0) {
+		return nil, mount3.ErrNoent
+	}
+	e, rest := s.table.Load().lookup(path)
+	if e == nil {
+		return nil, mount3.ErrNoent
+	}
+	if _, ok, _ := s.decide(c, e); !ok {
+		return nil, mount3.ErrAcces
+	}
+	fd, err := openPath(e.root, rest)
+	if err != nil {
+		return nil, mountStatus(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, mountStatus(err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return nil, mount3.ErrNotdir
+	}
+	h, err := s.makeHandle(e, fd)
+	if err != nil {
+		return nil, mountStatus(err)
+	}
+	return h, mount3.OK
+}
+
+// lookup finds the export with the longest path that path begins with, and the rest.
+func (t *exportTable) lookup(path string) (*export, string) {
+	for p := strings.TrimRight(path, "/"); ; {
+		if p == "" {
+			p = "/"
+		}
+		if e := t.byPath[p]; e != nil {
+			return e, strings.TrimPrefix(path, p)
+		}
+		if p == "/" {
+			return nil, ""
+		}
+		p = p[:strings.LastIndexByte(p, '/')]
+	}
+}
+
+func mountStatus(err error) mount3.Status {
+	switch err {
+	case unix.ENOENT:
+		return mount3.ErrNoent
+	case unix.ENOTDIR, unix.ELOOP:
+		return mount3.ErrNotdir
+	case unix.EACCES, unix.EPERM, unix.EXDEV:
+		return mount3.ErrAcces
+	case unix.ENAMETOOLONG:
+		return mount3.ErrNametoolong
+	case unix.EIO:
+		return mount3.ErrIO
+	}
+	return mount3.ErrServerfault
+}
+
+// aclProgram answers the NFSACL program, which every Linux client tries on the connection that it mounted by. Procedure
+// 0 tells it that nothing more is here: the others are PROC_UNAVAIL, and the client falls back to modes.
+type aclProgram Server
+
+// ID is the program number of NFSACL.
+func (p *aclProgram) ID() uint32 { return 100227 }
+
+// Versions are 3 and 3.
+func (p *aclProgram) Versions() (low, high uint32) { return 3, 3 }
+
+// Keeps is false.
+func (p *aclProgram) Keeps(_, _ uint32) bool { return false }
+
+// Serve answers PROC_UNAVAIL.
+func (p *aclProgram) Serve(c *rpc.Call) rpc.Verdict { return c.NoProc() }

@@ -1,0 +1,303 @@
+package nfs
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// node is a file whose handle was verified, with the descriptors that stand for it. Its handle maps to it in one of the
+// shards of nodeCache; whoever uses it holds a reference.
+type node struct {
+	e    *export
+	key  string // the handle
+	fd   int    // O_PATH
+	ino  uint64
+	fmt  uint32 // S_IFMT
+	refs int    // guarded by the shard's lock
+	used int64  // unix seconds, guarded by the shard's lock
+	gone bool   // out of the cache; the last reference closes it
+
+	// change serialises what is bracketed by weak cache consistency data: attributes before and after an operation mean
+	// something only if no other operation of ours came between (RFC 1813 section 2.6).
+	change sync.Mutex
+	dirty  atomic.Bool // unstable data was written and not committed
+
+	mu    sync.Mutex
+	opens []*openFile
+}
+
+// openFile is a file opened with somebody's rights. The mode and owner that were checked are noted: when they change,
+// the check is made again.
+type openFile struct {
+	fd       int
+	write    bool
+	id       identity
+	mode     uint32
+	uid, gid uint32
+	refs     int
+	dead     bool
+}
+
+type nodeShard struct {
+	sync.Mutex
+	m map[string]*node
+}
+
+type nodeCache struct {
+	s      *Server
+	seed   maphash.Seed
+	shards [nodeShards]nodeShard
+}
+
+func (c *nodeCache) init(s *Server) {
+	c.s, c.seed = s, maphash.MakeSeed()
+	for i := range c.shards {
+		c.shards[i].m = make(map[string]*node)
+	}
+}
+
+func (c *nodeCache) shard(h []byte) *nodeShard {
+	return &c.shards[maphash.Bytes(c.seed, h)%nodeShards]
+}
+
+// cached returns the node of a handle that is in the cache, with a reference, or nil.
+func (c *nodeCache) cached(h []byte) *node {
+	s := c.shard(h)
+	s.Lock()
+	n := s.m[string(h)]
+	if n != nil {
+		n.refs++
+	}
+	s.Unlock()
+	return n
+}
+
+// get returns the node of any handle, with a reference.
+func (c *nodeCache) get(h []byte) (*node, error) {
+	if n := c.cached(h); n != nil {
+		return n, nil
+	}
+	e, body, err := c.s.checkHandle(h)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := c.s.openHandle(e, h, body)
+	if err != nil {
+		return nil, err
+	}
+	return c.add(e, string(h), fd)
+}
+
+// add makes the node of a verified handle whose path descriptor is fd, with a reference. It takes fd over.
+func (c *nodeCache) add(e *export, key string, fd int) (*node, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	if st.Nlink == 0 {
+		_ = unix.Close(fd)
+		return nil, unix.ESTALE
+	}
+	n := &node{e: e, key: key, fd: fd, ino: st.Ino, fmt: st.Mode & unix.S_IFMT, refs: 1}
+	s := c.shard([]byte(key))
+	s.Lock()
+	if old := s.m[key]; old != nil {
+		old.refs++
+		s.Unlock()
+		_ = unix.Close(fd)
+		return old, nil
+	}
+	var victim *node
+	if len(s.m) >= maxNodes/nodeShards {
+		victim = s.oldestLocked()
+	}
+	s.m[key] = n
+	s.Unlock()
+	if victim != nil {
+		c.shut(victim)
+	}
+	return n, nil
+}
+
+// oldestLocked takes an unused node out of the cache; among a handful that the map yields, the oldest.
+func (s *nodeShard) oldestLocked() *node {
+	var best *node
+	k := 0
+	for _, n := range s.m {
+		if n.refs == 0 && (best == nil || n.used < best.used) {
+			best = n
+		}
+		if k++; k == 8 && best != nil {
+			break
+		}
+	}
+	if best != nil {
+		delete(s.m, best.key)
+		best.gone = true
+	}
+	return best
+}
+
+// put gives a reference back.
+func (c *nodeCache) put(n *node) {
+	s := c.shardOf(n.key)
+	s.Lock()
+	n.refs--
+	n.used = time.Now().Unix()
+	last := n.gone && n.refs == 0
+	s.Unlock()
+	if last {
+		c.shut(n)
+	}
+}
+
+func (c *nodeCache) shardOf(key string) *nodeShard {
+	return &c.shards[maphash.String(c.seed, key)%nodeShards]
+}
+
+// forget takes a node that no longer exists out of the cache. The caller holds a reference.
+func (c *nodeCache) forget(n *node) {
+	s := c.shardOf(n.key)
+	s.Lock()
+	if !n.gone {
+		delete(s.m, n.key)
+		n.gone = true
+	}
+	s.Unlock()
+}
+
+// sweep closes nodes that were not used for a while; all of them if everything is set.
+func (c *nodeCache) sweep(everything bool) {
+	before := time.Now().Add(-nodeIdle).Unix()
+	for i := range c.shards {
+		s := &c.shards[i]
+		var l []*node
+		s.Lock()
+		for k, n := range s.m {
+			if n.refs == 0 && (everything || n.used <= before) {
+				delete(s.m, k)
+				n.gone = true
+				l = append(l, n)
+			}
+		}
+		s.Unlock()
+		for _, n := range l {
+			c.shut(n)
+		}
+	}
+}
+
+// shut closes a node that is out of the cache and unused. What was written unstably is flushed first: if that fails the
+// verifier has to change, and after the last descriptor is gone nobody would be told.
+func (c *nodeCache) shut(n *node) {
+	if n.dirty.Load() {
+		if err := c.s.syncNode(n); err != nil {
+			c.s.writebackFailed(n, err)
+		}
+	}
+	for _, o := range n.opens {
+		_ = unix.Close(o.fd)
+	}
+	n.opens = nil
+	_ = unix.Close(n.fd)
+}
+
+// opened returns a descriptor for reading or writing that id's rights were checked for, if there is one.
+func (n *node) opened(id *identity, write bool) *openFile {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, o := range n.opens {
+		if o.write == write && o.id == *id {
+			o.refs++
+			return o
+		}
+	}
+	return nil
+}
+
+// open returns a descriptor for reading or writing, opened with id's rights. The owner of a file may read and write it
+// whatever its mode says: a client checks when a program opens a file, and the mode may change after that (RFC 1813
+// section 4.4). For the same reason whoever may execute a file may read it.
+func (s *Server) open(n *node, id *identity, write bool) (*openFile, error) {
+	if o := n.opened(id, write); o != nil {
+		return o, nil
+	}
+	switch n.fmt {
+	case unix.S_IFREG:
+	case unix.S_IFDIR:
+		return nil, unix.EISDIR
+	default:
+		return nil, unix.EINVAL
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(n.fd, &st); err != nil {
+		return nil, err
+	}
+	flags := unix.O_RDONLY
+	if write {
+		flags = unix.O_WRONLY
+	}
+	flags |= unix.O_CLOEXEC | unix.O_NOCTTY | unix.O_NONBLOCK
+	sw := s.ids.enter(id)
+	fd, err := unix.Open(procPath(n.fd), flags, 0)
+	mayExec := err == unix.EACCES && !write && access(n.fd, unix.X_OK)
+	s.ids.leave(sw)
+	if err == unix.EACCES && (st.Uid == id.uid || mayExec) {
+		fd, err = unix.Open(procPath(n.fd), flags, 0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	o := &openFile{fd: fd, write: write, id: *id, mode: st.Mode, uid: st.Uid, gid: st.Gid, refs: 1}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.opens) >= maxOpens {
+		for i, old := range n.opens {
+			if old.refs == 0 {
+				n.dropLocked(i)
+				break
+			}
+		}
+	}
+	n.opens = append(n.opens, o)
+	return o, nil
+}
+
+func (n *node) dropLocked(i int) {
+	o := n.opens[i]
+	n.opens = append(n.opens[:i], n.opens[i+1:]...)
+	o.dead = true
+	if o.refs == 0 {
+		_ = unix.Close(o.fd)
+	}
+}
+
+// still reports whether the rights that o was opened with are what they were, and otherwise makes the next open check.
+func (n *node) still(o *openFile, st *unix.Stat_t) bool {
+	if o.mode == st.Mode && o.uid == st.Uid && o.gid == st.Gid {
+		return true
+	}
+	n.mu.Lock()
+	for i, x := range n.opens {
+		if x == o {
+			n.dropLocked(i)
+			break
+		}
+	}
+	n.mu.Unlock()
+	return false
+}
+
+func (n *node) closeOpen(o *openFile) {
+	n.mu.Lock()
+	o.refs--
+	if o.dead && o.refs == 0 {
+		_ = unix.Close(o.fd)
+	}
+	n.mu.Unlock()
+}

@@ -1,0 +1,242 @@
+package nfs
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/target/rpc"
+)
+
+// program is the NFS program.
+type program Server
+
+// ID is the program number.
+func (p *program) ID() uint32 { return nfs3.Prog }
+
+// Versions are 3 and 3.
+func (p *program) Versions() (low, high uint32) { return nfs3.Vers, nfs3.Vers }
+
+type procedure struct {
+	run    func(*Server, *rpc.Call) rpc.Verdict
+	inline bool // may be tried without leave to block
+	keep   bool // does harm when executed twice (RFC 1813 section 4.5)
+}
+
+var procedures = [nfs3.NumProcs]procedure{
+	nfs3.ProcGetattr:     {run: (*Server).getattr, inline: true},
+	nfs3.ProcSetattr:     {run: (*Server).setattr, keep: true},
+	nfs3.ProcLookup:      {run: (*Server).lookup},
+	nfs3.ProcAccess:      {run: (*Server).access},
+	nfs3.ProcReadlink:    {run: (*Server).readlink},
+	nfs3.ProcRead:        {run: (*Server).read, inline: true},
+	nfs3.ProcWrite:       {run: (*Server).write},
+	nfs3.ProcCreate:      {run: (*Server).create, keep: true},
+	nfs3.ProcMkdir:       {run: (*Server).mkdir, keep: true},
+	nfs3.ProcSymlink:     {run: (*Server).symlink, keep: true},
+	nfs3.ProcMknod:       {run: (*Server).mknod, keep: true},
+	nfs3.ProcRemove:      {run: (*Server).remove, keep: true},
+	nfs3.ProcRmdir:       {run: (*Server).rmdir, keep: true},
+	nfs3.ProcRename:      {run: (*Server).rename, keep: true},
+	nfs3.ProcLink:        {run: (*Server).link, keep: true},
+	nfs3.ProcReaddir:     {run: (*Server).readdir},
+	nfs3.ProcReaddirplus: {run: (*Server).readdirplus},
+	nfs3.ProcFsstat:      {run: (*Server).fsstat},
+	nfs3.ProcFsinfo:      {run: (*Server).fsinfo},
+	nfs3.ProcPathconf:    {run: (*Server).pathconf},
+	nfs3.ProcCommit:      {run: (*Server).commit},
+}
+
+// Keeps reports the procedures that must not be executed twice.
+func (p *program) Keeps(_, proc uint32) bool {
+	return proc < uint32(nfs3.NumProcs) && procedures[proc].keep
+}
+
+// Serve executes one call.
+func (p *program) Serve(c *rpc.Call) rpc.Verdict {
+	if c.Proc >= uint32(nfs3.NumProcs) || procedures[c.Proc].run == nil {
+		return c.NoProc()
+	}
+	pr := &procedures[c.Proc]
+	if !c.Worker && !pr.inline {
+		return rpc.Again
+	}
+	return pr.run((*Server)(p), c)
+}
+
+// request is what every procedure needs: the file, and on whose behalf.
+type request struct {
+	n      *node
+	id     identity
+	rights Rights
+}
+
+type memo struct {
+	e      *export
+	rights Rights
+	ok     bool
+	until  time.Time
+}
+
+// decide finds what the caller may do on an export, and remembers it with the connection.
+func (s *Server) decide(c *rpc.Call, e *export) (r Rights, ok, unsure bool) {
+	now := time.Now()
+	if m := c.Peer.Memo.Load(); m != nil {
+		if m, is := (*m).(*memo); is && m.e == e && now.Before(m.until) {
+			return m.rights, m.ok, false
+		}
+	}
+	r, ok, unsure = e.rightsOf(c.Peer.Addr.Addr(), c.Worker)
+	if unsure {
+		return r, ok, true
+	}
+	if ok && !r.Insecure && !c.Peer.Privileged() {
+		ok = false
+	}
+	var m any = &memo{e: e, rights: r, ok: ok, until: now.Add(decisionAge)}
+	c.Peer.Memo.Store(&m)
+	return r, ok, false
+}
+
+// errAgain is an internal status: the call has to be run by a worker.
+const errAgain = nfs3.Status(1 << 30)
+
+// find resolves a handle and the caller's rights. On OK the request has to be ended.
+func (s *Server) find(c *rpc.Call, h []byte, q *request) nfs3.Status {
+	n := s.nodes.cached(h)
+	if n == nil {
+		if !c.Worker {
+			return errAgain
+		}
+		var err error
+		if n, err = s.nodes.get(h); err != nil {
+			return statusOf(err)
+		}
+	}
+	r, ok, unsure := s.decide(c, n.e)
+	switch {
+	case unsure:
+		s.nodes.put(n)
+		return errAgain
+	case !ok:
+		s.nodes.put(n)
+		return nfs3.ErrAcces
+	}
+	if n.e.SubtreeCheck && !s.inside(n) {
+		s.nodes.put(n)
+		return nfs3.ErrStale
+	}
+	q.n, q.rights = n, r
+	q.id = n.e.identityOf(c.Cred.Flavor, &c.Sys, r.Squash)
+	return nfs3.OK
+}
+
+// findDir is find for a directory that is to change, or not.
+func (s *Server) findDir(c *rpc.Call, h []byte, q *request, change bool) nfs3.Status {
+	st := s.find(c, h, q)
+	if st != nfs3.OK {
+		return st
+	}
+	if q.n.fmt != unix.S_IFDIR {
+		s.end(q)
+		return nfs3.ErrNotdir
+	}
+	if change && q.rights.ReadOnly {
+		s.end(q)
+		return nfs3.ErrRofs
+	}
+	return nfs3.OK
+}
+
+func (s *Server) end(q *request) { s.nodes.put(q.n) }
+
+// inside reports whether a node still lies below its export's root.
+func (s *Server) inside(n *node) bool {
+	var buf [unix.PathMax]byte
+	root, err := unix.Readlink(procPath(n.e.root), buf[:])
+	if err != nil {
+		return false
+	}
+	rootName := string(buf[:root])
+	k, err := unix.Readlink(procPath(n.fd), buf[:])
+	if err != nil {
+		return false
+	}
+	name := string(buf[:k])
+	return name == rootName || rootName == "/" || len(name) > len(rootName) && name[:len(rootName)] == rootName && name[len(rootName)] == '/'
+}
+
+// stat reads a node's attributes. A file without a name is stale, even while a descriptor of ours keeps it.
+func (s *Server) stat(n *node, st *unix.Stat_t) error {
+	if err := unix.Fstat(n.fd, st); err != nil {
+		return err
+	}
+	if st.Nlink == 0 {
+		s.nodes.forget(n)
+		return unix.ESTALE
+	}
+	return nil
+}
+
+func attrOf(st *unix.Stat_t, a *nfs3.Attr) {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		a.Type = nfs3.TypeDir
+	case unix.S_IFBLK:
+		a.Type = nfs3.TypeBlk
+	case unix.S_IFCHR:
+		a.Type = nfs3.TypeChr
+	case unix.S_IFLNK:
+		a.Type = nfs3.TypeLnk
+	case unix.S_IFSOCK:
+		a.Type = nfs3.TypeSock
+	case unix.S_IFIFO:
+		a.Type = nfs3.TypeFifo
+	default:
+		a.Type = nfs3.TypeReg
+	}
+	a.Mode, a.Nlink, a.UID, a.GID = st.Mode&0o7777, uint32(st.Nlink), st.Uid, st.Gid
+	a.Size, a.Used = uint64(st.Size), uint64(st.Blocks)*512
+	a.Major, a.Minor = unix.Major(st.Rdev), unix.Minor(st.Rdev)
+	a.FSID, a.FileID = st.Dev, st.Ino
+	a.Atime, a.Mtime, a.Ctime = timeOf(st.Atim), timeOf(st.Mtim), timeOf(st.Ctim)
+}
+
+func timeOf(t unix.Timespec) nfs3.Time { return nfs3.Time{Sec: uint32(t.Sec), Nsec: uint32(t.Nsec)} }
+
+// post fills post-operation attributes as far as they can be had.
+func (s *Server) post(n *node, o *nfs3.OptAttr) {
+	var st unix.Stat_t
+	if s.stat(n, &st) == nil {
+		s.attr(n.e, &st, o)
+	}
+}
+
+// attr fills attributes. The file system's ID is the export's: it must not change with the device number of the day.
+func (s *Server) attr(e *export, st *unix.Stat_t, o *nfs3.OptAttr) {
+	o.Set = true
+	attrOf(st, &o.Attr)
+	o.Attr.FSID = uint64(e.ID)
+}
+
+// before and after bracket a change with weak cache consistency data; the node's change lock is held in between.
+func (s *Server) before(n *node, w *nfs3.Wcc) error {
+	var st unix.Stat_t
+	return s.beforeStat(n, w, &st)
+}
+
+func (s *Server) beforeStat(n *node, w *nfs3.Wcc, st *unix.Stat_t) error {
+	n.change.Lock()
+	if err := s.stat(n, st); err != nil {
+		n.change.Unlock()
+		return err
+	}
+	w.BeforeSet, w.Size, w.Mtime, w.Ctime = true, uint64(st.Size), timeOf(st.Mtim), timeOf(st.Ctim)
+	return nil
+}
+
+func (s *Server) after(n *node, w *nfs3.Wcc) {
+	s.post(n, &w.After)
+	n.change.Unlock()
+}

@@ -1,0 +1,208 @@
+package nfs
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/target/rpc"
+)
+
+func (s *Server) remove(c *rpc.Call) rpc.Verdict { return s.unlink(c, 0) }
+func (s *Server) rmdir(c *rpc.Call) rpc.Verdict  { return s.unlink(c, unix.AT_REMOVEDIR) }
+
+func (s *Server) unlink(c *rpc.Call, flags int) rpc.Verdict {
+	var a nfs3.DirOp
+	if a.Parse(&c.Args); c.Args.Err() != nil {
+		return c.Garbage()
+	}
+	var q request
+	var r nfs3.WccRes
+	if r.Status = s.findDir(c, a.Dir, &q, true); r.Status == nfs3.OK {
+		r.Status = s.unlinkIn(&q, a.Name, flags, &r.Wcc)
+		s.end(&q)
+	}
+	c.Out = r.Append(c.Out)
+	return rpc.Done
+}
+
+func (s *Server) unlinkIn(q *request, name []byte, flags int, w *nfs3.Wcc) nfs3.Status {
+	switch st := checkName(name); {
+	case st == errDots && string(name) == "..":
+		return nfs3.ErrExist // RFC 1813 section 3.3.13
+	case st == errDots:
+		return nfs3.ErrInval
+	case st != nfs3.OK:
+		return st
+	}
+	if err := s.before(q.n, w); err != nil {
+		return statusOf(err)
+	}
+	defer s.after(q.n, w)
+	victim := s.peek(q, name)
+	sw := s.ids.enter(&q.id)
+	err := unix.Unlinkat(q.n.fd, string(name), flags)
+	s.ids.leave(sw)
+	s.release(victim)
+	if err == nil {
+		s.durable(q.n)
+	}
+	if err == unix.EXDEV || err == unix.EBUSY {
+		return nfs3.ErrAcces // a mount point
+	}
+	return statusOf(err)
+}
+
+// peek returns the cached node of a name that is about to go, so that its descriptors do not keep the space of what
+// nobody can reach any more. nil if there is none.
+func (s *Server) peek(q *request, name []byte) *node {
+	fd, err := openBeneath(q.n.fd, string(name))
+	if err != nil {
+		return nil
+	}
+	h, err := s.makeHandle(q.n.e, fd)
+	_ = unix.Close(fd)
+	if err != nil {
+		return nil
+	}
+	return s.nodes.cached(h)
+}
+
+// release ends peek. A node whose last name is gone leaves the cache (stat sees to it).
+func (s *Server) release(n *node) {
+	if n == nil {
+		return
+	}
+	var st unix.Stat_t
+	if s.stat(n, &st) == unix.ESTALE {
+		n.dirty.Store(false) // nobody will ever read it
+	}
+	s.nodes.put(n)
+}
+
+func (s *Server) rename(c *rpc.Call) rpc.Verdict {
+	var a nfs3.RenameArgs
+	if a.Parse(&c.Args); c.Args.Err() != nil {
+		return c.Garbage()
+	}
+	var from, to request
+	var r nfs3.RenameRes
+	if r.Status = s.findDir(c, a.From.Dir, &from, true); r.Status == nfs3.OK {
+		if r.Status = s.findDir(c, a.To.Dir, &to, true); r.Status == nfs3.OK {
+			r.Status = s.renameIn(&from, &to, &a, &r)
+			s.end(&to)
+		}
+		s.end(&from)
+	}
+	c.Out = r.Append(c.Out)
+	return rpc.Done
+}
+
+func (s *Server) renameIn(from, to *request, a *nfs3.RenameArgs, r *nfs3.RenameRes) nfs3.Status {
+	for _, name := range [...][]byte{a.From.Name, a.To.Name} {
+		if st := checkName(name); st == errDots {
+			return nfs3.ErrInval
+		} else if st != nfs3.OK {
+			return st
+		}
+	}
+	if from.n.e != to.n.e {
+		return nfs3.ErrXdev
+	}
+	// Two directories are always locked in one order.
+	first, second := from.n, to.n
+	w1, w2 := &r.From, &r.To
+	if first.ino > second.ino {
+		first, second, w1, w2 = second, first, w2, w1
+	}
+	if err := s.before(first, w1); err != nil {
+		return statusOf(err)
+	}
+	if first != second {
+		if err := s.before(second, w2); err != nil {
+			s.after(first, w1)
+			return statusOf(err)
+		}
+	}
+	victim := s.peek(to, a.To.Name)
+	sw := s.ids.enter(&from.id)
+	err := unix.Renameat(from.n.fd, string(a.From.Name), to.n.fd, string(a.To.Name))
+	s.ids.leave(sw)
+	s.release(victim)
+	if err == nil {
+		s.durable(to.n)
+		if first != second {
+			s.durable(from.n)
+		}
+		s.moved(to.n, string(a.To.Name))
+	}
+	if first != second {
+		s.after(second, w2)
+	}
+	s.after(first, w1)
+	if first == second {
+		*w2 = *w1
+	}
+	if err == unix.EBUSY {
+		return nfs3.ErrAcces
+	}
+	return statusOf(err)
+}
+
+// moved keeps fallback handles good over a rename.
+func (s *Server) moved(dir *node, name string) {
+	if dir.e.table == nil {
+		return
+	}
+	fd, err := openBeneath(dir.fd, name)
+	if err != nil {
+		return
+	}
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) == nil {
+		dir.e.table.learn(dir.ino, st.Ino, name)
+	}
+	_ = unix.Close(fd)
+}
+
+func (s *Server) link(c *rpc.Call) rpc.Verdict {
+	var a nfs3.LinkArgs
+	if a.Parse(&c.Args); c.Args.Err() != nil {
+		return c.Garbage()
+	}
+	var file, dir request
+	var r nfs3.LinkRes
+	if r.Status = s.findFile(c, a.FH, &file); r.Status == nfs3.OK {
+		if r.Status = s.findDir(c, a.Link.Dir, &dir, true); r.Status == nfs3.OK {
+			r.Status = s.linkIn(&file, &dir, a.Link.Name, &r)
+			s.end(&dir)
+		}
+		s.post(file.n, &r.Attr)
+		s.end(&file)
+	}
+	c.Out = r.Append(c.Out)
+	return rpc.Done
+}
+
+func (s *Server) linkIn(file, dir *request, name []byte, r *nfs3.LinkRes) nfs3.Status {
+	switch st := checkName(name); {
+	case st == errDots:
+		return nfs3.ErrExist
+	case st != nfs3.OK:
+		return st
+	case file.n.e != dir.n.e:
+		return nfs3.ErrXdev
+	case file.n.fmt == unix.S_IFDIR:
+		return nfs3.ErrIsdir
+	}
+	if err := s.before(dir.n, &r.Dir); err != nil {
+		return statusOf(err)
+	}
+	sw := s.ids.enter(&dir.id)
+	err := unix.Linkat(unix.AT_FDCWD, procPath(file.n.fd), dir.n.fd, string(name), unix.AT_SYMLINK_FOLLOW)
+	s.ids.leave(sw)
+	if err == nil {
+		s.durable(dir.n)
+	}
+	s.after(dir.n, &r.Dir)
+	return statusOf(err)
+}

@@ -1,0 +1,269 @@
+package nfs
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/target/rpc"
+)
+
+// Options configure a Server.
+type Options struct {
+	// StateDir keeps the key of file handles. Empty: handles die with the process.
+	StateDir string
+	Log      *zap.Logger
+	// Storage replaces the system calls that move file data; nil is the kernel's.
+	Storage Storage
+}
+
+// Storage moves the data of open files. It exists so that tests can put a layer below that forgets.
+type Storage interface {
+	// Pread reads up to n bytes at off into bufs. With nowait it answers unix.EAGAIN rather than block.
+	Pread(fd int, bufs [][]byte, n int, off int64, nowait bool) (int, error)
+	// Pwrite writes n bytes of bufs at off; sync is what must be durable before it returns.
+	Pwrite(fd int, bufs [][]byte, n int, off int64, sync nfs3.Stable) (int, error)
+	// Sync makes all that was written to the file durable.
+	Sync(fd int) error
+}
+
+// Server serves exports. All methods may be called by any goroutine.
+type Server struct {
+	log     *zap.Logger
+	key     []byte
+	ids     *identities
+	nodes   nodeCache
+	storage Storage
+	table   atomic.Pointer[exportTable]
+	verf    atomic.Uint64
+
+	mu     sync.Mutex
+	mounts map[mountKey]struct{}
+	old    []*export // replaced, closed with the server
+	stop   chan struct{}
+	wg     sync.WaitGroup
+}
+
+type exportTable struct {
+	byID   map[uint32]*export
+	byPath map[string]*export
+	list   []*export
+}
+
+// NewServer opens the exports.
+func NewServer(opt Options, exports ...Export) (*Server, error) {
+	s := &Server{log: opt.Log, storage: opt.Storage, mounts: make(map[mountKey]struct{}), stop: make(chan struct{})}
+	if s.log == nil {
+		s.log = zap.NewNop()
+	}
+	if s.storage == nil {
+		s.storage = kernel{}
+	}
+	var err error
+	if s.key, err = loadKey(opt.StateDir); err != nil {
+		return nil, err
+	}
+	s.ids = newIdentities()
+	if !s.ids.able {
+		s.log.Warn("all clients act as the daemon's own user: "+s.ids.why, zap.Uint32("uid", s.ids.uid))
+	}
+	s.newVerifier()
+	s.nodes.init(s)
+	s.table.Store(&exportTable{})
+	if err := s.SetExports(exports...); err != nil {
+		return nil, err
+	}
+	s.wg.Add(1)
+	go s.sweeper()
+	return s, nil
+}
+
+// SetExports replaces the exports. Clients keep their handles on those whose ID stays.
+func (s *Server) SetExports(exports ...Export) error {
+	t := &exportTable{byID: make(map[uint32]*export), byPath: make(map[string]*export)}
+	for _, x := range exports {
+		e, err := x.open()
+		if err == nil && t.byID[e.ID] != nil {
+			err = fmt.Errorf("nfs: exports %s and %s have the same ID; set one", e.Path, t.byID[e.ID].Path)
+			e.close()
+		}
+		if err != nil {
+			for _, e := range t.list {
+				e.close()
+			}
+			return err
+		}
+		if e.kind == kindInode {
+			s.log.Warn("file handles are made of inode numbers: after a restart the export is walked to find a file", zap.String("export", e.Path))
+		}
+		t.byID[e.ID], t.byPath[e.Path] = e, e
+		t.list = append(t.list, e)
+	}
+	s.mu.Lock()
+	s.old = append(s.old, s.table.Swap(t).list...)
+	s.mu.Unlock()
+	// Nodes carry the rules of the export that they were opened under.
+	s.nodes.sweep(true)
+	return nil
+}
+
+// Squashed explains why all clients act as the daemon's own user, "" when they do not.
+func (s *Server) Squashed() string { return s.ids.why }
+
+// Programs are the RPC programs to serve.
+func (s *Server) Programs() []rpc.Program {
+	return []rpc.Program{(*program)(s), (*mountProgram)(s), (*aclProgram)(s)}
+}
+
+// Close flushes and closes all files. No call may be in progress.
+func (s *Server) Close() error {
+	close(s.stop)
+	s.wg.Wait()
+	s.nodes.sweep(true)
+	for _, e := range append(s.old, s.table.Load().list...) {
+		e.close()
+	}
+	return nil
+}
+
+func (s *Server) sweeper() {
+	defer s.wg.Done()
+	t := time.NewTicker(nodeIdle)
+	defer t.Stop()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-t.C:
+			s.nodes.sweep(false)
+		}
+	}
+}
+
+// newVerifier changes the write verifier to one that no earlier life of this server has had.
+func (s *Server) newVerifier() {
+	var b [8]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		binary.BigEndian.PutUint64(b[:], uint64(time.Now().UnixNano()))
+	}
+	s.verf.Store(binary.BigEndian.Uint64(b[:]))
+}
+
+func (s *Server) verifier() (v nfs3.Verf) {
+	binary.BigEndian.PutUint64(v[:], s.verf.Load())
+	return v
+}
+
+// writebackFailed is called when data that a client believes to be here may be lost: every client that has something
+// uncommitted must send it again.
+func (s *Server) writebackFailed(n *node, err error) {
+	s.newVerifier()
+	s.log.Error("data could not be written back; the write verifier changes", zap.String("export", n.e.Path), zap.Uint64("inode", n.ino), zap.Error(err))
+}
+
+// syncNode makes a node's data durable.
+func (s *Server) syncNode(n *node) error {
+	n.mu.Lock()
+	var o *openFile
+	for _, x := range n.opens {
+		if o == nil || x.write {
+			o = x
+		}
+	}
+	if o != nil {
+		o.refs++
+	}
+	n.mu.Unlock()
+	if o != nil {
+		defer n.closeOpen(o)
+		return s.storage.Sync(o.fd)
+	}
+	fd, err := unix.Open(procPath(n.fd), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return s.storage.Sync(fd)
+}
+
+// kernel is the Storage that the kernel is.
+type kernel struct{}
+
+func (kernel) Pread(fd int, bufs [][]byte, n int, off int64, nowait bool) (int, error) {
+	flags := 0
+	if nowait {
+		flags = unix.RWF_NOWAIT
+	}
+	return rwv2(unix.SYS_PREADV2, fd, bufs, n, off, flags)
+}
+
+func (kernel) Pwrite(fd int, bufs [][]byte, n int, off int64, sync nfs3.Stable) (int, error) {
+	flags := 0
+	switch sync {
+	case nfs3.DataSync:
+		flags = unix.RWF_DSYNC
+	case nfs3.FileSync:
+		flags = unix.RWF_SYNC
+	}
+	return rwv2(unix.SYS_PWRITEV2, fd, bufs, n, off, flags)
+}
+
+func (kernel) Sync(fd int) error {
+	for {
+		if err := unix.Fsync(fd); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// statusOf is the status that stands for an error of the file system.
+func statusOf(err error) nfs3.Status {
+	if err == nil {
+		return nfs3.OK
+	}
+	if errors.Is(err, errForged) {
+		return nfs3.ErrBadhandle
+	}
+	var st nfs3.Status
+	if errors.As(err, &st) {
+		return st
+	}
+	var e unix.Errno
+	if !errors.As(err, &e) {
+		return nfs3.ErrServerfault
+	}
+	switch e {
+	case unix.EPERM, unix.ENOENT, unix.EIO, unix.ENXIO, unix.EACCES, unix.EEXIST, unix.ENODEV, unix.ENOTDIR, unix.EISDIR,
+		unix.EINVAL, unix.EFBIG, unix.ENOSPC, unix.EROFS, unix.EMLINK:
+		return nfs3.Status(e) // RFC 1813 section 2.6 took these numbers from UNIX
+	case unix.EXDEV:
+		return nfs3.ErrXdev
+	case unix.ENAMETOOLONG:
+		return nfs3.ErrNametoolong
+	case unix.ENOTEMPTY:
+		return nfs3.ErrNotempty
+	case unix.EDQUOT:
+		return nfs3.ErrDquot
+	case unix.ESTALE:
+		return nfs3.ErrStale
+	case unix.EOPNOTSUPP, unix.ENOSYS:
+		return nfs3.ErrNotsupp
+	case unix.ELOOP:
+		return nfs3.ErrInval
+	case unix.ETXTBSY:
+		return nfs3.ErrAcces
+	case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EBUSY:
+		return nfs3.ErrJukebox
+	case unix.ENOBUFS, unix.EOVERFLOW:
+		return nfs3.ErrServerfault
+	}
+	return nfs3.ErrIO
+}
