@@ -32,6 +32,10 @@ func (c *Command) admit() error {
 			return check(UnitAttention, asc)
 		}
 	}
+	if c.reserved() {
+		x.itl.stats.conflicts.Add(1)
+		return statusError(StatusReservationConflict)
+	}
 	if f := x.lu.flags.Load(); f&(flagStopped|flagEjected|flagFormatting|flagSanitizing) != 0 && r.traits&notReadyToo == 0 {
 		return x.lu.notReady(f)
 	}

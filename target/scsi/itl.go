@@ -10,6 +10,7 @@ type itl struct {
 	nexus *Nexus
 	lu    *LogicalUnit // nil for commands that reach no logical unit
 	lun   uint16
+	id    nexusID
 	own   taskSet
 
 	waiting atomic.Int32 // unit attentions, so that a command can look without a lock

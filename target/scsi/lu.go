@@ -69,6 +69,10 @@ type LogicalUnit struct {
 	itls     map[*itl]struct{}
 	stateDir string
 	modes    modeState
+
+	prMu sync.Mutex // one PERSISTENT RESERVE OUT at a time; taken before mu
+	pr   atomic.Pointer[reservations]
+	spc2 atomic.Pointer[itl] // holder of a RESERVE(6) or (10), which lasts no longer than its nexus
 }
 
 // NewLogicalUnit wraps a device, which stays the caller's to close, after the unit has been removed from its targets.
@@ -99,6 +103,7 @@ func NewLogicalUnit(opt LUOptions) (*LogicalUnit, error) {
 	lu.bs, lu.shift = uint32(g.Logical), uint(bits.TrailingZeros(uint(g.Logical)))
 	lu.geo.Store(&g)
 	lu.identify()
+	lu.pr.Store(&reservations{})
 	lu.initModes()
 	return lu, nil
 }
@@ -202,26 +207,10 @@ func (lu *LogicalUnit) Refresh() error {
 	return nil
 }
 
-// adopt takes the state directory of a target, unless the unit has one.
-func (lu *LogicalUnit) adopt(dir string) error {
-	lu.mu.Lock()
-	defer lu.mu.Unlock()
-	if lu.stateDir != "" {
-		return nil
-	}
-	if lu.opt.StateDir != "" {
-		dir = lu.opt.StateDir
-	}
-	lu.stateDir = dir
-	return nil
-}
-
 // nexusLost drops what does not outlive an I_T nexus.
 func (lu *LogicalUnit) nexusLost(i *itl) {
 	lu.mu.Lock()
 	i.prevent = false
 	lu.mu.Unlock()
+	lu.spc2.CompareAndSwap(i, nil)
 }
-
-// persistLocked writes what must survive a restart.
-func (lu *LogicalUnit) persistLocked() error { return nil }

@@ -92,7 +92,7 @@ func (n *Nexus) rebuildLocked(tell bool) []*itl {
 			now[lun] = i
 			continue
 		}
-		i := &itl{nexus: n, lu: lu, lun: lun}
+		i := &itl{nexus: n, lu: lu, lun: lun, id: n.id()}
 		lu.join(i)
 		now[lun] = i
 		changed = true

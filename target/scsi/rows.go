@@ -92,6 +92,30 @@ func rows() []*row {
 			class: conflictWrites, traits: notReadyToo, recommended: 60, begin: beginStartStop},
 		{op: OpPreventAllow, sa: noSA, name: "PREVENT ALLOW MEDIUM REMOVAL", length: 6, usage: "1e 00 00 00 03 00",
 			class: conflictWrites, traits: notReadyToo, recommended: 10, offered: isRemovable, begin: beginPreventAllow},
+		{op: OpPersistentReserveIn, sa: prReadKeys, name: "PERSISTENT RESERVE IN, READ KEYS", length: 10,
+			usage: "5e 00 00 00 00 00 00 ff ff 00", dir: dirIn,
+			class: conflictSPC2, traits: inStandby | notReadyToo, recommended: 10, begin: beginPRIn},
+		{op: OpPersistentReserveIn, sa: prReadReserve, name: "PERSISTENT RESERVE IN, READ RESERVATION", length: 10,
+			usage: "5e 01 00 00 00 00 00 ff ff 00", dir: dirIn,
+			class: conflictSPC2, traits: inStandby | notReadyToo, recommended: 10, begin: beginPRIn},
+		{op: OpPersistentReserveIn, sa: prCapabilities, name: "PERSISTENT RESERVE IN, REPORT CAPABILITIES", length: 10,
+			usage: "5e 02 00 00 00 00 00 ff ff 00", dir: dirIn,
+			class: conflictSPC2, traits: inStandby | notReadyToo, recommended: 10, begin: beginPRIn},
+		{op: OpPersistentReserveIn, sa: prFullStatus, name: "PERSISTENT RESERVE IN, READ FULL STATUS", length: 10,
+			usage: "5e 03 00 00 00 00 00 ff ff 00", dir: dirIn,
+			class: conflictSPC2, traits: inStandby | notReadyToo, recommended: 10, begin: beginPRIn},
+		prOutRow(prRegister, "REGISTER", "ff"), prOutRow(prReserve, "RESERVE", "ff"), prOutRow(prRelease, "RELEASE", "ff"),
+		prOutRow(prClear, "CLEAR", "ff"), prOutRow(prPreempt, "PREEMPT", "ff"), prOutRow(prPreemptAbort, "PREEMPT AND ABORT", "ff"),
+		prOutRow(prRegisterIgnore, "REGISTER AND IGNORE EXISTING KEY", "ff"), prOutRow(prRegisterAndMove, "REGISTER AND MOVE", "ff"),
+		{op: OpReserve6, sa: noSA, name: "RESERVE(6)", length: 6, usage: "16 1f ff ff ff 00",
+			class: conflictOwn, traits: notReadyToo, recommended: 10, begin: beginReserve},
+		{op: OpRelease6, sa: noSA, name: "RELEASE(6)", length: 6, usage: "17 1f ff 00 00 00",
+			class: conflictOwn, traits: notReadyToo, recommended: 10, begin: beginRelease},
+		{op: OpReserve10, sa: noSA, name: "RESERVE(10)", length: 10, usage: "56 13 ff ff 00 00 00 ff ff 00",
+			class: conflictOwn, traits: notReadyToo, recommended: 10, begin: beginReserve},
+		{op: OpRelease10, sa: noSA, name: "RELEASE(10)", length: 10, usage: "57 13 ff ff 00 00 00 ff ff 00",
+			class: conflictOwn, traits: notReadyToo, recommended: 10, begin: beginRelease},
+
 		{op: OpMaintenanceIn, sa: saReportOpcodes, name: "REPORT SUPPORTED OPERATION CODES", length: 12,
 			usage: "a3 0c 87 ff ff ff ff ff ff ff 00 00", dir: dirIn,
 			class: conflictReads, traits: notReadyToo, recommended: 10, begin: beginReportOpcodes},
@@ -104,3 +128,10 @@ func rows() []*row {
 func canCompare(lu *LogicalUnit) bool { return lu.can(blockdev.CompareWrite) }
 
 func isRemovable(lu *LogicalUnit) bool { return lu.opt.Removable }
+
+func prOutRow(sa byte, name, scopeType string) *row {
+	const hexDigits = "0123456789abcdef"
+	return &row{op: OpPersistentReserveOut, sa: int(sa), name: "PERSISTENT RESERVE OUT, " + name, length: 10,
+		usage: "5f 0" + string(hexDigits[sa]) + " " + scopeType + " 00 00 ff ff ff ff 00", dir: dirOut,
+		class: conflictOwn, traits: inStandby | notReadyToo, recommended: 10, begin: beginPROut}
+}

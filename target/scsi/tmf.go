@@ -206,4 +206,5 @@ func (lu *LogicalUnit) resetState() {
 	defer lu.mu.Unlock()
 	lu.revertModesLocked()
 	lu.set(flagStopped, false)
+	lu.spc2.Store(nil)
 }

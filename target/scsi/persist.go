@@ -1,0 +1,131 @@
+package scsi
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// luState is what of a logical unit survives a restart.
+type luState struct {
+	Name         string              `json:"name"`
+	Modes        map[string][]byte   `json:"modes,omitempty"` // saved pages by "code.subpage" in hexadecimal
+	Reservations *reservations       `json:"reservations,omitempty"`
+	Counters     map[string][]uint64 `json:"counters,omitempty"`
+}
+
+// writeDurably replaces a file so that after a crash at any point either the old or the new content is there in full.
+func writeDurably(path string, v any) (err error) {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, ".state-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Sync())
+	err = errors.Join(err, f.Close())
+	if err != nil {
+		return err
+	}
+	if err = os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func readState(path string, v any) error {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("scsi: %s is not a state file: %w", path, err)
+	}
+	return nil
+}
+
+func (lu *LogicalUnit) statePathLocked() string {
+	return filepath.Join(lu.stateDir, "lu-"+hex.EncodeToString(lu.naa[:])+".json")
+}
+
+// durable reports whether the unit has somewhere to keep state.
+func (lu *LogicalUnit) durable() bool {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	return lu.stateDir != ""
+}
+
+// adopt takes the state directory of a target, unless the unit has one, and loads what is there.
+func (lu *LogicalUnit) adopt(dir string) error {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	if lu.stateDir != "" {
+		return nil
+	}
+	if lu.opt.StateDir != "" {
+		dir = lu.opt.StateDir
+	}
+	if dir == "" {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	lu.stateDir = dir
+	var s luState
+	if err := readState(lu.statePathLocked(), &s); err != nil {
+		lu.stateDir = ""
+		return err
+	}
+	for k := range lu.modes.current {
+		if v := s.Modes[modeKey(k)]; len(v) == len(modeMask(k)) {
+			lu.modes.saved[k] = v
+		}
+	}
+	lu.revertModesLocked()
+	if r := s.Reservations; r != nil && r.APTPL {
+		r.Generation = 0 // SPC-4 section 6.15.2: it begins anew with power
+		lu.pr.Store(r)
+	}
+	return nil
+}
+
+func modeKey(k [2]byte) string { return hex.EncodeToString(k[:1]) + "." + hex.EncodeToString(k[1:]) }
+
+// persistLocked writes what must survive a restart; lu.mu is held, so writers are one after the other.
+func (lu *LogicalUnit) persistLocked() error {
+	if lu.stateDir == "" {
+		return nil
+	}
+	s := luState{Name: lu.opt.Name, Modes: map[string][]byte{}}
+	for k, v := range lu.modes.saved {
+		s.Modes[modeKey(k)] = v
+	}
+	if r := lu.pr.Load(); r.APTPL {
+		s.Reservations = r
+	}
+	if err := writeDurably(lu.statePathLocked(), &s); err != nil {
+		return &SenseError{Key: HardwareError, ASC: ASCInternalTargetFailure, Cause: err}
+	}
+	return nil
+}
