@@ -200,3 +200,16 @@ func TestServerSurvivesAGuessedKey(t *testing.T) {
 	}
 }
 
+func TestCommandRefusesWrongFlags(t *testing.T) {
+	for _, args := range [][]string{
+		{"client", "--size", "25"}, {"client", "--size", "65536"}, {"client", "--crc", "maybe"}, {"client", "--mpa-rev", "3"}, {"server", "--size", "64"},
+	} {
+		c := Command()
+		c.SilenceErrors, c.SilenceUsage = true, true
+		c.PersistentFlags().StringP("output", "o", "table", "")
+		c.SetArgs(args)
+		if err := c.ExecuteContext(t.Context()); err == nil {
+			t.Errorf("%q is taken", args)
+		}
+	}
+}
