@@ -5,11 +5,12 @@ import (
 
 	"github.com/sluice-storage/sluice/cmd/sluice/admincmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/configcmd"
+	"github.com/sluice-storage/sluice/cmd/sluice/doctor"
 	"github.com/sluice-storage/sluice/cmd/sluice/rping"
 )
 
 // commands is everything sluice can do, in the order of the help text.
 func commands() []*cobra.Command {
-	cs := []*cobra.Command{rping.Command(), configcmd.Command(), man()}
+	cs := []*cobra.Command{rping.Command(), configcmd.Command(), doctor.Command(), man()}
 	return append(cs, admincmd.Commands()...)
 }

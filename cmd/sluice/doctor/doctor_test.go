@@ -1,0 +1,77 @@
+package doctor
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// sick is a machine on which every look finds something.
+func sick(t *testing.T) machine {
+	t.Helper()
+	dir := t.TempDir()
+	eth := filepath.Join(dir, "class/net/eth0")
+	if err := os.MkdirAll(eth, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]string{"mtu": "1500\n", "operstate": "up\n"} {
+		if err := os.WriteFile(filepath.Join(eth, name), []byte(s), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return machine{
+		sys: dir, proc: dir, dev: dir, stateDir: "/proc/nowhere",
+		listen:  func(string) error { return unix.EADDRINUSE },
+		rlimit:  func(int) (uint64, error) { return 256, nil },
+		release: func() string { return "4.19.0-21-amd64" },
+	}
+}
+
+func TestASickMachineGetsAdviceForEverything(t *testing.T) {
+	found := map[string]Finding{}
+	for _, f := range sick(t).look() {
+		found[f.What] = f
+	}
+	for what, state := range map[string]string{
+		"kernel": bad, "open files": note, "MTU of eth0": note, "kernel modules": note, "/dev/fuse": note,
+		"state directory": bad, "port 127.0.0.1:3260": note,
+	} {
+		if f := found[what]; f.State != state || f.Advice == "" {
+			t.Errorf("%s: %+v, want state %s and advice", what, f, state)
+		}
+	}
+}
+
+func TestThisMachineCanBeLookedAt(t *testing.T) {
+	m := here(t.TempDir())
+	m.listen = func(string) error { return nil }
+	for _, f := range m.look() {
+		if f.What == "" || f.Saw == "" || (f.State != good) != (f.Advice != "") {
+			t.Errorf("a finding without sense: %+v", f)
+		}
+		if f.What == "state directory" && f.State != good {
+			t.Errorf("a fresh directory is %s: %s", f.State, f.Saw)
+		}
+	}
+}
+
+func TestVersionOf(t *testing.T) {
+	for rel, want := range map[string][2]int{"6.1.0-18-amd64": {6, 1}, "5.6-rc1": {5, 6}, "5": {0, 0}, "": {0, 0}} {
+		if a, b := versionOf(rel); [2]int{a, b} != want {
+			t.Errorf("%q is %d.%d", rel, a, b)
+		}
+	}
+}
+
+func TestErrnoIsWhatAPersonReads(t *testing.T) {
+	if s := errno(&os.PathError{Op: "open", Path: "/x", Err: unix.ENOENT}); s != "no such file or directory" {
+		t.Error(s)
+	}
+	if s := errno(errors.New("other")); !strings.Contains(s, "other") {
+		t.Error(s)
+	}
+}
