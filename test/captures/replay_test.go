@@ -48,7 +48,7 @@ func newStage(t *testing.T, recvs int) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev := iwarp.New(iwarp.Options{CRC: iwarp.CRCPeer, FPDU: iwarp.FPDUSegment})
+	dev := iwarp.New(iwarp.Options{CRC: iwarp.CRCPeer, FPDU: iwarp.FPDUSegment, Nudge: -1})
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	st := &stage{T: t, ctx: ctx, dev: dev, slab: slab, wcs: make(chan transport.WC, 4096),
 		tagged: make(chan *message, 1024), untagged: make(chan *message, 1024)}
