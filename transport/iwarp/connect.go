@@ -308,6 +308,9 @@ func (q *QP) take(c *net.TCPConn, n negotiated) error {
 		_ = file.Close() // the error above says more
 		return err
 	}
+	if !n.responder {
+		q.nudge()
+	}
 	return q.sendRTR(n.rtrOut)
 }
 

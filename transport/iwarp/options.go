@@ -42,6 +42,10 @@ type Options struct {
 	RequestTimeout time.Duration // for the peer's MPA Request, default 10 s
 	ReplyTimeout   time.Duration // for the peer's MPA Reply, default 5 s
 
+	// Nudge is how long Dial's side waits for the first byte after the MPA Reply before it sends an empty RDMA Write, which
+	// some responders need (nudge.go): default 250 ms, negative for never.
+	Nudge time.Duration
+
 	CopyThreshold int // payload of FPDUs below this many bytes may be copied from the look-ahead; default 8 KiB
 
 	NoBatch    bool // one FPDU a system call, and no look-ahead beyond the next header
@@ -60,6 +64,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.ReplyTimeout <= 0 {
 		o.ReplyTimeout = replyTimeout
+	}
+	if o.Nudge == 0 {
+		o.Nudge = nudgeAfter
 	}
 	if o.CopyThreshold <= 0 {
 		o.CopyThreshold = copyThreshold

@@ -1,0 +1,53 @@
+package iwarp
+
+import (
+	"time"
+
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// nudge makes a responder look at its socket again.
+//
+// As responder, Linux siw (6.1, siw_accept) sends its MPA Reply first and hooks its receiver to the socket afterwards.
+// An FPDU that arrives in between, which a fast initiator and a busy responder make likely, lies there until the next
+// segment comes; a login waits for its answer and sends none. So while nothing has come back, the initiator sends
+// what every peer takes and nobody notices: a zero-length RDMA Write (RFC 5040 section 5.1 allows one).
+func (q *QP) nudge() {
+	if q.opt.Nudge <= 0 {
+		return
+	}
+	tries := nudgeTries
+	var again func()
+	wait := q.opt.Nudge
+	again = func() {
+		if q.dead.Load() || q.cnt.bytesIn.Load() > 0 {
+			return
+		}
+		if q.cnt.fpdusOut.Load() > 0 {
+			q.nudgeOnce()
+			tries--
+		}
+		if wait *= 2; tries > 0 && wait < nudgeEnd {
+			time.AfterFunc(wait, again)
+		}
+	}
+	time.AfterFunc(wait, again)
+}
+
+// nudgeOnce posts the Write, unless the queue is full: then there is traffic enough.
+func (q *QP) nudgeOnce() {
+	t := &q.tx
+	t.Lock()
+	defer t.Unlock()
+	if q.dead.Load() || !t.alive || t.sq.full() || q.sqUsed.Load() >= int32(q.send) {
+		return
+	}
+	m := t.sq.push()
+	if m.mem.set(nil) != nil { // no memory is never too many pieces
+		return
+	}
+	m.op, m.flags, m.token, m.inv, m.fenceAt, m.done = transport.OpWrite, 0, 0, 0, 0, false
+	m.remote = transport.Remote{STag: 1} // interop: hardware refuses STag 0
+	q.sqUsed.Add(1)
+	t.pumpLocked(q.opt.NoInline)
+}
