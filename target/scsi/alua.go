@@ -1,14 +1,300 @@
 package scsi
 
-// PortGroup is a target port group.
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+)
+
+// AccessState is an asymmetric access state of a target port group (SPC-4 table 307).
+type AccessState uint8
+
+// Asymmetric access states, with their wire values.
+const (
+	ActiveOptimized    AccessState = 0x0
+	ActiveNonOptimized AccessState = 0x1
+	Standby            AccessState = 0x2
+	Unavailable        AccessState = 0x3
+	Offline            AccessState = 0xE
+	Transitioning      AccessState = 0xF
+)
+
+// PortGroup is a target port group: ports that share an access state.
 type PortGroup struct {
-	ID    uint16
-	State uint8
+	ID        uint16
+	State     AccessState
+	Preferred bool
+	// Ports are relative target port identifiers: iSCSI portal group tags.
 	Ports []uint16
 }
 
-type alua struct{}
+// alua is the asymmetric access of a target's ports.
+type alua struct {
+	mu     sync.Mutex
+	groups []*portGroup
+	path   string
+	static bool // groups were configured: ports do not join by themselves
+}
 
-func (a *alua) init(*Target) error { return nil }
+type portGroup struct {
+	PortGroup
+	status byte // how the state came about: 1 by SET TARGET PORT GROUPS, 2 implicitly
+}
 
-func (t *Target) groupOf(port uint16) uint16 { return 1 }
+func (a *alua) init(t *Target) error {
+	for _, g := range t.opt.PortGroups {
+		if a.find(g.ID) != nil {
+			return fmt.Errorf("scsi: two target port groups have the number %d", g.ID)
+		}
+		for _, p := range g.Ports {
+			if a.ofPortLocked(p) != nil {
+				return fmt.Errorf("scsi: port %d is in two target port groups", p)
+			}
+			t.addPortLocked(p)
+		}
+		a.groups = append(a.groups, &portGroup{PortGroup: g})
+		a.static = true
+	}
+	if !a.static {
+		a.groups = []*portGroup{{PortGroup: PortGroup{ID: 1}}}
+	}
+	if t.opt.StateDir == "" {
+		return nil
+	}
+	if err := os.MkdirAll(t.opt.StateDir, 0o700); err != nil {
+		return err
+	}
+	h := sha256.Sum256([]byte(t.opt.Name))
+	a.path = filepath.Join(t.opt.StateDir, "target-"+hex.EncodeToString(h[:8])+".json")
+	var s aluaState
+	if err := readState(a.path, &s); err != nil {
+		return err
+	}
+	for id, st := range s.States {
+		if g := a.find(id); g != nil {
+			g.State, g.status = st, 1
+		}
+	}
+	return nil
+}
+
+// aluaState is what survives a restart: states that an initiator or the operator set.
+type aluaState struct {
+	Target string                 `json:"target"`
+	States map[uint16]AccessState `json:"states"`
+}
+
+func (a *alua) saveLocked(t *Target) error {
+	if a.path == "" {
+		return nil
+	}
+	s := aluaState{Target: t.opt.Name, States: map[uint16]AccessState{}}
+	for _, g := range a.groups {
+		if g.status != 0 {
+			s.States[g.ID] = g.State
+		}
+	}
+	return writeDurably(a.path, &s)
+}
+
+func (a *alua) find(id uint16) *portGroup {
+	for _, g := range a.groups {
+		if g.ID == id {
+			return g
+		}
+	}
+	return nil
+}
+
+func (a *alua) ofPortLocked(port uint16) *portGroup {
+	for _, g := range a.groups {
+		if slices.Contains(g.Ports, port) {
+			return g
+		}
+	}
+	return nil
+}
+
+// addPort puts a port that no group names into the first one.
+func (a *alua) addPort(port uint16) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ofPortLocked(port) == nil {
+		a.groups[0].Ports = append(a.groups[0].Ports, port)
+	}
+}
+
+func (t *Target) groupOf(port uint16) uint16 {
+	t.alua.mu.Lock()
+	defer t.alua.mu.Unlock()
+	if g := t.alua.ofPortLocked(port); g != nil {
+		return g.ID
+	}
+	return 0
+}
+
+// PortGroups reports the groups as they are now.
+func (t *Target) PortGroups() []PortGroup {
+	t.alua.mu.Lock()
+	defer t.alua.mu.Unlock()
+	var l []PortGroup
+	for _, g := range t.alua.groups {
+		p := g.PortGroup
+		p.Ports = slices.Clone(p.Ports)
+		l = append(l, p)
+	}
+	return l
+}
+
+// SetPortGroup changes a group's state as the operator, or a monitor, wants it: an implicit transition.
+func (t *Target) SetPortGroup(id uint16, s AccessState) error {
+	return t.transition(map[uint16]AccessState{id: s}, 2, nil)
+}
+
+// transition changes access states, durably, and tells every nexus but except (SPC-4 section 5.15.2.3).
+func (t *Target) transition(to map[uint16]AccessState, status byte, except *itl) error {
+	t.alua.mu.Lock()
+	changed := map[uint16]AccessState{}
+	for id, s := range to {
+		g := t.alua.find(id)
+		if g == nil {
+			t.alua.mu.Unlock()
+			return fmt.Errorf("scsi: %s has no target port group %d", t.opt.Name, id)
+		}
+		if g.State != s {
+			changed[id] = g.State
+		}
+	}
+	for id, s := range to {
+		g := t.alua.find(id)
+		g.State, g.status = s, status
+	}
+	err := t.alua.saveLocked(t)
+	if err != nil {
+		for id, s := range changed {
+			t.alua.find(id).State = s
+		}
+		t.alua.mu.Unlock()
+		return err
+	}
+	t.alua.mu.Unlock()
+	if len(changed) == 0 {
+		return nil
+	}
+	t.mu.Lock()
+	var tell []*itl
+	for n := range t.nexuses {
+		n.access.Store(uint32(t.stateOf(n.opt.TargetPortGroup)))
+		for _, i := range *n.luns.Load() {
+			if i != except {
+				tell = append(tell, i)
+			}
+		}
+	}
+	t.mu.Unlock()
+	for _, i := range tell {
+		i.attention(ASCAsymmetricAccessChanged)
+	}
+	return nil
+}
+
+func (t *Target) stateOf(port uint16) AccessState {
+	t.alua.mu.Lock()
+	defer t.alua.mu.Unlock()
+	if g := t.alua.ofPortLocked(port); g != nil {
+		return g.State
+	}
+	return ActiveOptimized
+}
+
+// inaccessible is what the access state of the nexus's port makes of a command (SPC-4 section 5.15.2.4).
+func (c *Command) inaccessible() error {
+	s := AccessState(c.Nexus.access.Load())
+	if s == ActiveOptimized || s == ActiveNonOptimized {
+		return nil
+	}
+	r := c.x.row
+	asc, ok := ASCALUAUnavailable, r.traits&inUnavail != 0
+	switch s {
+	case Standby:
+		asc, ok = ASCALUAStandby, r.traits&inStandby != 0
+	case Transitioning:
+		asc = ASCALUATransition
+	}
+	if ok {
+		return nil
+	}
+	return check(NotReady, asc)
+}
+
+// beginReportTPG is REPORT TARGET PORT GROUPS (SPC-4 section 6.37).
+func beginReportTPG(c *Command) stepResult {
+	t := c.Nexus.target
+	format := c.CDB[1] >> 5
+	if format > 1 {
+		return c.end(badCDBBit(1, 7))
+	}
+	b := append(c.scratch(), 0, 0, 0, 0)
+	if format == 1 {
+		b = append(b, 0x10, 0, 0, 0) // extended header; no implicit transition takes time
+	}
+	t.alua.mu.Lock()
+	for _, g := range t.alua.groups {
+		st := byte(g.State)
+		if g.Preferred {
+			st |= 0x80
+		}
+		// T_SUP is left out: a transition is over before anybody sees it. O, U, S, AN, AO.
+		b = append(b, st, 0x40|0x08|0x04|0x02|0x01)
+		b = binary.BigEndian.AppendUint16(b, g.ID)
+		b = append(b, 0, g.status, 0, byte(len(g.Ports)))
+		for _, p := range g.Ports {
+			b = append(b, 0, 0, byte(p>>8), byte(p))
+		}
+	}
+	t.alua.mu.Unlock()
+	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
+	return c.send(b, int(be32(c.CDB[6:])))
+}
+
+// beginSetTPG is SET TARGET PORT GROUPS (SPC-4 section 6.45).
+func beginSetTPG(c *Command) stepResult {
+	n := int(be32(c.CDB[6:]))
+	if n == 0 {
+		return stepDone
+	}
+	if n < 4 || (n-4)%4 != 0 || n > maxParameter {
+		return c.end(check(IllegalRequest, ASCParameterListLength))
+	}
+	return c.asyncParams(n, func(c *Command, list []byte) error {
+		t := c.Nexus.target
+		to := map[uint16]AccessState{}
+		for off := 4; off < len(list); off += 4 {
+			s, id := AccessState(list[off]&0x0F), be16(list[off+2:])
+			switch s {
+			case ActiveOptimized, ActiveNonOptimized, Standby, Unavailable:
+			case Offline:
+				// SPC-4 section 6.45: only the target itself takes a port offline.
+				return badParam(off)
+			default:
+				return badParam(off)
+			}
+			t.alua.mu.Lock()
+			known := t.alua.find(id) != nil
+			t.alua.mu.Unlock()
+			if !known {
+				return badParam(off + 2)
+			}
+			to[id] = s
+		}
+		if err := t.transition(to, 1, c.x.itl); err != nil {
+			return &SenseError{Key: HardwareError, ASC: ASCSetTPGFailed, Cause: err}
+		}
+		return nil
+	})
+}

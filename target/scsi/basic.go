@@ -54,10 +54,6 @@ func beginReportLuns(c *Command) stepResult {
 	default:
 		return c.end(badCDB(2))
 	}
-	if alloc < 16 && alloc != 0 {
-		// SPC-4 has it at least 16; an initiator that asks for less gets less of the answer, as any allocation length says.
-		_ = alloc
-	}
 	for _, i := range m {
 		i.clearAttention(ASCLUNsChanged)
 	}
@@ -88,7 +84,10 @@ func beginReadCapacity16(c *Command) stepResult {
 	b = binary.BigEndian.AppendUint32(b, lu.bs)
 	b = append(b, 0, byte(bits.Len(uint(max(g.Physical/g.Logical, 1)))-1), 0, 0)
 	if lu.canUnmap() {
-		b[14] = 0xC0 // LBPME, LBPRZ: what was unmapped reads as zeroes
+		b[14] = 0x80 // LBPME
+		if lu.zeroReads() {
+			b[14] |= 0x40 // LBPRZ: what was unmapped reads as zeroes
+		}
 	}
 	b = append(b, make([]byte, 16)...)
 	return c.send(b, int(be32(c.CDB[10:])))

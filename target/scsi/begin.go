@@ -32,6 +32,9 @@ func (c *Command) admit() error {
 			return check(UnitAttention, asc)
 		}
 	}
+	if err := c.inaccessible(); err != nil {
+		return err
+	}
 	if c.reserved() {
 		x.itl.stats.conflicts.Add(1)
 		return statusError(StatusReservationConflict)

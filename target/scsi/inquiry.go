@@ -91,6 +91,7 @@ func init() {
 			return append(b, 0x3F, 0xFF, 0x80|0x01, 0)
 		}},
 		{0x88, nil, vpdPorts},
+		{0x8F, nil, vpdThirdPartyCopy},
 		{0xB0, nil, vpdBlockLimits},
 		{0xB1, nil, vpdCharacteristics},
 		{0xB2, nil, vpdProvisioning},
@@ -202,6 +203,11 @@ func vpdBlockLimits(c *Command, b []byte) []byte {
 		binary.BigEndian.PutUint32(p[32:], 1<<31) // UGAVALID, alignment 0
 	}
 	binary.BigEndian.PutUint64(p[36:], uint64(maxWriteSame>>lu.shift))
+	if unit, most := lu.atomicLimits(); most > 0 {
+		binary.BigEndian.PutUint32(p[44:], uint32(most>>lu.shift))
+		binary.BigEndian.PutUint32(p[48:], uint32(unit>>lu.shift))
+		binary.BigEndian.PutUint32(p[52:], uint32(unit>>lu.shift))
+	}
 	return append(b, p[4:]...)
 }
 
@@ -220,7 +226,10 @@ func vpdProvisioning(c *Command, b []byte) []byte {
 	lu := c.x.lu
 	flags, kind := byte(0), byte(0)
 	if lu.canUnmap() {
-		flags = 0x80 | 0x40 | 0x20 | 0x04 // LBPU, LBPWS, LBPWS10, LBPRZ
+		flags = 0x80 | 0x40 | 0x20 // LBPU, LBPWS, LBPWS10
+		if lu.zeroReads() {
+			flags |= 0x04 // LBPRZ
+		}
 	}
 	switch {
 	case lu.thin():
@@ -228,5 +237,9 @@ func vpdProvisioning(c *Command, b []byte) []byte {
 	case lu.canUnmap():
 		kind = 1
 	}
-	return append(b, 0, flags, kind, 0)
+	exp := byte(0)
+	if lu.thin() {
+		exp = byte(thresholdShift - lu.shift)
+	}
+	return append(b, exp, flags, kind, 0)
 }

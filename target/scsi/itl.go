@@ -18,15 +18,9 @@ type itl struct {
 	ua      [maxAttentions]ASC // guarded by mu, oldest first
 	prevent bool               // guarded by lu.mu: PREVENT ALLOW MEDIUM REMOVAL
 
-	stats stats
-}
+	copies []copyRecord // guarded by mu: EXTENDED COPY commands that can still be asked about
 
-// stats counts what an I_T_L nexus did; one writer's cache line per session.
-type stats struct {
-	reads, writes, others    atomic.Int64
-	readBytes, writtenBytes  atomic.Int64
-	errors                   atomic.Int64
-	conflicts, checkUnitAttn atomic.Int64
+	stats stats
 }
 
 func (i *itl) set() *taskSet {

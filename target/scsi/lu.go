@@ -1,6 +1,7 @@
 package scsi
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -30,6 +31,8 @@ type LUOptions struct {
 	SharedTaskSet bool
 	// AllowFormat and AllowSanitize let initiators destroy the volume's content by FORMAT UNIT and SANITIZE.
 	AllowFormat, AllowSanitize bool
+	// ThinThreshold is the space in bytes below which initiators are warned (thin provisioning soft threshold), 0 for never.
+	ThinThreshold int64
 	// StateDir as in TargetOptions; empty takes that of the first target the unit is added to.
 	StateDir string
 	Log      *zap.Logger
@@ -63,12 +66,20 @@ type LogicalUnit struct {
 	eui    [8]byte
 	tasks  taskSet
 
+	low      atomic.Bool   // below the thin provisioning threshold
 	progress atomic.Uint32 // of FORMAT UNIT or SANITIZE, in 65536ths
 
 	mu       sync.Mutex
 	itls     map[*itl]struct{}
 	stateDir string
 	modes    modeState
+	clock    timestamp
+	gone     luTotals // of nexuses that have gone
+	base     luTotals // what LOG SELECT took away
+
+	background sync.WaitGroup // erasures
+	stop       context.Context
+	stopNow    context.CancelFunc
 
 	prMu sync.Mutex // one PERSISTENT RESERVE OUT at a time; taken before mu
 	pr   atomic.Pointer[reservations]
@@ -103,6 +114,7 @@ func NewLogicalUnit(opt LUOptions) (*LogicalUnit, error) {
 	lu.bs, lu.shift = uint32(g.Logical), uint(bits.TrailingZeros(uint(g.Logical)))
 	lu.geo.Store(&g)
 	lu.identify()
+	lu.stop, lu.stopNow = context.WithCancel(context.Background())
 	lu.pr.Store(&reservations{})
 	lu.initModes()
 	return lu, nil
@@ -128,6 +140,13 @@ func (lu *LogicalUnit) identify() {
 
 // Name is the volume's name.
 func (lu *LogicalUnit) Name() string { return lu.opt.Name }
+
+// Close stops what the unit does by itself, FORMAT UNIT and SANITIZE with IMMED, and waits for it. The unit has been
+// removed from its targets; the device is the caller's to close afterwards.
+func (lu *LogicalUnit) Close() {
+	lu.stopNow()
+	lu.background.Wait()
+}
 
 // Serial is the unit serial number.
 func (lu *LogicalUnit) Serial() string { return lu.serial }
@@ -166,7 +185,10 @@ func (lu *LogicalUnit) join(i *itl) {
 
 func (lu *LogicalUnit) leave(i *itl) {
 	lu.mu.Lock()
-	delete(lu.itls, i)
+	if _, ok := lu.itls[i]; ok {
+		delete(lu.itls, i)
+		lu.gone.add(&i.stats)
+	}
 	lu.mu.Unlock()
 }
 

@@ -39,6 +39,7 @@ type Nexus struct {
 	luns   atomic.Pointer[map[uint16]*itl]
 	none   *itl // for commands that reach no logical unit
 	closed atomic.Bool
+	access atomic.Uint32 // AccessState of the port's group
 
 	memMu             sync.Mutex
 	memFirst, memLast *Command
@@ -56,6 +57,8 @@ func (t *Target) NewNexus(opt NexusOptions) *Nexus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.addPortLocked(opt.TargetPortGroup)
+	t.alua.addPort(opt.TargetPortGroup)
+	n.access.Store(uint32(t.stateOf(opt.TargetPortGroup)))
 	first := ASCPowerOnOrReset
 	if t.met[n.portKey()] {
 		first = ASCNexusLoss

@@ -122,7 +122,63 @@ func rows() []*row {
 		{op: OpMaintenanceIn, sa: saReportTMFs, name: "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", length: 12,
 			usage: "a3 0d 80 00 00 00 ff ff ff ff 00 00", dir: dirIn,
 			class: conflictReads, traits: notReadyToo, recommended: 10, begin: beginReportTMFs},
+		{op: OpMaintenanceIn, sa: saReportTPG, name: "REPORT TARGET PORT GROUPS", length: 12,
+			usage: "a3 ea 00 00 00 00 ff ff ff ff 00 00", dir: dirIn,
+			class: conflictNever, traits: inStandby | inUnavail | notReadyToo, recommended: 10, begin: beginReportTPG},
+		{op: OpMaintenanceOut, sa: saSetTPG, name: "SET TARGET PORT GROUPS", length: 12,
+			usage: "a4 0a 00 00 00 00 ff ff ff ff 00 00", dir: dirOut,
+			class: conflictWrites, traits: inStandby | inUnavail | notReadyToo, recommended: 30, begin: beginSetTPG},
+		{op: OpMaintenanceIn, sa: saReportTimestamp, name: "REPORT TIMESTAMP", length: 12,
+			usage: "a3 0f 00 00 00 00 ff ff ff ff 00 00", dir: dirIn,
+			class: conflictReads, traits: notReadyToo, recommended: 10, begin: beginReportTimestamp},
+		{op: OpMaintenanceOut, sa: saSetTimestamp, name: "SET TIMESTAMP", length: 12,
+			usage: "a4 0f 00 00 00 00 ff ff ff ff 00 00", dir: dirOut,
+			class: conflictWrites, traits: notReadyToo, recommended: 10, begin: beginSetTimestamp},
+		{op: OpLogSense, sa: noSA, name: "LOG SENSE", length: 10, usage: "4d 01 ff ff 00 ff ff ff ff 00", dir: dirIn,
+			class: conflictReads, traits: inStandby | notReadyToo, recommended: 10, begin: beginLogSense},
+		{op: OpLogSelect, sa: noSA, name: "LOG SELECT", length: 10, usage: "4c 03 ff ff 00 00 00 ff ff 00", dir: dirOut,
+			class: conflictWrites, traits: inStandby | notReadyToo, recommended: 10, begin: beginLogSelect},
+		{op: OpReadDefectData10, sa: noSA, name: "READ DEFECT DATA(10)", length: 10, usage: "37 00 1f 00 00 00 00 ff ff 00", dir: dirIn,
+			class: conflictReads, recommended: 10, begin: beginReadDefectData},
+		{op: OpReadDefectData12, sa: noSA, name: "READ DEFECT DATA(12)", length: 12,
+			usage: "b7 1f ff ff ff ff ff ff ff ff 00 00", dir: dirIn,
+			class: conflictReads, recommended: 10, begin: beginReadDefectData},
+		{op: OpReceiveDiagnostic, sa: noSA, name: "RECEIVE DIAGNOSTIC RESULTS", length: 6, usage: "1c 01 ff ff ff 00", dir: dirIn,
+			class: conflictReads, traits: inStandby | notReadyToo, recommended: 10, begin: beginReceiveDiagnostic},
+		{op: OpSendDiagnostic, sa: noSA, name: "SEND DIAGNOSTIC", length: 6, usage: "1d f7 00 ff ff 00", dir: dirOut,
+			class: conflictWrites, traits: inStandby, recommended: 60, begin: beginSendDiagnostic},
+		{op: OpFormatUnit, sa: noSA, name: "FORMAT UNIT", length: 6, usage: "04 ff ff 00 03 00", dir: dirOut,
+			class: conflictWrites, traits: mutates, recommended: 86400, offered: mayFormat, begin: beginFormatUnit},
+		sanitizeRow(sanitizeOverwrite, "OVERWRITE", "81"), sanitizeRow(sanitizeBlockErase, "BLOCK ERASE", "82"),
+		sanitizeRow(sanitizeCrypto, "CRYPTOGRAPHIC ERASE", "83"), sanitizeRow(sanitizeExit, "EXIT FAILURE MODE", "9f"),
+		{op: OpExtendedCopy, sa: saExtendedCopyLID1, name: "EXTENDED COPY(LID1)", length: 16,
+			usage: "83 00 00 00 00 00 00 00 00 00 ff ff ff ff 00 00", dir: dirOut,
+			class: conflictWrites, recommended: 300, begin: beginExtendedCopy},
+		{op: OpReceiveCopyResults, sa: saCopyStatus, name: "RECEIVE COPY STATUS(LID1)", length: 16,
+			usage: "84 00 ff 00 00 00 00 00 00 00 ff ff ff ff 00 00", dir: dirIn,
+			class: conflictReads, recommended: 10, begin: beginCopyResults},
+		{op: OpReceiveCopyResults, sa: saCopyParameters, name: "RECEIVE COPY OPERATING PARAMETERS", length: 16,
+			usage: "84 03 ff 00 00 00 00 00 00 00 ff ff ff ff 00 00", dir: dirIn,
+			class: conflictReads, recommended: 10, begin: beginCopyResults},
+		{op: OpReceiveCopyResults, sa: saCopyFailed, name: "RECEIVE COPY FAILURE DETAILS(LID1)", length: 16,
+			usage: "84 04 ff 00 00 00 00 00 00 00 ff ff ff ff 00 00", dir: dirIn,
+			class: conflictReads, recommended: 10, begin: beginCopyResults},
 	}
+}
+
+func mayFormat(lu *LogicalUnit) bool { return lu.opt.AllowFormat }
+
+func maySanitize(lu *LogicalUnit) bool { return lu.opt.AllowSanitize }
+
+func sanitizeRow(sa int, name, flags string) *row {
+	// Byte 1 is IMMED, ZNR, AUSE and the service action.
+	usage := map[string]string{"81": "a1", "82": "a2", "83": "a3", "9f": "9f"}[flags]
+	dir := dirNone
+	if sa == sanitizeOverwrite {
+		dir = dirOut
+	}
+	return &row{op: OpSanitize, sa: sa, name: "SANITIZE, " + name, length: 10, usage: "48 " + usage + " 00 00 00 00 00 ff ff 00", dir: dir,
+		class: conflictWrites, traits: mutates | notReadyToo, recommended: 86400, offered: maySanitize, begin: beginSanitize}
 }
 
 func canCompare(lu *LogicalUnit) bool { return lu.can(blockdev.CompareWrite) }

@@ -74,12 +74,12 @@ func (c *Command) alloc(n int) ([]*mem.Buf, error) {
 }
 
 // submit begins a device request on slot i; the caller has set nothing but what it names.
-func (c *Command) submit(i int, set blockdev.Request) {
+func (c *Command) submit(lu *LogicalUnit, i int, set blockdev.Request) {
 	r := &c.x.tr.piece[i].req
 	done := r.Done
 	*r = set
 	r.Done = done
-	c.x.lu.dev.Submit(r)
+	lu.dev.Submit(r)
 }
 
 // await waits for slot i.
@@ -94,17 +94,22 @@ func (c *Command) await(i int) error {
 }
 
 // do performs one device request and translates its error.
-func (c *Command) do(r blockdev.Request) error {
+func (c *Command) do(r blockdev.Request) error { return c.doOn(c.x.lu, r) }
+
+func (c *Command) doOn(lu *LogicalUnit, r blockdev.Request) error {
 	if c.stopping() {
 		return c.x.err
 	}
-	c.submit(0, r)
+	c.submit(lu, 0, r)
 	err := c.await(0)
 	if errors.Is(err, blockdev.ErrMiscompare) {
 		miss := c.x.tr.piece[0].req.Miss
 		return &SenseError{Key: Miscompare, ASC: ASCMiscompare, HasInfo: true, Info: uint64(miss), Cause: err}
 	}
-	return ofDevice(r.Op, err, c.x.lu.lba(r.Offset))
+	if err != nil {
+		c.countError(r.Op)
+	}
+	return ofDevice(r.Op, err, lu.lba(r.Offset))
 }
 
 func (c *Command) move(start func()) error {

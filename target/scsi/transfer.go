@@ -129,6 +129,7 @@ func stepRead(c *Command) stepResult {
 			}
 			p.state = pieceReady
 			if p.req.Err != nil {
+				c.countError(blockdev.Read)
 				c.fail(ofDevice(blockdev.Read, p.req.Err, c.x.lu.lba(p.req.Offset)))
 				stop = true
 			}
@@ -193,6 +194,7 @@ func stepWrite(c *Command) stepResult {
 					continue
 				}
 				if p.req.Err != nil {
+					c.countError(blockdev.Write)
 					c.fail(ofDevice(blockdev.Write, p.req.Err, c.x.lu.lba(p.req.Offset)))
 					stop = true
 				}

@@ -1,0 +1,207 @@
+package scsi
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/mem"
+)
+
+// Service actions of SANITIZE (SBC-3 table 74).
+const (
+	sanitizeOverwrite  = 0x01
+	sanitizeBlockErase = 0x02
+	sanitizeCrypto     = 0x03
+	sanitizeExit       = 0x1F
+)
+
+// erasure is a pass over the whole medium: FORMAT UNIT or SANITIZE. It outlives the command that began it (IMMED).
+type erasure struct {
+	flag    uint32
+	zero    bool                     // write zeroes and give the space back
+	fill    func(pass int, b []byte) // else what to write
+	passes  int
+	verbose string
+}
+
+// erase runs e in the background. Exactly one runs at a time: the flag, which keeps other commands off, is set here.
+func (lu *LogicalUnit) erase(e erasure) (done chan error) {
+	lu.progress.Store(0)
+	lu.set(flagSanitizeBad, false)
+	lu.set(e.flag, true)
+	done = make(chan error, 1)
+	lu.background.Add(1)
+	go func() {
+		defer lu.background.Done()
+		err := lu.erasePasses(e)
+		if err != nil {
+			lu.log.Error("erasing a volume failed", zap.String("volume", lu.opt.Name), zap.String("command", e.verbose), zap.Error(err))
+			if e.flag == flagSanitizing {
+				lu.set(flagSanitizeBad, true)
+			}
+		}
+		lu.set(e.flag, false)
+		done <- err
+	}()
+	return done
+}
+
+func (lu *LogicalUnit) erasePasses(e erasure) error {
+	slab, err := mem.NewSlab(pieceSize)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = slab.Close() }()
+	size := lu.geo.Load().Size
+	for pass := range e.passes {
+		for off := int64(0); off < size; {
+			if err := lu.stop.Err(); err != nil {
+				return err
+			}
+			n := min(size-off, pieceSize)
+			r := blockdev.Request{Op: blockdev.Write, Offset: off, Data: []mem.Span{{Slab: slab, Len: int(n)}}}
+			switch {
+			case e.zero && lu.can(blockdev.WriteZeroes):
+				n = min(size-off, 64<<20)
+				r = blockdev.Request{Op: blockdev.WriteZeroes, Offset: off, Unmap: lu.canUnmap()}
+			case e.zero:
+				clear(slab.Bytes())
+			default:
+				e.fill(pass, slab.Bytes()[:n])
+			}
+			r.Length = n
+			// Without a deadline: the memory is the device's until it is done.
+			if err := blockdev.Do(context.Background(), lu.dev, &r); err != nil {
+				return ofDevice(r.Op, err, lu.lba(off))
+			}
+			off += n
+			lu.progress.Store(uint32((float64(pass) + float64(off)/float64(size)) / float64(e.passes) * 65535))
+		}
+	}
+	r := blockdev.Request{Op: blockdev.Flush}
+	return ofDevice(r.Op, blockdev.Do(context.Background(), lu.dev, &r), 0)
+}
+
+// begun ends the command: now with IMMED, else with the erasure.
+func (c *Command) begun(done chan error, immed bool) error {
+	if immed {
+		return nil
+	}
+	return <-done
+}
+
+func (lu *LogicalUnit) erasing() bool { return lu.has(flagFormatting | flagSanitizing) }
+
+// beginSanitize is SANITIZE (SBC-3 section 5.24), offered only where configuration allows it.
+func beginSanitize(c *Command) stepResult {
+	lu := c.x.lu
+	immed, sa, n := c.CDB[1]&0x80 != 0, int(c.CDB[1]&0x1F), int(be16(c.CDB[7:]))
+	if lu.erasing() {
+		return c.end(lu.notReady(lu.flags.Load()))
+	}
+	if sa == sanitizeExit {
+		lu.set(flagSanitizeBad, false)
+		return stepDone
+	}
+	if sa != sanitizeOverwrite && n != 0 {
+		return c.end(badCDB(7))
+	}
+	if sa == sanitizeOverwrite && n < 5 {
+		return c.end(badCDB(7))
+	}
+	return c.asyncParams(n, func(c *Command, list []byte) error {
+		e := erasure{flag: flagSanitizing, passes: 1, zero: true, verbose: "SANITIZE"}
+		switch sa {
+		case sanitizeOverwrite:
+			if err := overwriteOf(lu, list, &e); err != nil {
+				return err
+			}
+		case sanitizeCrypto:
+			// What is left is what a medium looks like whose key is gone.
+			stream, err := randomStream()
+			if err != nil {
+				return err
+			}
+			e.zero = false
+			e.fill = func(_ int, b []byte) { clear(b); stream.XORKeyStream(b, b) }
+		}
+		return c.begun(lu.erase(e), immed)
+	})
+}
+
+func randomStream() (cipher.Stream, error) {
+	var key [32]byte
+	if _, err := rand.Read(key[:]); err != nil {
+		return nil, err
+	}
+	b, err := aes.NewCipher(key[:])
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewCTR(b, make([]byte, aes.BlockSize)), nil
+}
+
+// overwriteOf reads the overwrite service action's parameter list (SBC-3 table 76).
+func overwriteOf(lu *LogicalUnit, list []byte, e *erasure) error {
+	invert, count, length := list[0]&0x80 != 0, int(list[0]&0x1F), int(be16(list[2:]))
+	if count == 0 {
+		return badParam(0)
+	}
+	if length == 0 || length > int(lu.bs) || len(list) != 4+length {
+		return badParam(2)
+	}
+	pattern := append([]byte(nil), list[4:]...)
+	e.passes, e.zero = count, false
+	e.fill = func(pass int, b []byte) {
+		flip := byte(0)
+		if invert && pass%2 == 1 {
+			flip = 0xFF
+		}
+		for i := range b {
+			b[i] = pattern[i%int(lu.bs)%length] ^ flip
+		}
+	}
+	return nil
+}
+
+// beginFormatUnit is FORMAT UNIT (SBC-3 section 5.3): the medium reads as zeroes afterwards. Protection information and
+// defect lists are not for this medium.
+func beginFormatUnit(c *Command) stepResult {
+	lu := c.x.lu
+	fmtData, long, info := c.CDB[1]&0x10 != 0, c.CDB[1]&0x20 != 0, c.CDB[1]>>6
+	if info != 0 {
+		return c.end(badCDBBit(1, 7))
+	}
+	if lu.erasing() {
+		return c.end(lu.notReady(lu.flags.Load()))
+	}
+	e := erasure{flag: flagFormatting, passes: 1, zero: true, verbose: "FORMAT UNIT"}
+	if !fmtData {
+		return c.async(func(c *Command) error { return c.begun(lu.erase(e), false) })
+	}
+	n := 4
+	if long {
+		n = 8
+	}
+	return c.asyncParams(n, func(c *Command, list []byte) error {
+		if list[0]&7 != 0 {
+			return badParam(0) // PROTECTION FIELD USAGE
+		}
+		if list[1]&0x08 != 0 {
+			return badParam(1) // initialization pattern
+		}
+		defects := int(be16(list[2:]))
+		if long {
+			defects = int(be32(list[4:]))
+		}
+		if defects != 0 {
+			return badParam(n - 2)
+		}
+		return c.begun(lu.erase(e), list[1]&0x02 != 0)
+	})
+}
