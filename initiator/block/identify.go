@@ -1,0 +1,267 @@
+package block
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/sluice-storage/sluice/internal/mem"
+)
+
+// probe runs commands of one session before, or beside, the volume's requests.
+type probe struct {
+	s   *session
+	buf *mem.Buf
+}
+
+func (i *Initiator) probe(s *session) (*probe, error) {
+	b, err := i.pool.Get(mem.PageSize)
+	if err != nil {
+		return nil, fmt.Errorf("block: memory: %w", err)
+	}
+	return &probe{s: s, buf: b}, nil
+}
+
+func (p *probe) close() { p.buf.Release() }
+
+// in runs a command that reads up to n bytes, again after unit attentions and while the unit becomes ready.
+func (p *probe) in(ctx context.Context, cdb []byte, n int) ([]byte, error) {
+	var err error
+	for range maxRetries {
+		r := &Request{Op: Raw, In: true, CDB: cdb}
+		if n > 0 {
+			r.Data = []mem.Span{p.buf.Span().Cut(0, n)}
+		}
+		if err = p.s.do(ctx, r); err == nil {
+			return p.buf.Bytes()[:min(int(r.Transferred), n)], nil
+		}
+		var se *SenseError
+		var st *StatusError
+		switch {
+		case errors.As(err, &se) && (se.Key == keyUnitAttention || se.Key == keyAborted):
+		case errors.As(err, &st) && (st.Status == statusBusy || st.Status == statusTaskSetFull):
+		default:
+			return nil, err
+		}
+	}
+	return nil, err
+}
+
+// do runs a request on this session only and waits. When the context ends first, the command is aborted and that waited
+// for: its memory is the caller's again on return, always.
+func (s *session) do(ctx context.Context, r *Request) error {
+	r.reset()
+	ch := make(chan struct{}, 1)
+	r.Err, r.waiter, r.pin, r.sent = nil, ch, s, false
+	if !s.submit(r) {
+		return s.reason()
+	}
+	select {
+	case <-ch:
+	case <-ctx.Done():
+		r.cancelled.Store(true)
+		s.cancel(r)
+		<-ch
+		if errors.Is(r.Err, ErrCancelled) {
+			return context.Cause(ctx)
+		}
+	}
+	return r.Err
+}
+
+func (s *session) reason() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// identify asks the logical unit what it is (SPC-4 sections 6.4 and 7.8, SBC-3 sections 5.10 and 6.6).
+func (p *probe) identify(ctx context.Context) (*Geometry, error) {
+	if _, err := p.in(ctx, make([]byte, 6), 0); err != nil && !mayGoOn(err) {
+		return nil, fmt.Errorf("TEST UNIT READY: %w", err)
+	}
+	g := &Geometry{}
+	b, err := p.inquiry(ctx, -1)
+	if err != nil || len(b) < 36 {
+		return nil, fmt.Errorf("INQUIRY: %w", orShort(err))
+	}
+	g.PeripheralRaw = b[0]
+	if b[0]>>5 == 3 || b[0] == 0x7f {
+		return nil, fmt.Errorf("%w: there is no logical unit of that number", ErrNoUnit)
+	}
+	if b[0]>>5 != 0 || b[0]&0x1f != 0 {
+		return nil, fmt.Errorf("%w: it is no disk but a device of type 0x%02x", ErrNoUnit, b[0]&0x1f)
+	}
+	g.ALUA = b[5]&0x30 != 0
+	g.Vendor, g.Product, g.Revision = text(b[8:16]), text(b[16:32]), text(b[32:36])
+	pages := p.pages(ctx)
+	if err := p.capacity(ctx, g); err != nil {
+		return nil, err
+	}
+	if pages[0x80] {
+		if b, err := p.inquiry(ctx, 0x80); err == nil && len(b) > 4 {
+			g.Serial = text(b[4:min(len(b), 4+int(b[3]))])
+		}
+	}
+	if pages[0x83] {
+		if b, err := p.inquiry(ctx, 0x83); err == nil {
+			g.designators(b)
+		}
+	}
+	p.vpdLimits(ctx, g, pages)
+	p.modes(ctx, g)
+	return g, nil
+}
+
+// ErrNoUnit is a LUN behind which there is no disk.
+var ErrNoUnit = errors.New("block: no such logical unit")
+
+// mayGoOn: a unit that is in standby still answers INQUIRY and tells its capacity.
+func mayGoOn(err error) bool {
+	var se *SenseError
+	return errors.As(err, &se) && se.Key == keyNotReady
+}
+
+func orShort(err error) error {
+	if err == nil {
+		return errors.New("block: the answer is too short")
+	}
+	return err
+}
+
+func text(b []byte) string { return strings.TrimSpace(strings.TrimRight(string(b), "\x00")) }
+
+// inquiry reads standard data with page -1, else a VPD page.
+func (p *probe) inquiry(ctx context.Context, page int) ([]byte, error) {
+	cdb := []byte{opInquiry, 0, 0, 0, 255, 0}
+	if page >= 0 {
+		cdb[1], cdb[2] = 1, byte(page)
+	}
+	return p.in(ctx, cdb, 255)
+}
+
+func (p *probe) pages(ctx context.Context) map[byte]bool {
+	m := map[byte]bool{}
+	if b, err := p.inquiry(ctx, 0); err == nil && len(b) > 4 {
+		for _, c := range b[4:min(len(b), 4+int(b[3]))] {
+			m[c] = true
+		}
+	}
+	return m
+}
+
+func (p *probe) capacity(ctx context.Context, g *Geometry) error {
+	cdb := make([]byte, 16)
+	cdb[0], cdb[1], cdb[13] = opServiceIn16, saReadCapacity16, 32
+	b, err := p.in(ctx, cdb, 32)
+	if err == nil && len(b) >= 12 {
+		last := binary.BigEndian.Uint64(b)
+		g.Logical = int(binary.BigEndian.Uint32(b[8:]))
+		if g.Logical < 512 || g.Logical > mem.PageSize || g.Logical&(g.Logical-1) != 0 || last >= 1<<62/uint64(g.Logical) {
+			return fmt.Errorf("block: READ CAPACITY speaks of %d blocks of %d bytes, which this initiator cannot use", last+1, g.Logical)
+		}
+		g.Size, g.Physical = int64(last+1)*int64(g.Logical), g.Logical
+		if len(b) >= 16 {
+			g.Physical <<= b[13] & 0x0f
+			g.Thin, g.ReadsZero = b[14]&0x80 != 0, b[14]&0x40 != 0
+		}
+		return nil
+	}
+	if err != nil && !errors.Is(err, ErrUnsupported) {
+		return fmt.Errorf("READ CAPACITY (16): %w", err)
+	}
+	ten := make([]byte, 10)
+	ten[0] = opReadCapacity10
+	if b, err = p.in(ctx, ten, 8); err != nil || len(b) < 8 {
+		return fmt.Errorf("READ CAPACITY (10): %w", orShort(err))
+	}
+	g.Logical = int(binary.BigEndian.Uint32(b[4:]))
+	if g.Logical != 512 && g.Logical != 4096 {
+		return fmt.Errorf("block: blocks of %d bytes, which this initiator cannot use", g.Logical)
+	}
+	g.Size, g.Physical = (int64(binary.BigEndian.Uint32(b))+1)*int64(g.Logical), g.Logical
+	return nil
+}
+
+// designators takes the best name of the logical unit, and what names the port (SPC-4 section 7.8.6).
+func (g *Geometry) designators(b []byte) {
+	best := -1
+	for d := b[min(4, len(b)):]; len(d) >= 4; {
+		n := int(d[3])
+		if len(d) < 4+n {
+			return
+		}
+		v, set, kind := d[4:4+n], d[0]&0x0f, d[1]&0x0f
+		if d[1]>>4&3 == 0 { // of the logical unit
+			rank := map[byte]int{1: 1, 2: 2, 3: 3, 8: 2, 0xa: 0}
+			if r, ok := rank[kind]; ok && r > best {
+				best = r
+				prefix := map[byte]string{1: "t10.", 2: "eui.", 3: "naa.", 8: "", 0xa: "uuid."}[kind]
+				if set == 1 {
+					g.ID = prefix + hex.EncodeToString(v)
+				} else {
+					g.ID = prefix + text(v)
+				}
+			}
+		} else if n == 4 {
+			switch kind {
+			case 4:
+				g.RelativePort = binary.BigEndian.Uint16(v[2:])
+			case 5:
+				g.PortGroup, g.HasPortGroup = binary.BigEndian.Uint16(v[2:]), true
+			}
+		}
+		d = d[4+n:]
+	}
+}
+
+func (p *probe) vpdLimits(ctx context.Context, g *Geometry, pages map[byte]bool) {
+	block := int64(g.Logical)
+	if pages[0xb0] {
+		if b, err := p.inquiry(ctx, 0xb0); err == nil && len(b) >= 16 {
+			g.MaxTransfer = int64(binary.BigEndian.Uint32(b[8:])) * block
+			g.OptimalIO = int(binary.BigEndian.Uint32(b[12:])) * g.Logical
+			g.MaxCompare = int64(b[5]) * block
+			if len(b) >= 44 {
+				g.MaxDiscard = int64(binary.BigEndian.Uint32(b[20:])) * block
+				g.DiscardUnit = max(int64(binary.BigEndian.Uint32(b[28:])), 1) * block
+				if v := binary.BigEndian.Uint64(b[36:]); v < 1<<40 {
+					g.MaxWriteSame = int64(v) * block
+				}
+			}
+		}
+	}
+	if pages[0xb1] {
+		if b, err := p.inquiry(ctx, 0xb1); err == nil && len(b) >= 6 {
+			rate := binary.BigEndian.Uint16(b[4:])
+			g.Rotational = rate > 1
+		}
+	}
+	unmap := g.Thin
+	if pages[0xb2] {
+		if b, err := p.inquiry(ctx, 0xb2); err == nil && len(b) >= 6 {
+			unmap, g.UnmapSame = b[5]&0x80 != 0, b[5]&0x40 != 0
+		}
+	}
+	switch {
+	case !unmap:
+		g.MaxDiscard, g.DiscardUnit = 0, 0
+	case g.MaxDiscard == 0 && !pages[0xb0]:
+		g.MaxDiscard, g.DiscardUnit = 1<<31, block
+	}
+}
+
+// modes reads write protection and the caching page (SBC-3 section 6.5.6).
+func (p *probe) modes(ctx context.Context, g *Geometry) {
+	b, err := p.in(ctx, []byte{opModeSense6, 0, 0x08, 0, 192, 0}, 192)
+	if err != nil || len(b) < 4 {
+		return
+	}
+	g.ReadOnly = b[2]&0x80 != 0
+	if pg := 4 + int(b[3]); len(b) > pg+2 && b[pg]&0x3f == 0x08 {
+		g.WriteCache = b[pg+2]&0x04 != 0
+	}
+}

@@ -1,0 +1,203 @@
+package block
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// Options configure an Initiator. Zero values take the defaults named.
+type Options struct {
+	// Name is the iSCSI initiator name; by default one made of the host's name.
+	Name string
+	// Device is the RDMA device of iser:// URLs; without it they are refused.
+	Device transport.Device
+	// Memory is where buffers come from; by default a pool of 256 MiB that the Initiator owns. The Initiator registers it
+	// with Device unless Registered says that this has been done.
+	Memory     *mem.Pool
+	Registered bool
+	// Depth is the number of commands under way on a path, DefaultDepth if 0.
+	Depth int
+	// Piece is the longest transfer of one command in bytes, DefaultPiece if 0.
+	Piece int
+	// Immediate is the longest write over iSER, in bytes, whose data travels with the command; 8 KiB if 0, negative for
+	// none, which also stops immediate data over TCP.
+	Immediate int
+	// Keepalive is the silence after which the target is asked whether it is there; three times that ends the session.
+	Keepalive time.Duration
+	// ReconnectLimit is how long requests wait for a path that is lost, a minute if 0, for ever if negative.
+	ReconnectLimit time.Duration
+	// MinBackoff and MaxBackoff bound the pause between attempts to log in, 100 ms and 5 s if 0.
+	MinBackoff, MaxBackoff time.Duration
+	// DialTCP replaces net.Dialer.DialContext.
+	DialTCP func(ctx context.Context, network, addr string) (net.Conn, error)
+	Log     *zap.Logger
+}
+
+// Initiator opens volumes. Its methods may be called by any goroutine.
+type Initiator struct {
+	o    Options
+	pool *mem.Pool
+	own  bool
+	zbuf *mem.Buf
+	zero mem.Span
+}
+
+// New returns an Initiator. Close it after its volumes.
+func New(o Options) (*Initiator, error) {
+	if o.Name == "" {
+		o.Name = DefaultName()
+	}
+	if err := iscsi.CheckName(o.Name); err != nil {
+		return nil, fmt.Errorf("block: initiator name: %w", err)
+	}
+	setDefault(&o.Depth, DefaultDepth)
+	setDefault(&o.Piece, DefaultPiece)
+	setDefault(&o.Immediate, iscsi.DefaultRecvData)
+	setDefault(&o.Keepalive, keepalive)
+	setDefault(&o.ReconnectLimit, reconnectLimit)
+	setDefault(&o.MinBackoff, minBackoff)
+	setDefault(&o.MaxBackoff, maxBackoff)
+	o.Depth = min(o.Depth, MaxDepth)
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	if o.DialTCP == nil {
+		o.DialTCP = (&net.Dialer{}).DialContext
+	}
+	i := &Initiator{o: o, pool: o.Memory}
+	if i.pool == nil {
+		i.pool, i.own = mem.NewPool(memoryLimit), true
+	}
+	if o.Device != nil && (i.own || !o.Registered) {
+		if err := i.pool.OnSlab(o.Device.Register); err != nil {
+			return nil, fmt.Errorf("block: register memory with %s: %w", o.Device.Name(), err)
+		}
+	}
+	b, err := i.pool.Get(mem.PageSize)
+	if err != nil {
+		return nil, fmt.Errorf("block: memory: %w", err)
+	}
+	clear(b.Bytes())
+	i.zbuf, i.zero = b, b.Span()
+	return i, nil
+}
+
+func setDefault[T int | time.Duration](v *T, d T) {
+	if *v == 0 {
+		*v = d
+	}
+}
+
+// DefaultName is an initiator name made of the host's name.
+func DefaultName() string {
+	h, err := os.Hostname()
+	if err != nil || h == "" {
+		h = "host"
+	}
+	h = strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-', r == '.':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		}
+		return '-'
+	}, h)
+	return "iqn.2025-01.io.sluice-storage:" + h
+}
+
+// Name is the initiator's iSCSI name.
+func (i *Initiator) Name() string { return i.o.Name }
+
+// Memory is the pool that registered buffers come from.
+func (i *Initiator) Memory() *mem.Pool { return i.pool }
+
+// Close gives back what the Initiator holds. Its volumes must be closed.
+func (i *Initiator) Close() error {
+	i.zbuf.Release()
+	if i.own {
+		if err := i.pool.Close(); err != nil {
+			return fmt.Errorf("block: close the initiator: %w", err)
+		}
+	}
+	return nil
+}
+
+// connect logs in to the portal of u for a normal session. limits stay those of a session that knows no volume.
+func (i *Initiator) connect(ctx context.Context, u *URL, isid iscsi.ISID) (*session, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, fmt.Errorf("block: %s did not answer the login in %v", u.Addr(), loginTimeout))
+	defer cancel()
+	depth := i.o.Depth
+	if u.Depth > 0 {
+		depth = u.Depth
+	}
+	p := loginParams{name: i.o.Name, url: u, isid: isid, iser: u.ISER, noImm: i.o.Immediate < 0}
+	if u.Initiator != "" {
+		p.name = u.Initiator
+	}
+	s := &session{ini: i, portal: u.Addr(), lun: encodeLUN(u.LUN), log: i.o.Log, isid: isid}
+	if u.ISER {
+		c, err := i.dialISER(ctx, u, depth, false)
+		if err != nil {
+			return nil, err
+		}
+		r, err := login(ctx, c, p)
+		if err != nil {
+			c.drain(err)
+			c.release()
+			return nil, err
+		}
+		s.take(r, c)
+		s.open(depth, c.slots)
+		c.attach(s, i.o.Immediate)
+		return s, nil
+	}
+	c, err := i.dialTCP(ctx, u, depth)
+	if err != nil {
+		return nil, err
+	}
+	r, err := login(ctx, c, p)
+	if err == nil {
+		s.take(r, c)
+		err = c.attach(s, p.noImm)
+	}
+	if err != nil {
+		c.close(err)
+		c.release()
+		return nil, err
+	}
+	s.open(depth, c.slots)
+	return s, nil
+}
+
+func (s *session) take(r loginResult, m mover) {
+	s.mv, s.params, s.tpgt = m, r.params, r.portalGroup
+	s.cmdSN, s.maxCmdSN, s.statSN = r.cmdSN, r.maxCmdSN, r.statSN
+}
+
+// encodeLUN is the single-level form of SAM-5 section 4.7: peripheral addressing below 256, flat space above.
+func encodeLUN(n uint16) uint64 {
+	if n < 256 {
+		return uint64(n) << 48
+	}
+	return uint64(n|0x4000) << 48
+}
+
+// decodeLUN reads the eight bytes of REPORT LUNS; ok is false for forms that are not single-level.
+func decodeLUN(v uint64) (uint16, bool) {
+	top := uint16(v >> 48)
+	if v<<16 != 0 || top>>14 > 1 {
+		return 0, false
+	}
+	return top & 0x3fff, true
+}

@@ -1,0 +1,263 @@
+package block
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+const iserHead = iscsi.ISERHeaderLen + iscsi.BHSLen
+
+// Kinds of work request tokens; the index is in the low half.
+const (
+	tokRecv uint64 = iota << 32
+	tokLoginRecv
+	tokSend
+	tokControl
+	tokInvalidate
+	tokKind uint64 = 0xffffffff << 32
+)
+
+// sendSignal is how often a command's Send is signaled, so that a provider can tell that the queue drains.
+const sendSignal = 16
+
+// iserConn is a mover and a wire over a queue pair.
+type iserConn struct {
+	qp      transport.QP
+	sge     int
+	sendInv bool // the target may invalidate our STags
+	imm     int  // the longest immediate data, set after login
+	bufs    []*mem.Buf
+	logTx   mem.Span
+	logRx   mem.Span
+	ring    []mem.Span
+	slots   []mem.Span
+	ctl     []mem.Span
+	ctlFree []int
+	wins    []transport.Window
+	wrs     []transport.WR
+	recvs   []transport.Recv
+	wc      [64]transport.WC
+	sends   int
+}
+
+// dialISER connects a queue pair and gives it the memory of a session.
+func (i *Initiator) dialISER(ctx context.Context, u *URL, depth int, discovery bool) (*iserConn, error) {
+	dev := i.o.Device
+	if dev == nil {
+		return nil, errors.New("block: no RDMA device was configured for iser://")
+	}
+	caps := dev.Caps()
+	c := &iserConn{sge: max(caps.MaxSGE-1, 1)}
+	nring := depth + unexpected + controls
+	if discovery {
+		nring = 0 // one PDU at a time, in the login buffers
+	}
+	if err := c.memory(i, depth, nring); err != nil {
+		c.release()
+		return nil, err
+	}
+	qp, err := dev.NewQP(transport.QPOptions{Sends: 3*depth + controls + 8, Recvs: nring + 2})
+	if err != nil {
+		c.release()
+		return nil, err
+	}
+	c.qp = qp
+	c.wrs = make([]transport.WR, 0, 2*depth+controls)
+	c.recvs = make([]transport.Recv, 0, nring)
+	fail := func(err error) (*iserConn, error) {
+		c.drain(err)
+		c.release()
+		return nil, err
+	}
+	if err := c.postLogin(); err != nil {
+		return fail(err)
+	}
+	reads := min(max(caps.MaxReads, 1), depth)
+	peer, err := dev.Dial(ctx, u.Addr(), qp, transport.ConnParams{Private: iscsi.CMPrivate(caps.RemoteInv), ReadsIn: reads, ReadsOut: 1})
+	if err != nil {
+		return fail(fmt.Errorf("block: connect to %s: %w", u.Addr(), err))
+	}
+	// The target's byte says whether it will invalidate; ours, whether it may.
+	c.sendInv = caps.RemoteInv && iscsi.CMSendInv(peer.Private)
+	c.wins = make([]transport.Window, depth)
+	for k := range c.wins {
+		if c.wins[k], err = qp.NewWindow(); err != nil {
+			return fail(err)
+		}
+	}
+	return c, nil
+}
+
+// memory takes what one connection needs from the pool, in buffers that several PDUs share.
+func (c *iserConn) memory(i *Initiator, depth, nring int) error {
+	const line = 64
+	cut := func(n, size int) ([]mem.Span, error) {
+		size = (size + line - 1) &^ (line - 1)
+		out := make([]mem.Span, 0, n)
+		for len(out) < n {
+			k := min(n-len(out), mem.MaxBuf/size)
+			b, err := i.pool.Get(k * size)
+			if err != nil {
+				return nil, fmt.Errorf("block: memory for a connection: %w", err)
+			}
+			c.bufs = append(c.bufs, b)
+			for j := range k {
+				out = append(out, b.Span().Cut(j*size, size))
+			}
+		}
+		return out, nil
+	}
+	login, err := cut(2, iserHead+iscsi.DefaultRecvData+4)
+	if err != nil {
+		return err
+	}
+	c.logTx, c.logRx = login[0], login[1]
+	if c.ring, err = cut(nring, iserHead+recvData+4); err != nil {
+		return err
+	}
+	if c.slots, err = cut(depth, slotSize); err != nil {
+		return err
+	}
+	if c.ctl, err = cut(controls, 256); err != nil {
+		return err
+	}
+	for k := range c.ctl {
+		c.ctlFree = append(c.ctlFree, k)
+	}
+	return nil
+}
+
+func (c *iserConn) release() {
+	for _, b := range c.bufs {
+		b.Release()
+	}
+	c.bufs = nil
+}
+
+// drain closes the queue pair and waits until nothing of it can touch memory.
+func (c *iserConn) drain(err error) {
+	c.close(err)
+	for {
+		if _, err := c.qp.Poll(c.wc[:]); err != nil {
+			return
+		}
+		if err := c.qp.Wait(context.Background()); err != nil {
+			return
+		}
+	}
+}
+
+func (c *iserConn) close(err error) {
+	var pe *iscsi.ProtocolError
+	r := transport.Reason{}
+	if errors.As(err, &pe) {
+		r.Err = err
+	}
+	_ = c.qp.Close(r) // whatever it says, the owner sees the end in Poll
+}
+
+func (c *iserConn) maxSGE() int { return c.sge }
+
+func (c *iserConn) postLogin() error {
+	_, err := c.qp.PostRecv([]transport.Recv{{Token: tokLoginRecv, Buf: c.logRx}})
+	return err
+}
+
+// prepare posts the ring of full-feature phase before the request that may end the login: the target may send as soon
+// as it has answered.
+func (c *iserConn) prepare() error {
+	if len(c.ring) == 0 {
+		return nil
+	}
+	c.recvs = c.recvs[:0]
+	for k := range c.ring {
+		c.recvs = append(c.recvs, transport.Recv{Token: tokRecv | uint64(k), Buf: c.ring[k]})
+	}
+	_, err := c.qp.PostRecv(c.recvs)
+	return err
+}
+
+// exchange is one step of login or of a text negotiation on a discovery session.
+func (c *iserConn) exchange(ctx context.Context, h iscsi.BHS, data []byte) (iscsi.BHS, []byte, error) {
+	b := c.logTx.Bytes()
+	var ih iscsi.ISERHeader
+	ih.Put(b)
+	copy(b[iscsi.ISERHeaderLen:], h)
+	n := iserHead + copy(b[iserHead:], data)
+	for range iscsi.Pad(len(data)) {
+		b[n] = 0
+		n++
+	}
+	wr := [1]transport.WR{{Op: transport.OpSend, Flags: transport.Signaled, Token: tokSend, Local: []mem.Span{c.logTx.Cut(0, n)}}}
+	if _, err := c.qp.Post(wr[:]); err != nil {
+		return nil, nil, c.cause(err)
+	}
+	var got []byte
+	for sent := false; !sent || got == nil; {
+		k, err := c.qp.Poll(c.wc[:2])
+		for _, wc := range c.wc[:k] {
+			switch {
+			case wc.Err != nil:
+				if err == nil {
+					err = wc.Err
+				}
+			case wc.Op == transport.OpSend:
+				sent = true
+			case wc.Op == transport.OpRecv:
+				src := c.logRx
+				if wc.Token&tokKind == tokRecv {
+					src = c.ring[wc.Token&^tokKind]
+				}
+				got = append([]byte(nil), src.Bytes()[:wc.Len]...)
+				// A buffer is ready again before another request leaves.
+				if _, perr := c.qp.PostRecv([]transport.Recv{{Token: wc.Token, Buf: src}}); perr != nil && err == nil {
+					err = perr
+				}
+			}
+		}
+		if err != nil {
+			return nil, nil, c.cause(err)
+		}
+		if k == 0 {
+			if err := c.qp.Wait(ctx); err != nil {
+				return nil, nil, c.cause(err)
+			}
+		}
+	}
+	return parseISER(got)
+}
+
+// parseISER splits a received message into header and data segment, believing no length.
+func parseISER(b []byte) (iscsi.BHS, []byte, error) {
+	var ih iscsi.ISERHeader
+	kind, err := ih.Parse(b)
+	if err != nil {
+		return nil, nil, err
+	}
+	if kind != iscsi.ISERControl || len(b) < iserHead {
+		return nil, nil, &iscsi.ProtocolError{RFC: 7145, Clause: "9.2", Detail: "a message that holds no iSCSI PDU"}
+	}
+	h := iscsi.BHS(b[iscsi.ISERHeaderLen:iserHead:iserHead])
+	from := iserHead + h.AHSLen()
+	if from+h.DataLen() > len(b) {
+		return nil, nil, &iscsi.ProtocolError{RFC: 7145, Clause: "9.2", Detail: fmt.Sprintf("a PDU of %d data bytes in a message of %d", h.DataLen(), len(b))}
+	}
+	return h, b[from : from+h.DataLen()], nil
+}
+
+// cause names the reason of a broken connection rather than its symptom.
+func (c *iserConn) cause(err error) error {
+	var te *transport.TerminateError
+	if errors.As(err, &te) || !errors.Is(err, transport.ErrClosed) {
+		return err
+	}
+	if _, perr := c.qp.Poll(c.wc[:]); errors.As(perr, &te) {
+		return perr
+	}
+	return fmt.Errorf("the connection was closed: %w", err)
+}

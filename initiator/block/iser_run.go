@@ -1,0 +1,206 @@
+package block
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// attach gives the tasks of a session their windows.
+func (c *iserConn) attach(s *session, immediate int) {
+	c.imm = 0
+	if s.params.ImmediateData {
+		c.imm = min(s.params.FirstBurst, s.params.MaxSend, immediate)
+	}
+	for k := range s.tasks {
+		s.tasks[k].win = c.wins[k]
+		s.tasks[k].local = make([]mem.Span, 0, c.sge+1)
+	}
+}
+
+// send binds the windows of the batch, and only then, knowing their STags, writes and sends the headers.
+func (c *iserConn) send(s *session, batch []*task) error {
+	wrs := c.wrs[:0]
+	for _, t := range batch {
+		t.bound, t.stag = false, 0
+		if t.edtl == 0 {
+			continue
+		}
+		if t.out && t.edtl <= int64(c.imm) && len(t.spans) <= c.sge {
+			t.imm = int(t.edtl)
+			continue
+		}
+		a := transport.RemoteWrite
+		if t.out {
+			a = transport.RemoteRead
+		}
+		t.bound = true
+		wrs = append(wrs, transport.WR{Op: transport.OpBind, Access: a, Window: t.win, Local: t.spans})
+	}
+	if len(wrs) > 0 {
+		if _, err := c.qp.Post(wrs); err != nil {
+			return err
+		}
+	}
+	wrs = wrs[:0]
+	for _, t := range batch {
+		b := t.slot.Bytes()
+		var ih iscsi.ISERHeader
+		if t.bound {
+			r := t.win.Remote()
+			t.stag = r.STag
+			if t.out {
+				ih.WriteValid, ih.WriteSTag, ih.WriteBase = true, r.STag, r.Off
+			} else {
+				ih.ReadValid, ih.ReadSTag, ih.ReadBase = true, r.STag, r.Off
+			}
+		}
+		ih.Put(b)
+		n := iscsi.ISERHeaderLen + t.command(b[iscsi.ISERHeaderLen:], s.lun, s.statSN, t.imm)
+		t.local = append(t.local[:0], t.slot.Cut(0, n))
+		if t.imm > 0 {
+			t.local = append(t.local, t.spans...)
+		}
+		wr := transport.WR{Op: transport.OpSend, Flags: transport.Solicited, Token: tokSend, Local: t.local}
+		if c.sends++; c.sends%sendSignal == 0 {
+			wr.Flags |= transport.Signaled
+		}
+		wrs = append(wrs, wr)
+	}
+	_, err := c.qp.Post(wrs)
+	return err
+}
+
+func (c *iserConn) control(b iscsi.BHS, data []byte) error {
+	if len(c.ctlFree) == 0 {
+		return errors.New("block: too many control PDUs are under way")
+	}
+	k := c.ctlFree[len(c.ctlFree)-1]
+	c.ctlFree = c.ctlFree[:len(c.ctlFree)-1]
+	p := c.ctl[k].Bytes()
+	var ih iscsi.ISERHeader
+	ih.Put(p)
+	copy(p[iscsi.ISERHeaderLen:], b)
+	n := iserHead + copy(p[iserHead:], data)
+	_, err := c.qp.Post([]transport.WR{{Op: transport.OpSend, Flags: transport.Signaled | transport.Solicited, Token: tokControl | uint64(k),
+		Local: []mem.Span{c.ctl[k].Cut(0, n)}}})
+	return err
+}
+
+// run is the owner loop.
+func (c *iserConn) run(s *session) error {
+	var first error
+	for {
+		n, err := c.qp.Poll(c.wc[:])
+		if n > 0 {
+			s.mu.Lock()
+			if !s.dead {
+				if e := c.batch(s, c.wc[:n]); e != nil {
+					s.fail(e)
+				}
+			} else if first == nil {
+				first = wcError(c.wc[:n])
+			}
+			s.pump()
+			s.flush()
+			s.mu.Unlock()
+		}
+		if err != nil {
+			var te *transport.TerminateError
+			if first == nil || errors.As(err, &te) {
+				first = err
+			}
+			return first
+		}
+		if n == 0 {
+			if err := c.qp.Wait(context.Background()); err != nil && !errors.Is(err, transport.ErrClosed) {
+				c.close(err)
+			}
+		}
+	}
+}
+
+func wcError(wcs []transport.WC) error {
+	for i := range wcs {
+		if wcs[i].Err != nil {
+			return wcs[i].Err
+		}
+	}
+	return nil
+}
+
+// batch handles completions. The session's lock is held.
+func (c *iserConn) batch(s *session, wcs []transport.WC) error {
+	c.recvs = c.recvs[:0]
+	wrs := c.wrs[:0]
+	for i := range wcs {
+		wc := &wcs[i]
+		if wc.Err != nil {
+			return c.cause(wc.Err)
+		}
+		idx := int(uint32(wc.Token))
+		switch wc.Token & tokKind {
+		case tokControl:
+			c.ctlFree = append(c.ctlFree, idx)
+		case tokInvalidate:
+			t := &s.tasks[idx]
+			t.bound = false
+			s.finish(t)
+		case tokRecv, tokLoginRecv:
+			buf := c.logRx
+			if wc.Token&tokKind == tokRecv {
+				buf = c.ring[idx]
+			}
+			t, err := c.message(s, buf.Bytes()[:wc.Len], wc.Inv)
+			if err != nil {
+				return err
+			}
+			c.recvs = append(c.recvs, transport.Recv{Token: wc.Token, Buf: buf})
+			switch {
+			case t == nil:
+			case t.bound:
+				// The target left the STag alive: it dies here before the caller gets the memory back.
+				wrs = append(wrs, transport.WR{Op: transport.OpInvalidate, Flags: transport.Signaled, Token: tokInvalidate | uint64(t.idx), Window: t.win})
+			default:
+				s.finish(t)
+			}
+		}
+	}
+	if len(c.recvs) > 0 {
+		if _, err := c.qp.PostRecv(c.recvs); err != nil {
+			return err
+		}
+	}
+	if len(wrs) > 0 {
+		if _, err := c.qp.Post(wrs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// message handles one received PDU and returns the task it ends.
+func (c *iserConn) message(s *session, b []byte, inv uint32) (*task, error) {
+	h, data, err := parseISER(b)
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.received(h, data)
+	if err != nil || inv == 0 {
+		return t, err
+	}
+	// RFC 7145 section 7.3.3: only the command's own STag may be invalidated by its response. Anything else means that
+	// memory of another command is no longer what it was thought to be.
+	if t == nil || !t.bound || t.stag != inv || h.Opcode() != iscsi.OpSCSIResponse {
+		return nil, &iscsi.ProtocolError{RFC: 7145, Clause: "7.3.3", Detail: fmt.Sprintf("a Send that invalidates STag 0x%08x, which is not the command's", inv)}
+	}
+	if !c.sendInv {
+		return nil, &iscsi.ProtocolError{RFC: 7145, Clause: "5.1.2", Detail: "a Send with Invalidate, which was not agreed"}
+	}
+	t.bound = false
+	return t, nil
+}

@@ -1,0 +1,54 @@
+package block
+
+import "time"
+
+const (
+	// DefaultDepth is the number of commands a session keeps at the target at most; the target's MaxCmdSN may be less.
+	DefaultDepth = 128
+	// MaxDepth is what task tags leave room for.
+	MaxDepth = 1024
+	// DefaultPiece is the longest transfer of one command: Linux's initiators stop at 1 MiB as well, and siw registers
+	// no more than that.
+	DefaultPiece = 1 << 20
+	// maxRetries bounds how often one request is sent again after a status that asks for it.
+	maxRetries = 8
+	// retryDelay is the pause after BUSY, TASK SET FULL and a target port in transition.
+	retryDelay = 50 * time.Millisecond
+	// unexpected is what we declare as MaxOutstandingUnexpectedPDUs: receives beyond one for each command.
+	unexpected = 16
+	// recvData is our InitiatorRecvDataSegmentLength: sense data is 252 bytes at most, other control PDUs less.
+	recvData = 1024
+	// recvTCP is our MaxRecvDataSegmentLength: with it the data of a usual read is one PDU or four.
+	recvTCP = 256 << 10
+	// wantBurst and wantFirst are offered for TCP; they bound R2T and immediate data.
+	wantBurst = 1 << 20
+	wantFirst = 256 << 10
+	// controls is the number of control PDUs (NOP, task management, logout) under way at a time.
+	controls = 16
+	// slotSize is the memory of a command slot: header, and up to scratchSize bytes of parameter data.
+	slotSize    = 1536
+	scratchOff  = 384
+	scratchSize = slotSize - scratchOff
+	// lookahead is what a TCP read takes beyond the payload it was made for: headers to come, and payloads so short
+	// that copying them costs less than another system call.
+	lookahead = 8 << 10
+	// writeBatch bounds the bytes of one writev, so that a queue of large writes does not starve a short command.
+	writeBatch = 2 << 20
+	// maxIOV bounds the pieces of one writev; the kernel's bound is 1024.
+	maxIOV = 512
+	// loginTimeout bounds a connection set-up and login.
+	loginTimeout = 15 * time.Second
+	// keepalive is the silence after which a NOP-Out asks whether the target is there; twice that ends the session.
+	keepalive = 5 * time.Second
+	// abortTimeout is how long an aborted command's end is waited for before the connection is dropped instead.
+	abortTimeout = 10 * time.Second
+	// logoutTimeout is how long the answer to a logout is waited for.
+	logoutTimeout = 2 * time.Second
+	// minBackoff and maxBackoff are the pauses between attempts to log in again.
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = 5 * time.Second
+	// reconnectLimit is how long requests wait for a path by default.
+	reconnectLimit = 60 * time.Second
+	// memoryLimit is the size of an initiator's own pool.
+	memoryLimit = 256 << 20
+)

@@ -1,0 +1,180 @@
+package block
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+)
+
+// path is one way to the logical unit: a portal, and the session there while it is up.
+type path struct {
+	v    *Volume
+	u    *URL
+	isid iscsi.ISID
+	sess atomic.Pointer[session]
+	tpgt string // of the last session; guarded by login
+
+	// login is held while a session of this path's ISID begins, be it the path's own or a fence: the later one would
+	// end the earlier.
+	login sync.Mutex
+	err   error // why the path is down; the volume's lock
+	gen   int   // counts sessions that came up; the volume's lock
+}
+
+// connect logs in, asks who is there and starts the session's owner.
+func (p *path) connect(ctx context.Context) (*session, *Geometry, error) {
+	p.login.Lock()
+	defer p.login.Unlock()
+	s, err := p.v.ini.connect(ctx, p.u, p.isid)
+	if err != nil {
+		return nil, nil, err
+	}
+	p.tpgt = s.tpgt
+	s.start(p.lost)
+	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, fmt.Errorf("block: %s did not answer INQUIRY in %v", p.u.Addr(), loginTimeout))
+	defer cancel()
+	g, err := p.identify(ctx, s)
+	if err != nil {
+		s.leave()
+		return nil, nil, err
+	}
+	return s, g, nil
+}
+
+func (p *path) identify(ctx context.Context, s *session) (*Geometry, error) {
+	pr, err := p.v.ini.probe(s)
+	if err != nil {
+		return nil, err
+	}
+	defer pr.close()
+	g, err := pr.identify(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("block: %s: %w", p.u, err)
+	}
+	state := uint8(0)
+	if g.ALUA && g.HasPortGroup {
+		if state, err = pr.alua(ctx, g.PortGroup); err != nil {
+			return nil, err
+		}
+	}
+	p.v.mu.Lock()
+	s.setState(state, g.PortGroup)
+	p.v.mu.Unlock()
+	return g, nil
+}
+
+// keep is the goroutine of a path: it waits for the end of a session and begins the next.
+func (p *path) keep(first *session) {
+	v := p.v
+	if first != nil {
+		<-first.ended
+	}
+	for {
+		s, g := p.reconnect()
+		if s == nil {
+			return
+		}
+		if err := v.up(p, s, g); err != nil {
+			v.ini.o.Log.Warn("path refused", zap.String("path", p.u.String()), zap.Error(err))
+			s.leave()
+			v.note(p, err)
+			if !p.pause(v.ini.o.MaxBackoff) {
+				return
+			}
+		} else {
+			<-s.ended
+		}
+	}
+}
+
+// reconnect logs in again until it succeeds or the volume is closed.
+func (p *path) reconnect() (*session, *Geometry) {
+	o := &p.v.ini.o
+	for wait := time.Duration(0); ; {
+		if !p.pause(wait) {
+			return nil, nil
+		}
+		s, g, err := p.connect(p.v.ctx)
+		if err == nil {
+			return s, g
+		}
+		if p.v.ctx.Err() != nil {
+			return nil, nil
+		}
+		p.v.note(p, err)
+		o.Log.Debug("path is down", zap.String("path", p.u.String()), zap.Error(err))
+		wait = min(max(2*wait, o.MinBackoff), o.MaxBackoff)
+		// Spread, so that the initiators of a target that comes back do not all arrive at once.
+		wait += rand.N(wait/4 + 1)
+	}
+}
+
+func (p *path) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return p.v.ctx.Err() == nil
+	case <-p.v.ctx.Done():
+		return false
+	}
+}
+
+// lost takes what a session left without an outcome. Nothing of it can be touched by the peer any more.
+func (p *path) lost(s *session, reqs reqList, err error) {
+	v := p.v
+	v.down(p, s, err)
+	for r := reqs.pop(); r != nil; r = reqs.pop() {
+		switch {
+		case r.pin != nil:
+			r.Err = err
+			if r.cancelled.Load() {
+				r.Err = ErrCancelled
+			}
+			r.finish()
+		default:
+			if r.sent && !r.harmless() {
+				r.fence = p
+			}
+			v.park(r)
+		}
+	}
+	v.dispatch()
+	v.fencing(p)
+}
+
+// fence makes sure, over another path, that no command of a lost session runs any more.
+func (p *path) fence(ctx context.Context, over *path, gen int) error {
+	p.login.Lock()
+	defer p.login.Unlock()
+	if p.v.fenced(p, gen) {
+		return nil
+	}
+	s := over.sess.Load()
+	if s == nil {
+		return ErrNoPath
+	}
+	if p.tpgt != "" && p.tpgt == s.tpgt && p.u.Target == over.u.Target {
+		// The same portal group: a login there with this path's ISID is the reinstatement of its session, which the
+		// target does not answer before the old tasks are over (RFC 7143 section 6.3.5).
+		u := *over.u
+		tmp, err := p.v.ini.connect(ctx, &u, p.isid)
+		if err == nil {
+			tmp.start(func(*session, reqList, error) {})
+			tmp.leave()
+			return nil
+		}
+		if errors.Is(err, context.Canceled) {
+			return err
+		}
+	}
+	return s.reset(ctx)
+}

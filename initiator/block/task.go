@@ -1,0 +1,235 @@
+package block
+
+import (
+	"encoding/binary"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// task is one command slot of a session.
+type task struct {
+	itt     uint32
+	idx     int
+	gen     uint32
+	active  bool
+	req     *Request
+	n       int64 // bytes of the request that this command stands for
+	edtl    int64
+	in, out bool
+	spans   []mem.Span
+	cdb     []byte // up to 16 bytes in short, or the request's own
+	short   [16]byte
+	slot    mem.Span // header and scratch memory
+	cmdSN   uint32
+
+	answered bool // the response is in, or the task management function that ended it
+	err      error
+	aborting bool
+	aborted  int // keepalive ticks since the abort was sent
+
+	// iSER
+	win   transport.Window
+	bound bool // the STag may be alive
+	stag  uint32
+	local []mem.Span
+	imm   int // immediate bytes, TCP as well
+
+	// TCP
+	queued int // PDUs in the transmit queue that name this task
+	rcvd   int64
+	dataSN uint32 // expected of Data-In
+	r2tSN  uint32
+}
+
+func (t *task) scratch() mem.Span { return t.slot.Cut(scratchOff, scratchSize) }
+
+const (
+	taskIndexBits = 12
+	ittControl    = 0xe0000000 // tags of control PDUs: kind in bits 24..27, index below
+)
+
+// SCSI operation codes (SBC-4, SPC-4).
+const (
+	opTestUnitReady   = 0x00
+	opInquiry         = 0x12
+	opModeSense6      = 0x1a
+	opReadCapacity10  = 0x25
+	opUnmap           = 0x42
+	opRead16          = 0x88
+	opCompareAndWrite = 0x89
+	opWrite16         = 0x8a
+	opSyncCache16     = 0x91
+	opWriteSame16     = 0x93
+	opServiceIn16     = 0x9e
+	opReportLUNs      = 0xa0
+	opMaintenanceIn   = 0xa3
+)
+
+const (
+	saReadCapacity16 = 0x10
+	saGetLBAStatus   = 0x12
+	fuaBit           = 0x08
+)
+
+// build makes the next command of r. It reports false when the request's memory is too fragmented for one block.
+func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
+	t.req, t.err, t.answered, t.aborting, t.aborted, t.n, t.imm = r, nil, false, false, 0, 0, 0
+	t.in, t.out, t.rcvd, t.dataSN, t.r2tSN = false, false, 0, 0, 0
+	t.spans = t.spans[:0]
+	clear(t.short[:])
+	t.cdb = t.short[:]
+	op, lba := uint8(0), uint64(0)
+	if l.block > 0 {
+		lba = uint64((r.Offset + r.issued) / l.block)
+	}
+	blocks := uint32(0)
+	switch {
+	case r.Op == Flush || r.flushing:
+		t.cdb[0], r.started = opSyncCache16, true
+		return true
+	case r.Op == Read || r.Op == Write:
+		op, t.in, t.out = opRead16, r.Op == Read, r.Op == Write
+		if t.out {
+			op = opWrite16
+		}
+		if t.n = t.cut(r, l, maxSGE); t.n == 0 {
+			return false
+		}
+		blocks = uint32(t.n / l.block)
+	case r.Op == Discard:
+		t.n = min(r.Length-r.issued, max(l.maxUnmap, l.block), 0xffffffff*l.block)
+		b := t.scratch().Cut(0, 24)
+		p := b.Bytes()
+		clear(p)
+		binary.BigEndian.PutUint16(p, 22)
+		binary.BigEndian.PutUint16(p[2:], 16)
+		binary.BigEndian.PutUint64(p[8:], lba)
+		binary.BigEndian.PutUint32(p[16:], uint32(t.n/l.block))
+		t.spans, t.out = append(t.spans, b), true
+		t.cdb[0] = opUnmap
+		binary.BigEndian.PutUint16(t.cdb[7:], 24)
+		t.account(r)
+		return true
+	case r.Op == WriteZeroes:
+		op, t.out = opWriteSame16, true
+		t.n = min(r.Length-r.issued, l.maxWriteSame, 0xffffffff*l.block)
+		t.spans = append(t.spans, zero.Cut(0, int(l.block)))
+		blocks = uint32(t.n / l.block)
+		if r.Unmap && l.unmapSame {
+			t.cdb[1] |= 0x08
+		}
+	case r.Op == CompareWrite:
+		op, t.out, r.started = opCompareAndWrite, true, true
+		t.n = r.Length
+		t.spans = append(append(t.spans, r.Compare...), r.Data...)
+		if len(t.spans) > maxSGE {
+			return false
+		}
+		t.cdb[13] = uint8(t.n / l.block)
+	case r.Op == Status:
+		op, t.in, r.started = opServiceIn16, true, true
+		n := min(8+16*cap(r.Extents), scratchSize)
+		t.spans = append(t.spans, t.scratch().Cut(0, n))
+		t.cdb[1] = saGetLBAStatus
+		blocks = uint32(n)
+	case r.Op == Raw:
+		r.started = true
+		t.cdb = r.CDB
+		t.spans = append(t.spans, r.Data...)
+		t.in, t.out = r.In && len(r.Data) > 0, !r.In && len(r.Data) > 0
+		t.account(r)
+		return len(t.spans) <= maxSGE
+	}
+	t.cdb[0] = op
+	binary.BigEndian.PutUint64(t.cdb[2:], lba)
+	if op != opCompareAndWrite {
+		binary.BigEndian.PutUint32(t.cdb[10:], blocks)
+	}
+	if r.FUA && (op == opWrite16 || op == opCompareAndWrite) {
+		t.cdb[1] |= fuaBit
+	}
+	t.account(r)
+	return true
+}
+
+func (t *task) account(r *Request) {
+	r.issued += t.n
+	t.edtl = 0
+	for _, s := range t.spans {
+		t.edtl += int64(s.Len)
+	}
+}
+
+// cut takes the memory of the next piece from r: as much as a command may move, in whole blocks.
+func (t *task) cut(r *Request, l *limits, maxSGE int) int64 {
+	want := min(r.Length-r.issued, l.piece)
+	span, off, n := r.span, r.spanOff, int64(0)
+	for n < want && len(t.spans) < maxSGE {
+		s := r.Data[span]
+		k := min(int64(s.Len-off), want-n)
+		if k > 0 {
+			t.spans = append(t.spans, s.Cut(off, int(k)))
+			n += k
+		}
+		if off += int(k); off == s.Len {
+			span, off = span+1, 0
+		}
+	}
+	for over := n % l.block; over > 0; { // give back what is no whole block
+		last := &t.spans[len(t.spans)-1]
+		k := min(int64(last.Len), over)
+		if last.Len -= int(k); last.Len == 0 {
+			t.spans = t.spans[:len(t.spans)-1]
+		}
+		for back := int(k); back > 0; {
+			if off == 0 {
+				span--
+				off = r.Data[span].Len
+			}
+			step := min(off, back)
+			off -= step
+			back -= step
+		}
+		n -= k
+		over -= k
+	}
+	r.span, r.spanOff = span, off
+	return n
+}
+
+// status reads the answer of GET LBA STATUS (SBC-4 section 5.8.3).
+func (t *task) status(r *Request, moved int64, l *limits) {
+	p := t.scratch().Bytes()[:moved]
+	if len(p) < 8 {
+		return
+	}
+	end := min(int(binary.BigEndian.Uint32(p))+4, len(p))
+	at := r.Offset
+	for d := 8; d+16 <= end && len(r.Extents) < cap(r.Extents) && at < r.Offset+r.Length; d += 16 {
+		lba := binary.BigEndian.Uint64(p[d:])
+		e := Extent{Offset: at, Mapped: p[d+12]&0x0f == 0}
+		stop := int64(lba+uint64(binary.BigEndian.Uint32(p[d+8:]))) * l.block
+		if stop <= at {
+			return
+		}
+		e.Length = min(stop, r.Offset+r.Length) - at
+		at += e.Length
+		r.Extents = append(r.Extents, e)
+	}
+}
+
+// command fills the iSCSI header and the additional headers, and returns their length.
+func (t *task) command(b []byte, lun uint64, expStatSN uint32, imm int) int {
+	c := iscsi.SCSICommand{Final: true, Read: t.in, Write: t.out, Attr: iscsi.Simple, DataLen: imm, LUN: lun, ITT: t.itt,
+		EDTL: uint32(t.edtl), CmdSN: t.cmdSN, ExpStatSN: expStatSN}
+	n := copy(c.CDB[:], t.cdb)
+	c.Put(b)
+	if n == len(t.cdb) {
+		return iscsi.BHSLen
+	}
+	ahs := iscsi.AppendExtendedCDB(b[iscsi.BHSLen:iscsi.BHSLen], t.cdb)
+	iscsi.BHS(b).SetAHSLen(len(ahs))
+	return iscsi.BHSLen + len(ahs)
+}

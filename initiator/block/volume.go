@@ -1,0 +1,586 @@
+package block
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/mem"
+)
+
+// Volume is one logical unit. All methods may be called by any goroutine; Close once, last.
+type Volume struct {
+	ini    *Initiator
+	paths  []*path
+	geom   atomic.Pointer[Geometry]
+	active atomic.Pointer[[]*path] // where commands may go now
+	turn   atomic.Uint32
+	seq    atomic.Uint64
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	look   chan struct{} // asks watch to look at capacity and access states
+
+	mu      sync.Mutex
+	parked  reqList // wait for a path or for a fence, in the order of submission
+	closed  bool
+	failed  error // no path for longer than the limit
+	limit   *time.Timer
+	fencers map[*path]bool
+}
+
+// Open logs in to the logical unit of a URL. Further URLs are further paths to the same unit: each must show the same
+// identity. It fails unless one path comes up; the others are tried on.
+func (i *Initiator) Open(ctx context.Context, urls ...string) (*Volume, error) {
+	if len(urls) == 0 {
+		return nil, badURL("none given")
+	}
+	v := &Volume{ini: i, look: make(chan struct{}, 1), fencers: map[*path]bool{}}
+	v.ctx, v.cancel = context.WithCancel(context.Background())
+	v.active.Store(&[]*path{})
+	base := iscsi.RandomISID(0)
+	for k, raw := range urls {
+		u, err := ParseURL(raw)
+		if err != nil {
+			return nil, err
+		}
+		if u.Target == "" {
+			return nil, badURL("the target's name is missing; `discover` lists them")
+		}
+		isid := base
+		isid[5] = byte(k)
+		v.paths = append(v.paths, &path{v: v, u: u, isid: isid})
+	}
+	type first struct {
+		s *session
+		g *Geometry
+	}
+	got := make([]first, len(v.paths))
+	var errs []error
+	ok := false
+	for k, p := range v.paths {
+		s, g, err := p.connect(ctx)
+		if err != nil {
+			errs = append(errs, err)
+			v.note(p, err)
+			continue
+		}
+		ok = true
+		got[k] = first{s, g}
+	}
+	if !ok {
+		v.cancel()
+		return nil, errors.Join(errs...)
+	}
+	// The first unit to answer is the one; the others have to be the same.
+	for k := range got {
+		if got[k].g != nil {
+			v.geom.Store(got[k].g)
+			break
+		}
+	}
+	for k, p := range v.paths {
+		if got[k].s != nil {
+			if err := v.up(p, got[k].s, got[k].g); err != nil {
+				for _, f := range got {
+					if f.s != nil {
+						f.s.leave()
+					}
+				}
+				v.cancel()
+				return nil, err
+			}
+		}
+	}
+	for k, p := range v.paths {
+		f := got[k]
+		v.wg.Go(func() { p.keep(f.s) })
+	}
+	v.wg.Go(v.watch)
+	return v, nil
+}
+
+// Geometry is what is known of the volume now; Size may grow.
+func (v *Volume) Geometry() Geometry { return *v.geom.Load() }
+
+// Memory is where registered buffers come from.
+func (v *Volume) Memory() *mem.Pool { return v.ini.pool }
+
+// PathState describes one path.
+type PathState struct {
+	URL   string // without secrets
+	Up    bool
+	InUse bool // commands go there
+	Group uint16
+	Err   error // why it is down
+}
+
+// Paths says how the paths are.
+func (v *Volume) Paths() []PathState {
+	active := *v.active.Load()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var out []PathState
+	for _, p := range v.paths {
+		st := PathState{URL: p.u.String(), Err: p.err}
+		if s := p.sess.Load(); s != nil {
+			st.Up, st.Group, st.Err = true, s.group, nil
+		}
+		for _, a := range active {
+			st.InUse = st.InUse || a == p
+		}
+		out = append(out, st)
+	}
+	return out
+}
+
+// Submit starts a request. It never blocks; Done is called once, maybe before Submit returns.
+func (v *Volume) Submit(r *Request) {
+	r.reset()
+	r.Err, r.Miss, r.retries, r.sent, r.fence, r.pin, r.waiter = nil, 0, 0, false, nil, nil, nil
+	r.cancelled.Store(false)
+	v.start(r)
+}
+
+func (v *Volume) start(r *Request) {
+	r.seq = v.seq.Add(1)
+	if err := v.check(r); err != nil {
+		r.Err = err
+		r.finish()
+		return
+	}
+	if r.Length == 0 && (r.Op == Read || r.Op == Write || r.Op == Discard || r.Op == WriteZeroes) {
+		r.finish()
+		return
+	}
+	v.route(r)
+}
+
+// route gives a request to a path, or parks it.
+func (v *Volume) route(r *Request) {
+	active := *v.active.Load()
+	for range active {
+		p := active[int(v.turn.Add(1))%len(active)]
+		if s := p.sess.Load(); s != nil && s.submit(r) {
+			return
+		}
+	}
+	v.park(r)
+}
+
+// check refuses what no target need be asked.
+func (v *Volume) check(r *Request) error {
+	g := v.geom.Load()
+	if r.Op == Raw {
+		if len(r.CDB) < 6 || len(r.CDB) > iscsi.MaxCDBLen {
+			return fmt.Errorf("%w: a CDB of %d bytes", ErrBadRequest, len(r.CDB))
+		}
+		return nil
+	}
+	if r.Op == Flush {
+		return nil
+	}
+	block := int64(g.Logical)
+	if r.Offset < 0 || r.Length < 0 || r.Offset%block != 0 || r.Length%block != 0 || r.Offset > g.Size || r.Length > g.Size-r.Offset {
+		return fmt.Errorf("%w: %d bytes at %d of %d", ErrRange, r.Length, r.Offset, g.Size)
+	}
+	sum := func(l []mem.Span) (n int64) {
+		for i := range l {
+			n += int64(l[i].Len)
+		}
+		return n
+	}
+	switch r.Op {
+	case Read:
+		if sum(r.Data) != r.Length {
+			return fmt.Errorf("%w: memory and length differ", ErrBadRequest)
+		}
+		return nil
+	case Write:
+		if sum(r.Data) != r.Length {
+			return fmt.Errorf("%w: memory and length differ", ErrBadRequest)
+		}
+	case Discard:
+		if g.MaxDiscard == 0 {
+			return fmt.Errorf("%w: it has no UNMAP", ErrUnsupported)
+		}
+	case WriteZeroes:
+	case CompareWrite:
+		if g.MaxCompare == 0 || r.Length > g.MaxCompare {
+			return fmt.Errorf("%w: COMPARE AND WRITE of %d bytes, where %d are the limit", ErrUnsupported, r.Length, g.MaxCompare)
+		}
+		if r.Length == 0 || sum(r.Data) != r.Length || sum(r.Compare) != r.Length {
+			return fmt.Errorf("%w: memory and length differ", ErrBadRequest)
+		}
+	case Status:
+		if cap(r.Extents) == 0 || r.Length == 0 {
+			return fmt.Errorf("%w: no room for the answer", ErrBadRequest)
+		}
+		return nil
+	default:
+		return fmt.Errorf("%w: %s", ErrBadRequest, r.Op)
+	}
+	if g.ReadOnly {
+		return ErrReadOnly
+	}
+	return nil
+}
+
+// park keeps a request until a path is there, or ends it.
+func (v *Volume) park(r *Request) {
+	v.mu.Lock()
+	switch {
+	case r.cancelled.Load():
+		r.Err = r.cancelError()
+	case v.closed:
+		r.Err = ErrClosed
+	case v.failed != nil && r.fence == nil:
+		r.Err = v.failed
+	default:
+		v.parked.insert(r)
+		v.arm()
+		again := len(*v.active.Load()) > 0 && r.fence == nil
+		v.mu.Unlock()
+		if again { // a path came up meanwhile
+			v.dispatch()
+		}
+		return
+	}
+	v.mu.Unlock()
+	r.finish()
+}
+
+// arm starts the reconnect limit while no path is up. The lock is held.
+func (v *Volume) arm() {
+	if v.limit == nil && v.ini.o.ReconnectLimit > 0 && v.parked.head != nil {
+		v.limit = time.AfterFunc(v.ini.o.ReconnectLimit, v.expire)
+	}
+}
+
+// expire fails what has waited for longer than the limit.
+func (v *Volume) expire() {
+	v.mu.Lock()
+	v.limit = nil
+	if v.closed {
+		v.mu.Unlock()
+		return
+	}
+	var cause error
+	for _, p := range v.paths {
+		if p.err != nil {
+			cause = p.err
+		}
+	}
+	err := fmt.Errorf("%w for %v", ErrNoPath, v.ini.o.ReconnectLimit)
+	if cause != nil {
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
+	if len(*v.active.Load()) == 0 {
+		v.failed = err
+	}
+	out := v.parked.take()
+	for r := out.head; r != nil; r = r.next {
+		r.Err = err
+		if r.sent && !r.repeatable() {
+			r.Err = fmt.Errorf("%w; %w", errUnsettled, err)
+		}
+	}
+	v.mu.Unlock()
+	out.complete()
+}
+
+// cancelError is the outcome of a cancelled request whose connection is gone.
+func (r *Request) cancelError() error {
+	if r.fence != nil {
+		return fmt.Errorf("%w: %w", ErrCancelled, errUnsettled)
+	}
+	return ErrCancelled
+}
+
+var errUnsettled = fmt.Errorf("%w (the last is not sure: the target could not be asked again)", ErrOutcomeUnknown)
+
+// dispatch sends what is parked and free to go.
+func (v *Volume) dispatch() {
+	v.mu.Lock()
+	if len(*v.active.Load()) == 0 {
+		v.mu.Unlock()
+		return
+	}
+	all, go1 := v.parked.take(), reqList{}
+	for r := all.pop(); r != nil; r = all.pop() {
+		if r.fence != nil {
+			v.parked.push(r)
+		} else {
+			go1.push(r)
+		}
+	}
+	if v.parked.head == nil && v.limit != nil {
+		v.limit.Stop()
+		v.limit = nil
+	}
+	v.mu.Unlock()
+	for r := go1.pop(); r != nil; r = go1.pop() {
+		r.reset()
+		r.sent = false
+		v.route(r)
+	}
+}
+
+// unfence lets go what waited for the end of a lost session's commands.
+func (v *Volume) unfence(p *path) {
+	var unknown reqList
+	v.mu.Lock()
+	all := v.parked.take()
+	for r := all.pop(); r != nil; r = all.pop() {
+		if r.fence != p {
+			v.parked.push(r)
+			continue
+		}
+		r.fence = nil
+		switch {
+		case !r.repeatable():
+			r.Err = ErrOutcomeUnknown
+			unknown.push(r)
+		default:
+			v.parked.push(r)
+		}
+	}
+	v.mu.Unlock()
+	unknown.complete()
+	v.dispatch()
+}
+
+// up takes a path into use; its login was the end of all commands of its last session.
+func (v *Volume) up(p *path, s *session, g *Geometry) error {
+	v.mu.Lock()
+	old := v.geom.Load()
+	if old.ID != g.ID || old.Serial != g.Serial || old.Logical != g.Logical {
+		v.mu.Unlock()
+		return fmt.Errorf("block: another logical unit answers at %s: %q and not %q", p.u, g.ID+" "+g.Serial, old.ID+" "+old.Serial)
+	}
+	if v.closed {
+		v.mu.Unlock()
+		return ErrClosed
+	}
+	v.geom.Store(g)
+	s.mu.Lock()
+	s.limits = g.limits(int64(v.ini.o.Piece))
+	s.onUA = v.attention
+	s.bounce = func(r *Request) { go v.bounced(p, s, r) }
+	dead := s.dead
+	s.mu.Unlock()
+	p.err = nil
+	p.gen++
+	if !dead {
+		p.sess.Store(s)
+	}
+	v.electLocked()
+	v.failed = nil
+	v.mu.Unlock()
+	v.ini.o.Log.Info("path is up", zap.String("path", p.u.String()))
+	v.unfence(p)
+	for _, q := range v.paths {
+		v.fencing(q)
+	}
+	return nil
+}
+
+// down takes a path out of use.
+func (v *Volume) down(p *path, s *session, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if p.sess.CompareAndSwap(s, nil) {
+		p.err = err
+		if !v.closed {
+			v.ini.o.Log.Warn("path is lost", zap.String("path", p.u.String()), zap.Error(err))
+		}
+	}
+	v.electLocked()
+}
+
+func (v *Volume) note(p *path, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	p.err = err
+}
+
+// electLocked chooses the paths that commands go to: those of the best asymmetric access state that allows I/O.
+func (v *Volume) electLocked() {
+	best := []*path{}
+	for rank := aluaOptimized; rank <= aluaNonOptimized && len(best) == 0; rank++ {
+		for _, p := range v.paths {
+			if s := p.sess.Load(); s != nil && s.usable && s.rank == rank {
+				best = append(best, p)
+			}
+		}
+	}
+	v.active.Store(&best)
+}
+
+// attention is called for unit attentions, with a session's lock.
+func (v *Volume) attention(asc uint16) {
+	switch asc {
+	case 0x2a09, 0x2a06, 0x2a01, 0x3f03, 0x2900:
+		select {
+		case v.look <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// bounced takes a request back that a path in standby did not serve.
+func (v *Volume) bounced(p *path, s *session, r *Request) {
+	v.mu.Lock()
+	s.usable = false
+	v.electLocked()
+	v.mu.Unlock()
+	v.park(r)
+	v.attention(0x2a06)
+}
+
+// watch reads capacity and access states again when a unit attention said that they have changed.
+func (v *Volume) watch() {
+	for {
+		select {
+		case <-v.ctx.Done():
+			return
+		case <-v.look:
+		}
+		for _, p := range v.paths {
+			s := p.sess.Load()
+			if s == nil {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(v.ctx, loginTimeout)
+			g, err := p.identify(ctx, s)
+			cancel()
+			if err != nil {
+				v.ini.o.Log.Debug("look at a path", zap.String("path", p.u.String()), zap.Error(err))
+				continue
+			}
+			v.mu.Lock()
+			v.geom.Store(g)
+			v.electLocked()
+			v.mu.Unlock()
+			s.mu.Lock()
+			s.limits = g.limits(int64(v.ini.o.Piece))
+			s.mu.Unlock()
+		}
+		v.dispatch()
+		if len(*v.active.Load()) == 0 && !v.sleep(v.ini.o.MinBackoff) {
+			return
+		}
+		if len(*v.active.Load()) == 0 {
+			v.attention(0x2a06) // every path is in standby: look again
+		}
+	}
+}
+
+func (v *Volume) sleep(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-v.ctx.Done():
+		return false
+	}
+}
+
+// fenced reports whether path p has had a login since generation gen, which is a fence in itself.
+func (v *Volume) fenced(p *path, gen int) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return p.gen != gen
+}
+
+// fencing begins to fence a lost path over another one, if requests wait for that.
+func (v *Volume) fencing(p *path) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed || v.fencers[p] || p.sess.Load() != nil || len(v.paths) < 2 {
+		return
+	}
+	waits := false
+	for r := v.parked.head; r != nil; r = r.next {
+		waits = waits || r.fence == p
+	}
+	if !waits {
+		return
+	}
+	v.fencers[p] = true
+	gen := p.gen
+	v.wg.Go(func() {
+		for wait := v.ini.o.MinBackoff; !v.fenced(p, gen); wait = min(2*wait, v.ini.o.MaxBackoff) {
+			err := ErrNoPath
+			for _, q := range *v.active.Load() {
+				if err = p.fence(v.ctx, q, gen); err == nil {
+					break
+				}
+			}
+			if err == nil {
+				v.unfence(p)
+				break
+			}
+			v.ini.o.Log.Debug("fence", zap.String("path", p.u.String()), zap.Error(err))
+			if !v.sleep(wait) {
+				break
+			}
+		}
+		v.mu.Lock()
+		delete(v.fencers, p)
+		v.mu.Unlock()
+	})
+}
+
+// Cancel ends a request early: its Done is called, with ErrCancelled unless it was complete already, once nothing of it
+// can touch its memory any more.
+func (v *Volume) Cancel(r *Request) {
+	r.cancelled.Store(true)
+	v.mu.Lock()
+	found := v.parked.remove(r)
+	v.mu.Unlock()
+	if found {
+		r.Err = r.cancelError()
+		r.finish()
+		return
+	}
+	for _, p := range v.paths {
+		if s := p.sess.Load(); s != nil {
+			s.cancel(r)
+		}
+	}
+}
+
+// Close logs out and ends every path. Requests still out end with ErrClosed.
+func (v *Volume) Close() error {
+	v.mu.Lock()
+	if v.closed {
+		v.mu.Unlock()
+		return ErrClosed
+	}
+	v.closed = true
+	if v.limit != nil {
+		v.limit.Stop()
+	}
+	parked := v.parked.take()
+	v.mu.Unlock()
+	v.cancel()
+	for r := parked.head; r != nil; r = r.next {
+		r.Err = ErrClosed
+	}
+	parked.complete()
+	for _, p := range v.paths {
+		if s := p.sess.Load(); s != nil {
+			s.leave()
+		}
+	}
+	v.wg.Wait()
+	return nil
+}
