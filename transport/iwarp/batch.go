@@ -18,7 +18,7 @@ type batch struct {
 	off   int // bytes sent
 	total int
 	refs  []ref
-	rpos  int // refs dropped
+	rpos  int          // refs dropped
 	part  []unix.Iovec // scratch for a part of iov
 	hdr   unix.Msghdr
 	short bool // the last send was not taken whole

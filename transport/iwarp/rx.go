@@ -80,6 +80,9 @@ func (q *QP) engine(fd uintptr) {
 		}
 		if t := q.process(); t != nil {
 			q.rx.closed = true
+			q.tx.Lock()
+			q.tx.hold = false // it was an FPDU of the initiator's that broke the rule
+			q.tx.Unlock()
 			q.fail(t, t, q.rx.blame(t))
 			return
 		}
