@@ -191,17 +191,24 @@ func (b *batch) dropRefs(off int) {
 	}
 }
 
-// send hands the batch to the socket without blocking. With eor the last byte ends a TCP segment (MSG_EOR), and the
-// remainder of an FPDU of which a part is gone is sent alone, so that the next one begins a segment.
-func (b *batch) send(fd int, eor bool) (int, error) {
+// plan is what the next send hands to the socket: iovecs and their bytes. With eor the last byte will end a TCP
+// segment, so the remainder of an FPDU of which a part is gone goes alone, and the next one begins a segment.
+func (b *batch) plan(eor bool) ([]unix.Iovec, int) {
 	b.seal()
-	iov, want, flags := b.iov[b.pos:], b.total-b.off, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT
 	if eor {
-		flags |= unix.MSG_EOR
 		if end := b.fpduEnd(); end != b.off {
-			want = end - b.off
-			iov = b.cut(want)
+			return b.cut(end - b.off), end - b.off
 		}
+	}
+	return b.iov[b.pos:], b.total - b.off
+}
+
+// send hands the batch, or what plan says, to the socket without blocking.
+func (b *batch) send(fd int, eor bool) (int, error) {
+	iov, want := b.plan(eor)
+	flags := unix.MSG_NOSIGNAL | unix.MSG_DONTWAIT
+	if eor {
+		flags |= unix.MSG_EOR // nothing is appended to the segment that this ends
 	}
 	b.hdr.Iov = &iov[0]
 	b.hdr.SetIovlen(len(iov))
