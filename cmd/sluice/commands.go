@@ -4,13 +4,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-storage/sluice/cmd/sluice/admincmd"
+	"github.com/sluice-storage/sluice/cmd/sluice/blockcmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/configcmd"
+	"github.com/sluice-storage/sluice/cmd/sluice/demo"
 	"github.com/sluice-storage/sluice/cmd/sluice/doctor"
 	"github.com/sluice-storage/sluice/cmd/sluice/rping"
 )
 
 // commands is everything sluice can do, in the order of the help text.
 func commands() []*cobra.Command {
-	cs := []*cobra.Command{rping.Command(), configcmd.Command(), doctor.Command(), man()}
+	cs := append(blockcmd.Commands(), blockcmd.CopyCommand(), demo.Command(), rping.Command(), configcmd.Command(), doctor.Command(), man())
 	return append(cs, admincmd.Commands()...)
 }

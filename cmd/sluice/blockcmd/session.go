@@ -1,0 +1,184 @@
+// Package blockcmd has the commands that reach volumes: discover, inquiry, read, write, cp.
+package blockcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-storage/sluice/cmd/sluice/ui"
+	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/transport/iwarp"
+)
+
+// Connection is what every command that reaches a volume can be told.
+type Connection struct {
+	Initiator string // iSCSI name
+	CRC       string // on, always, off, peer
+}
+
+// Flags adds the connection's flags.
+func (c *Connection) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Initiator, "initiator", "", "iSCSI name to log in with (default: made of the host name)")
+	fs.StringVar(&c.CRC, "crc", "on", "checksum of RDMA frames: on (but over loopback only if the peer asks), always, peer, off")
+}
+
+// Open makes the initiator and its software RNIC; the function it returns closes both.
+func (c *Connection) Open() (*block.Initiator, func() error, error) {
+	policy, ok := map[string]iwarp.CRC{"on": iwarp.CRCAuto, "always": iwarp.CRCOn, "peer": iwarp.CRCPeer, "off": iwarp.CRCOff}[c.CRC]
+	if !ok {
+		return nil, nil, ui.Usagef("--crc %q is none of on, always, peer, off", c.CRC)
+	}
+	dev := iwarp.New(iwarp.Options{CRC: policy})
+	pool := mem.NewPool(memory)
+	ini, err := block.New(block.Options{Name: c.Initiator, Device: dev, Memory: pool})
+	if err != nil {
+		return nil, nil, errors.Join(explain(err), dev.Close())
+	}
+	return ini, func() error { return errors.Join(ini.Close(), pool.Close(), dev.Close()) }, nil
+}
+
+// memory is what a command may hold: two copies' worth of pieces, and as much in the initiator.
+const memory = 256 << 20
+
+// explain gives an error of the initiator its exit code.
+func explain(err error) error {
+	var (
+		login *iscsi.LoginError
+		bad   *block.ErrURL
+		op    *net.OpError
+		dns   *net.DNSError
+		code  ui.ExitError
+	)
+	switch {
+	case err == nil, errors.As(err, &code):
+		return err
+	case errors.As(err, &bad):
+		return ui.Usage(err)
+	case errors.As(err, &login):
+		return ui.ExitError{Code: ui.CodeRefused, Err: err}
+	case errors.As(err, &dns), errors.As(err, &op) && op.Op == "dial", errors.Is(err, block.ErrNoPath):
+		return ui.ExitError{Code: ui.CodeNoPeer, Err: fmt.Errorf("%w; does a target listen there?", err)}
+	case errors.Is(err, block.ErrMiscompare):
+		return ui.ExitError{Code: ui.CodeDiffer, Err: err}
+	}
+	return err
+}
+
+// WithVolume opens the volume of a URL (several separated by commas are paths of one volume), runs f and closes it.
+func (c *Connection) WithVolume(ctx context.Context, url string, f func(*block.Volume) error) error {
+	ini, closer, err := c.Open()
+	if err != nil {
+		return err
+	}
+	v, err := ini.Open(ctx, strings.Split(url, ",")...)
+	if err == nil {
+		err = errors.Join(f(v), v.Close())
+	}
+	return explain(errors.Join(err, closer()))
+}
+
+// IsVolume reports whether an argument of cp names a volume.
+func IsVolume(arg string) bool {
+	return strings.HasPrefix(arg, "iser://") || strings.HasPrefix(arg, "iscsi://")
+}
+
+// volume is a volume as source or sink of a copy.
+type volume struct {
+	v    *block.Volume
+	base int64 // where the copy begins on the volume
+	n    int64 // bytes to read
+	zero bool  // write runs of zeroes as WRITE SAME with UNMAP
+}
+
+func (c *volume) ranged() bool { return true }
+func (c *volume) size() int64  { return c.n }
+
+func (c *volume) readAt(ctx context.Context, p mem.Span, off int64) (int, error) {
+	g := c.v.Geometry()
+	at, n := c.base+off, p.Len
+	if n%g.Logical == 0 && at%int64(g.Logical) == 0 {
+		return n, c.v.ReadSpans(ctx, at, p)
+	}
+	return n, c.unaligned(ctx, at, p, false)
+}
+
+func (c *volume) writeAt(ctx context.Context, p mem.Span, off int64) error {
+	g := c.v.Geometry()
+	at := c.base + off
+	if at+int64(p.Len) > g.Size {
+		return ui.ExitError{Code: ui.CodeRefused, Err: fmt.Errorf("the volume ends at %s (%d bytes); the data go on", ui.Bytes(g.Size), g.Size)}
+	}
+	if p.Len%g.Logical != 0 || at%int64(g.Logical) != 0 {
+		return c.unaligned(ctx, at, p, true)
+	}
+	if c.zero && allZero(p.Bytes()) {
+		return c.v.WriteZeroes(ctx, at, int64(p.Len), true)
+	}
+	return c.v.WriteSpans(ctx, at, false, p)
+}
+
+// unaligned moves bytes that do not begin and end with blocks: whole blocks are read, and for a write changed and written
+// back. Nothing else may write these blocks meanwhile; a copy has the volume for itself.
+func (c *volume) unaligned(ctx context.Context, at int64, p mem.Span, write bool) error {
+	block := int64(c.v.Geometry().Logical)
+	first := at - at%block
+	last := min((at+int64(p.Len)+block-1)/block*block, c.v.Geometry().Size)
+	for first < last {
+		n := min(last-first, mem.MaxBuf)
+		buf, err := c.v.Memory().Get(int(n))
+		if err != nil {
+			return err
+		}
+		if err = c.v.ReadSpans(ctx, first, buf.Span()); err == nil {
+			from, to := max(at, first), min(at+int64(p.Len), first+n)
+			theirs, ours := buf.Bytes()[from-first:to-first], p.Bytes()[from-at:to-at]
+			if write {
+				copy(theirs, ours)
+				err = c.v.WriteSpans(ctx, first, false, buf.Span())
+			} else {
+				copy(ours, theirs)
+			}
+		}
+		buf.Release()
+		if err != nil {
+			return err
+		}
+		first += n
+	}
+	return nil
+}
+
+func (c *volume) finish(ctx context.Context, _ int64) error { return c.v.Flush(ctx) }
+
+func allZero(b []byte) bool {
+	for len(b) >= 8 {
+		if b[0]|b[1]|b[2]|b[3]|b[4]|b[5]|b[6]|b[7] != 0 {
+			return false
+		}
+		b = b[8:]
+	}
+	for _, x := range b {
+		if x != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// args that every command of this package checks alike.
+func volumeArg(n int) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if err := cobra.ExactArgs(n)(c, args); err != nil {
+			return ui.Usage(err)
+		}
+		return nil
+	}
+}
