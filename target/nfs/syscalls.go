@@ -78,7 +78,7 @@ func access(fd int, mode uint32) bool {
 
 // preadv2 and pwritev2 at one offset over a few buffers, without allocation.
 func rwv2(trap uintptr, fd int, bufs [][]byte, n int, off int64, flags int) (int, error) {
-	var iovs [16]unix.Iovec
+	var iovs [20]unix.Iovec
 	k := 0
 	left := n
 	for _, b := range bufs {

@@ -1,0 +1,178 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/internal/rpcrdma"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// RDMAOptions size RPC-over-RDMA connections. The zero value takes defaults.
+type RDMAOptions struct {
+	Credits int   // calls in flight granted to a connection
+	Inline  int   // bytes of an inline message, both ways
+	Memory  int64 // bytes of registered memory for bulk data, over all connections
+	// NoInvalidate keeps replies from invalidating the client's memory.
+	NoInvalidate bool
+}
+
+const (
+	defaultCredits = 64      // what knfsd grants
+	maxCredits     = 1024    // a slot holds 2 inline buffers
+	defaultInline  = 4 << 10 // what Linux names in its private message
+	defaultMemory  = 512 << 20
+	spareRecvs     = 4  // for RDMA_DONE and RDMA_ERROR messages, which no credit covers (RFC 8166 section 3.3.1)
+	readDepth      = 32 // RDMA Reads wanted outstanding
+	maxSends       = 1024
+	acceptTime     = 30 * time.Second
+	maxRDMAConns   = 256
+)
+
+func (o RDMAOptions) withDefaults() RDMAOptions {
+	if o.Credits <= 0 {
+		o.Credits = defaultCredits
+	}
+	o.Credits = min(o.Credits, maxCredits)
+	if o.Inline <= 0 {
+		o.Inline = defaultInline
+	}
+	o.Inline = min(max(o.Inline&^1023, 1024), rpcrdma.MaxInline)
+	if o.Memory <= 0 {
+		o.Memory = defaultMemory
+	}
+	return o
+}
+
+// ServeRDMA takes RPC-over-RDMA connections from l until Close. It closes l; the device stays open.
+func (s *Server) ServeRDMA(dev transport.Device, l transport.Listener) error {
+	if !s.track(l, false) {
+		_ = l.Close()
+		return ErrServerClosed
+	}
+	defer s.untrack(l, false)
+	defer func() { _ = l.Close() }()
+	opt := s.opt.RDMA.withDefaults()
+	pool := mem.NewPool(opt.Memory)
+	if err := pool.OnSlab(dev.Register); err != nil {
+		return err
+	}
+	d := &rdmaListener{s: s, dev: dev, opt: opt, pool: pool}
+	err := d.loop(l)
+	d.conns.Wait()
+	return errors.Join(err, pool.Close())
+}
+
+type rdmaListener struct {
+	s     *Server
+	dev   transport.Device
+	opt   RDMAOptions
+	pool  *mem.Pool
+	conns sync.WaitGroup
+}
+
+func (d *rdmaListener) loop(l transport.Listener) error {
+	ctx := context.Background()
+	for {
+		req, err := l.Accept(ctx)
+		if err != nil {
+			if d.s.isClosed() || errors.Is(err, transport.ErrClosed) {
+				return ErrServerClosed
+			}
+			return err
+		}
+		d.conns.Add(1)
+		go func() {
+			defer d.conns.Done()
+			if err := d.serve(req); err != nil {
+				d.s.log.Info("an RPC-over-RDMA connection ended", zap.Stringer("peer", req.Peer().Remote), zap.Error(err))
+			}
+		}()
+	}
+}
+
+// serve answers a connection request and owns the connection to its end.
+func (d *rdmaListener) serve(req transport.Request) error {
+	p := req.Peer()
+	// What WRITE brings is fetched by RDMA Read; a peer that serves none could not write.
+	if p.Named && p.ReadsIn == 0 {
+		return errors.Join(errors.New("rpc: the client offers no RDMA Read depth"), req.Reject(nil))
+	}
+	c, err := d.newConn(p)
+	if err != nil {
+		return errors.Join(err, req.Reject(nil))
+	}
+	defer c.free()
+	if !d.s.track(c, true) {
+		return errors.Join(ErrServerClosed, c.qp.Close(transport.Reason{}), req.Reject(nil))
+	}
+	defer d.s.untrack(c, true)
+	if _, err := c.qp.PostRecv(c.recvs); err != nil {
+		return errors.Join(err, c.qp.Close(transport.Reason{}), req.Reject(nil))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), acceptTime)
+	defer cancel()
+	private := rpcrdma.Private{RemoteInv: false, SendSize: d.opt.Inline, RecvSize: d.opt.Inline}
+	if err := req.Accept(ctx, c.qp, transport.ConnParams{Private: private.Append(nil), ReadsIn: 1, ReadsOut: readDepth}); err != nil {
+		return err
+	}
+	d.s.stats.rdmaConnections.Add(1)
+	return c.run()
+}
+
+// newConn makes the queue pair and all memory that the connection's messages need.
+func (d *rdmaListener) newConn(p transport.Peer) (*rdmaConn, error) {
+	c := &rdmaConn{s: d.s, opt: d.opt, caps: d.dev.Caps(), share: d.pool.Share(int64(d.opt.Credits) * (MaxPayload + mem.PageSize))}
+	priv, _ := rpcrdma.ParsePrivate(p.Private)
+	// RFC 8797 section 4.1: each direction uses the smaller of what one side sends and the other takes.
+	c.maxSend = min(d.opt.Inline, priv.RecvSize)
+	c.invalidate = priv.RemoteInv && c.caps.RemoteInv && !d.opt.NoInvalidate
+	c.peer = Peer{RDMA: true, Addr: rdmaAddr(addrPort(p.Remote)), Local: addrPort(p.Local)}
+	n := d.opt.Credits
+	recvs := n + spareRecvs
+	slab, err := mem.NewSlab((recvs + 2*n) * d.opt.Inline)
+	if err != nil {
+		c.share.Close()
+		return nil, err
+	}
+	c.slab = slab
+	if err := d.dev.Register(slab); err != nil {
+		c.free()
+		return nil, fmt.Errorf("rpc: register receive memory: %w", err)
+	}
+	for i := range recvs {
+		c.recvs = append(c.recvs, transport.Recv{Token: kindRecv | uint64(i), Buf: mem.Span{Slab: slab, Off: i * d.opt.Inline, Len: d.opt.Inline}})
+	}
+	// Twice the credits: a client may call again before the completion of the Send that answered it is seen here.
+	c.slots = make([]rdmaCall, 2*n)
+	for i := range c.slots {
+		r := &c.slots[i]
+		r.conn, r.idx = c, i
+		r.send = mem.Span{Slab: slab, Off: (recvs + i) * d.opt.Inline, Len: d.opt.Inline}
+		r.next, c.idle = c.idle, r
+	}
+	c.qp, err = d.dev.NewQP(transport.QPOptions{Sends: maxSends, Recvs: recvs})
+	if err != nil {
+		c.free()
+		return nil, err
+	}
+	return c, nil
+}
+
+// rdmaAddr hides the port: on a fabric it means nothing, and every reconnection has another.
+func rdmaAddr(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr(), 0) }
+
+// Close ends the connection, for Server.Close.
+func (c *rdmaConn) Close() error { return c.qp.Close(transport.Reason{}) }
+
+func (c *rdmaConn) free() {
+	c.share.Close()
+	_ = c.slab.Close() // the queue pair has given back every buffer
+}

@@ -1,0 +1,359 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/internal/rpcrdma"
+	"github.com/sluice-storage/sluice/internal/xdr"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// rdmaConn is one RPC-over-RDMA connection (RFC 8166).
+//
+//  1. The owner takes a Send off the receive queue, copies the message (at most an inline threshold) into a Call and
+//     notes its chunks in a slot.
+//  2. Read chunks get memory from the connection's share, and RDMA Reads within the connection's depth. A call whose
+//     memory is not there waits in stalled, first come first served.
+//  3. When the last Read of a call is complete the call is executed like any other: at once, or by a worker.
+//  4. The reply is built in the slot: RDMA Writes for the write or reply chunk, then the Send. The receive is posted
+//     again before the Send, so that the credit that the reply returns is covered.
+//  5. The Send's completion frees the slot: the Writes before it are complete too.
+//
+// mu guards all mutable state but wcs; it is a connection's own, and nothing below it waits for the peer.
+type rdmaConn struct {
+	s    *Server
+	opt  RDMAOptions
+	caps transport.Caps
+	qp   transport.QP
+	peer Peer
+
+	slab       *mem.Slab
+	share      *mem.Share
+	recvs      []transport.Recv
+	maxSend    int
+	invalidate bool
+
+	wcs [64]transport.WC
+
+	mu       sync.Mutex
+	slots    []rdmaCall
+	idle     *rdmaCall
+	posts    []transport.WR // Writes and Sends that the queue had no room for yet, in order
+	reads    []readOp       // RDMA Reads that wait for depth
+	inReads  int            // outstanding
+	stalled  []*rdmaCall    // wait for memory
+	inFlight sync.WaitGroup // calls handed on
+	closed   bool
+	err      error // why we closed
+}
+
+const (
+	kindRecv = uint64(iota+1) << 32
+	kindSend
+	kindRead
+	kindWrite
+	kindMask = uint64(0xff) << 32
+)
+
+type readOp struct {
+	call  *rdmaCall
+	from  transport.Remote
+	to    [1]mem.Span
+	taken bool
+}
+
+// run is the owner's loop. It returns when nothing of the connection is outstanding.
+func (c *rdmaConn) run() error {
+	var err error
+	for err == nil {
+		var n int
+		n, err = c.qp.Poll(c.wcs[:])
+		for i := range c.wcs[:n] {
+			c.complete(&c.wcs[i])
+		}
+		c.mu.Lock()
+		c.pushLocked()
+		c.mu.Unlock()
+		if n == 0 && err == nil {
+			err = c.qp.Wait(context.Background())
+		}
+	}
+	c.fail(nil)
+	// After the first error the rest of the completions are still to come.
+	for {
+		n, perr := c.qp.Poll(c.wcs[:])
+		for i := range c.wcs[:n] {
+			c.complete(&c.wcs[i])
+		}
+		if perr != nil && n == 0 {
+			break
+		}
+		if n == 0 {
+			if c.qp.Wait(context.Background()) != nil {
+				break
+			}
+		}
+	}
+	c.inFlight.Wait()
+	c.mu.Lock()
+	for i := range c.slots {
+		c.slots[i].dropBufs()
+	}
+	if c.err != nil {
+		err = c.err
+	}
+	c.mu.Unlock()
+	if errors.Is(err, transport.ErrClosed) && c.s.isClosed() {
+		return nil
+	}
+	return err
+}
+
+// fail closes the connection; err is what the peer did wrong, nil for an orderly end.
+func (c *rdmaConn) fail(err error) {
+	c.mu.Lock()
+	if !c.closed {
+		c.closed, c.err = true, err
+		for _, r := range c.stalled {
+			r.abandonLocked()
+		}
+		for _, op := range c.reads {
+			op.call.readDoneLocked(true)
+		}
+		c.stalled, c.reads, c.posts = nil, nil, nil
+	}
+	c.mu.Unlock()
+	_ = c.qp.Close(transport.Reason{Err: err})
+}
+
+func (c *rdmaConn) complete(wc *transport.WC) {
+	i := int(wc.Token & (1<<32 - 1))
+	switch wc.Token & kindMask {
+	case kindRecv:
+		if wc.Err == nil {
+			c.received(i, int(wc.Len))
+		}
+	case kindSend:
+		c.mu.Lock()
+		c.slots[i].freeLocked()
+		c.mu.Unlock()
+	case kindRead:
+		c.mu.Lock()
+		c.inReads--
+		r := &c.slots[i]
+		ready := r.readDoneLocked(wc.Err != nil)
+		c.mu.Unlock()
+		if ready {
+			c.execute(r)
+		}
+	}
+}
+
+// received takes one message.
+func (c *rdmaConn) received(recv, n int) {
+	c.mu.Lock()
+	r := c.idle
+	if r == nil || c.closed {
+		c.mu.Unlock()
+		c.fail(errors.New("rpc: the client has more calls outstanding than it has credits (RFC 8166 section 3.3.1)"))
+		return
+	}
+	c.idle, r.next = r.next, nil
+	r.recv = recv
+	c.mu.Unlock()
+	c.s.stats.bytesIn.Add(uint64(n))
+	var rd xdr.Reader
+	rd.Reset(c.recvs[recv].Buf.Bytes()[:n])
+	err := r.h.Parse(&rd)
+	var ve *rpcrdma.VersionError
+	var ce *rpcrdma.ChunkError
+	switch {
+	case errors.As(err, &ve):
+		c.refuse(r, rpcrdma.ErrVers)
+		return
+	case errors.As(err, &ce):
+		c.refuse(r, rpcrdma.ErrChunk)
+		return
+	case err != nil:
+		c.fail(fmt.Errorf("rpc: a message without an RPC-over-RDMA header: %w", err))
+		return
+	case r.h.Proc == rpcrdma.Error, r.h.Proc == rpcrdma.Done:
+		// Linux drops them too: this side sends nothing that could be answered so.
+		c.mu.Lock()
+		c.repostLocked(r)
+		r.freeLocked()
+		c.mu.Unlock()
+		return
+	}
+	call := c.s.newCall(c, &c.peer)
+	call.rdma, r.call = r, call
+	c.inFlight.Add(1)
+	inline := rd.Rest()
+	if !r.plan(len(inline)) {
+		c.refuse(r, rpcrdma.ErrChunk)
+		return
+	}
+	call.grow(0, len(inline))
+	copy(call.msg, inline)
+	if len(r.h.Reads) == 0 {
+		c.execute(r)
+		return
+	}
+	c.mu.Lock()
+	ok := c.startLocked(r)
+	c.pushLocked()
+	c.mu.Unlock()
+	if !ok {
+		c.refuse(r, rpcrdma.ErrChunk)
+	}
+}
+
+// startLocked gets memory for a call's read chunks and lists its Reads, or lets it wait for memory. false means that
+// the memory can never be had.
+func (c *rdmaConn) startLocked(r *rdmaCall) bool {
+	if len(c.stalled) > 0 {
+		c.stalled = append(c.stalled, r) // not before those who waited longer
+		return true
+	}
+	switch err := r.readMemory(c.share); {
+	case err == nil:
+		r.listReadsLocked()
+	case errors.Is(err, mem.ErrNoMemory):
+		c.stalled = append(c.stalled, r)
+		c.share.Wait(c.resume)
+	default:
+		return false
+	}
+	return true
+}
+
+// resume goes on with calls that wait for memory. It runs on whatever goroutine freed some.
+func (c *rdmaConn) resume() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.stalled) > 0 && !c.closed {
+		r := c.stalled[0]
+		if r.readMemory(c.share) != nil {
+			c.share.Wait(c.resume)
+			break
+		}
+		c.stalled = c.stalled[1:]
+		r.listReadsLocked()
+	}
+	c.pushLocked()
+}
+
+// pushLocked posts what there is room for: Reads within the depth that both ends agreed on, and Writes and Sends.
+func (c *rdmaConn) pushLocked() {
+	if c.closed {
+		return
+	}
+	depth := c.qp.Depth().Out
+	for len(c.reads) > 0 && c.inReads < depth {
+		op := &c.reads[0]
+		wr := [1]transport.WR{{Op: transport.OpRead, Flags: transport.Signaled, Token: kindRead | uint64(op.call.idx), Local: op.to[:], Remote: op.from}}
+		if n, _ := c.qp.Post(wr[:]); n == 0 {
+			break // tried again after the next completion, or the connection is ending
+		}
+		c.inReads++
+		c.reads = c.reads[1:]
+	}
+	if len(c.posts) > 0 {
+		n, _ := c.qp.Post(c.posts)
+		rest := copy(c.posts, c.posts[n:])
+		clear(c.posts[rest:])
+		c.posts = c.posts[:rest]
+	}
+}
+
+// execute gives a complete call to the server.
+func (c *rdmaConn) execute(r *rdmaCall) {
+	call := r.call
+	if !r.assemble(call) {
+		c.drop(call)
+		return
+	}
+	if _, err := c.s.handle(call, false); err != nil {
+		// RFC 8166 section 4.5.3 has no answer for a payload that is no RPC call; the connection ends.
+		c.fail(err)
+	}
+}
+
+// repostLocked gives the receive of a call back to the queue.
+func (c *rdmaConn) repostLocked(r *rdmaCall) {
+	if r.recv < 0 || c.closed {
+		return
+	}
+	if _, err := c.qp.PostRecv(c.recvs[r.recv : r.recv+1]); err == nil {
+		r.recv = -1
+	}
+}
+
+// refuse answers a message whose header cannot be used, with RDMA_ERROR (RFC 8166 section 4.5).
+func (c *rdmaConn) refuse(r *rdmaCall, code uint32) {
+	h := rpcrdma.Header{XID: r.h.XID, Vers: rpcrdma.Version, Credits: uint32(c.opt.Credits), Proc: rpcrdma.Error, ErrCode: code,
+		Low: rpcrdma.Version, High: rpcrdma.Version}
+	c.mu.Lock()
+	if r.call != nil {
+		call := r.call
+		r.call, call.rdma = nil, nil
+		call.release()
+		c.inFlight.Done()
+	}
+	b := h.Append(r.send.Bytes()[:0])
+	r.sges = r.sges[:0]
+	r.wrs = append(r.wrs[:0], transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: kindSend | uint64(r.idx), Local: r.local(r.send.Cut(0, len(b)))})
+	c.sendLocked(r)
+	c.pushLocked()
+	c.mu.Unlock()
+}
+
+// sendLocked queues a slot's work requests behind those that wait already.
+func (c *rdmaConn) sendLocked(r *rdmaCall) {
+	if c.closed {
+		r.freeLocked()
+		return
+	}
+	c.repostLocked(r)
+	c.posts = append(c.posts, r.wrs...)
+}
+
+// reply builds and sends a call's reply.
+func (c *rdmaConn) reply(call *Call, flush bool) {
+	r := call.rdma
+	ok := r.build(call)
+	if !ok {
+		c.refuse(r, rpcrdma.ErrChunk) // releases the call
+		return
+	}
+	c.mu.Lock()
+	r.call, call.rdma = nil, nil
+	c.s.stats.bytesOut.Add(uint64(len(call.Out) + max(call.payload, 0)))
+	c.sendLocked(r)
+	if flush {
+		c.pushLocked()
+	}
+	c.mu.Unlock()
+	call.release()
+	c.inFlight.Done()
+}
+
+// drop ends a call without a reply.
+func (c *rdmaConn) drop(call *Call) {
+	r := call.rdma
+	c.mu.Lock()
+	if r != nil {
+		r.call, call.rdma = nil, nil
+		c.repostLocked(r)
+		r.freeLocked()
+	}
+	c.mu.Unlock()
+	call.release()
+	c.inFlight.Done()
+}
+
+func (c *rdmaConn) sinkFor(call *Call, n int) ([][]byte, error) { return call.rdma.sinkFor(c.share, n) }
