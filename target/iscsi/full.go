@@ -529,12 +529,15 @@ func (c *conn) async(e scsi.AsyncEvent) {
 	data := make([]byte, 2+len(e.Sense))
 	data[0], data[1] = byte(len(e.Sense)>>8), byte(len(e.Sense))
 	copy(data[2:], e.Sense)
-	c.mu.Lock()
-	if c.state == stateFull && len(data) <= c.link.maxSend() {
-		c.asyncLocked(iscsi.Async{Event: iscsi.AsyncSCSI, LUN: e.LUN, DataLen: len(data)}, data)
-		c.kickLocked()
-	}
-	c.mu.Unlock()
+	// The device server may hold locks that a flush here would want again by way of Moved.
+	go func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.state == stateFull && len(data) <= c.link.maxSend() {
+			c.asyncLocked(iscsi.Async{Event: iscsi.AsyncSCSI, LUN: e.LUN, DataLen: len(data)}, data)
+			c.kickLocked()
+		}
+	}()
 }
 
 func (c *conn) asyncLocked(p iscsi.Async, data []byte) {

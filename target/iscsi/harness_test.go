@@ -130,6 +130,44 @@ func newTwinFixture(t testing.TB, opts ...func(*Options)) *fixture {
 	return f
 }
 
+// pipeListener hands out in-memory streams: the TCP mover without sockets, for synctest.
+type pipeListener struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 3260} }
+
+// newPipeFixture serves one target over net.Pipe.
+func newPipeFixture(t testing.TB, opts ...func(*Options)) (*fixture, func() *peer) {
+	t.Helper()
+	f := bare(t, opts...)
+	l := &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
+	done := make(chan error, 1)
+	go func() { done <- f.srv.Serve(context.Background(), l, Portal{Group: 1}) }()
+	t.Cleanup(func() {
+		f.close()
+		must(t, <-done)
+	})
+	return f, func() *peer {
+		a, b := net.Pipe()
+		l.conns <- b
+		p := newPeer(t, &tcpWire{nc: a})
+		t.Cleanup(p.w.close)
+		return p
+	}
+}
+
 func bare(t testing.TB, opts ...func(*Options)) *fixture {
 	t.Helper()
 	core, logs := observer.New(zapcore.InfoLevel)

@@ -235,7 +235,7 @@ func (x *iserLink) fullFeatureLocked() error {
 	if x.c.discovery {
 		return nil // one request at a time, in the login's receive
 	}
-	return x.postMoreLocked(firstWindow + unexpectedPDUs)
+	return x.postMoreLocked(min(firstWindow, x.c.srv.opt.Limits.Queue) + unexpectedPDUs - x.posted)
 }
 
 // windowLocked answers with the window that posted receives allow (RFC 7145 section 8.1.1).
@@ -257,7 +257,7 @@ func (x *iserLink) postMoreLocked(n int) error {
 	const each = recvHeadISER + recvSegmentISER
 	for len(x.freeRecv) < n {
 		size := 16 << 10
-		if n-len(x.freeRecv) > 6 {
+		if n-len(x.freeRecv) > 12 {
 			size = 64 << 10
 		}
 		b, err := x.c.share.Get(size)
@@ -292,6 +292,11 @@ func (x *iserLink) postMoreLocked(n int) error {
 func (x *iserLink) repostLocked(i int) {
 	if i > 0 {
 		x.freeRecv = append(x.freeRecv, i-1)
+	} else if x.full && !x.c.discovery {
+		// The login's receive was the first of full-feature phase too; it is too large to stay.
+		x.loginRecv.Release()
+		x.loginRecv = nil
+		i = 1
 	}
 	open := int(x.c.maxCmdSN-x.c.expCmdSN) + 1
 	if i > 0 && x.posted >= max(x.wanted, open+unexpectedPDUs) {

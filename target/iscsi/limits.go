@@ -17,16 +17,17 @@ const (
 	// corkBytes is queued output that leaves before the owner has run out of input.
 	corkBytes = 256 << 10
 
-	// firstWindow is the command window of a new session, and what it falls back to when idle.
-	firstWindow = 8
+	// firstWindow is the command window of a new session, and what it falls back to when idle: with unexpectedPDUs, nine
+	// receives over iSER in 48 KiB.
+	firstWindow = 4
 
 	// maxImmediate bounds the immediate commands in progress of one session (RFC 7143 section 4.2.2.1: at least two task
 	// management requests must fit).
 	maxImmediate = 16
 
 	// unexpectedPDUs is MaxOutstandingUnexpectedPDUs as we declare it over iSER: receives posted beyond the command
-	// window. Linux sizes six.
-	unexpectedPDUs = 8
+	// window: pings, task management, a logout.
+	unexpectedPDUs = 5
 
 	// recvSegmentISER is TargetRecvDataSegmentLength: what lies behind a header in a posted receive. Three receives fit
 	// 16 KiB of registered memory; more would make every idle session dear, less would split 4 KiB writes.
