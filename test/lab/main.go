@@ -2,6 +2,7 @@
 // drivers, and Sluice's initiator uses the kernel's own targets. README.md says how to add a scenario.
 //
 //	go run ./test/lab [-list] [-class short|long|reference|all] [-scenario NAME[,NAME]] [-o DIR]
+//	go run ./test/lab -script FILE [ARG...]
 //
 // The exit status is 0 when every scenario passed, 1 when one did not, 2 for a mistake in the call.
 package main
@@ -30,8 +31,8 @@ func main() {
 }
 
 type options struct {
-	class, names, out string
-	list, build       bool
+	class, names, out, script string
+	list, build               bool
 }
 
 func run(ctx context.Context, args []string) int {
@@ -41,6 +42,7 @@ func run(ctx context.Context, args []string) int {
 	fs.BoolVar(&o.build, "build", false, "build the guest and stop")
 	fs.StringVar(&o.class, "class", "short", "short, long (what takes minutes), reference (kernel against kernel) or all")
 	fs.StringVar(&o.names, "scenario", "", "run only these scenarios, comma separated, and keep a pcap")
+	fs.StringVar(&o.script, "script", "", "run this script instead, in a guest with all binaries in /lab/files; the other arguments are its own")
 	fs.StringVar(&o.out, "o", "", "directory of the logs (default dist/lab)")
 	if err := fs.Parse(args); err != nil {
 		return 2
@@ -49,6 +51,10 @@ func run(ctx context.Context, args []string) int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		return 2
+	}
+	if o.script != "" {
+		chosen = []Scenario{{Name: "script", About: o.script, Script: o.script, Limit: 10 * time.Minute,
+			Files: []string{"sluice", "sluiced", "exchange"}, Prepare: func(r *Run) error { r.Args = fs.Args(); return nil }}}
 	}
 	if o.list {
 		w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
@@ -119,7 +125,7 @@ func newLab(ctx context.Context, o options, chosen []Scenario) (*lab, error) {
 		return nil, fmt.Errorf("find the module's root: %w", err)
 	}
 	top := strings.TrimSpace(string(root))
-	l := &lab{src: filepath.Join(top, "test/lab"), out: o.out, pcap: o.names != ""}
+	l := &lab{src: filepath.Join(top, "test/lab"), out: o.out, pcap: o.names != "" || o.script != ""}
 	if l.cache, err = cacheDir(); err != nil {
 		return nil, err
 	}
@@ -137,6 +143,9 @@ func newLab(ctx context.Context, o options, chosen []Scenario) (*lab, error) {
 	}
 	if o.build {
 		return l, nil
+	}
+	if l.bin = os.Getenv("LAB_BIN"); l.bin != "" {
+		return l, nil // binaries that somebody else built
 	}
 	l.bin = filepath.Join(l.out, "bin")
 	if err := os.MkdirAll(l.bin, 0o755); err != nil {

@@ -23,8 +23,6 @@ var referenceScenarios = []Scenario{
 }
 
 var (
-	fabricScenarios    []Scenario
-	iserScenarios      []Scenario
 	failureScenarios   []Scenario
 	initiatorScenarios []Scenario
 	fileScenarios      []Scenario

@@ -34,11 +34,12 @@ type Scenario struct {
 
 // Run is one scenario in progress.
 type Run struct {
-	lab   *lab
-	s     *Scenario
-	Dir   string // logs stay here
-	Tmp   string // gone afterwards
-	guest *guest
+	lab    *lab
+	s      *Scenario
+	Dir    string // logs stay here
+	Tmp    string // gone afterwards
+	guest  *guest
+	target *target
 
 	Args    []string
 	Env     []string
@@ -90,7 +91,10 @@ func (l *lab) runOne(ctx context.Context, s *Scenario) (err error) {
 	if script == "" {
 		script = s.Name + ".sh"
 	}
-	g, err := l.boot(r, filepath.Join(l.src, "scenarios", script))
+	if filepath.Dir(script) == "." {
+		script = filepath.Join(l.src, "scenarios", script)
+	}
+	g, err := l.boot(r, script)
 	if err != nil {
 		return err
 	}

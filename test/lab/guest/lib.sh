@@ -116,8 +116,8 @@ iscsid_up() {
   iscsi_conf node.session.initial_login_retry_max "${LOGIN_RETRIES:-2}"
   iscsi_conf 'node.conn\[0\].timeo.login_timeout' 10
   iscsi_conf node.session.timeo.replacement_timeout "${REPLACEMENT_S:-120}"
-  iscsid || return
-  waitfor 10 pgrep -x iscsid
+  iscsid -f >/tmp/iscsid.log 2>&1 & # in the foreground it says what the target answered
+  waitfor 10 grep -q ISCSIADM /proc/net/unix
 }
 iscsi_conf() {
   sed -i "/^[# ]*$1 *=/d" /etc/iscsi/iscsid.conf
