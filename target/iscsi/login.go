@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -21,6 +22,7 @@ type login struct {
 	first   iscsi.LoginRequest
 	cmdSN   uint32
 
+	early     []byte // text of the first request, while it is incomplete
 	initiator string
 	target    *targetEntry
 	auth      *Auth
@@ -96,17 +98,25 @@ func (c *conn) loginStep(l *login, q *iscsi.LoginRequest, data []byte) error {
 		// The stage moves only by an agreed transit, except that a login may begin at the second.
 		return refuse(iscsi.LoginInitiatorError, "", "stage %d begins without a transit", q.CSG)
 	}
+	if !l.started {
+		// Who wants what decides which answers are right, that to AuthMethod above all: the names are read first.
+		if len(l.early)+len(data) > iscsi.MaxText {
+			return refuse(iscsi.LoginOutOfResources, "", "more than %d bytes of text", iscsi.MaxText)
+		}
+		l.early = append(l.early, data...)
+		if !q.Continue {
+			if err := c.identify(l, q); err != nil {
+				return err
+			}
+			l.early = nil
+		}
+	}
 	kvs, err := l.neg.Receive(q.CSG, data, q.Continue)
 	if err != nil {
 		return err
 	}
 	if q.Continue || l.final {
 		return c.loginRespond(l, q, false)
-	}
-	if !l.started {
-		if err := c.identify(l, q); err != nil {
-			return err
-		}
 	}
 	transit := q.Transit
 	if q.CSG == iscsi.StageSecurity {
@@ -154,7 +164,7 @@ func (c *conn) want(n *iscsi.Negotiator) {
 // identify reads who logs in to what, from the first complete request (section 6.3.1 and 13).
 func (c *conn) identify(l *login, q *iscsi.LoginRequest) error {
 	l.started = true
-	name, _ := l.neg.Peer("InitiatorName")
+	name, _ := early(l.early, "InitiatorName")
 	if name == "" {
 		return refuse(iscsi.LoginMissingParameter, "", "the login names no initiator")
 	}
@@ -162,7 +172,7 @@ func (c *conn) identify(l *login, q *iscsi.LoginRequest) error {
 		return refuse(iscsi.LoginInitiatorError, "give the initiator a legal name", "%v", err)
 	}
 	l.initiator = name
-	switch t, ok := l.neg.Peer("SessionType"); {
+	switch t, ok := early(l.early, "SessionType"); {
 	case !ok || t == "Normal":
 	case t == "Discovery":
 		c.discovery = true
@@ -170,11 +180,14 @@ func (c *conn) identify(l *login, q *iscsi.LoginRequest) error {
 		if q.TSIH != 0 {
 			return refuse(iscsi.LoginNoSession, "", "a discovery session is to be joined")
 		}
+		if l.auth != nil {
+			l.neg.Want("AuthMethod", "CHAP")
+		}
 		return nil
 	default:
 		return refuse(iscsi.LoginSessionType, "", "session type %q", clip(t))
 	}
-	tn, _ := l.neg.Peer("TargetName")
+	tn, _ := early(l.early, "TargetName")
 	if tn == "" {
 		return refuse(iscsi.LoginMissingParameter, "", "the login names no target")
 	}
@@ -210,6 +223,16 @@ func (c *conn) identify(l *login, q *iscsi.LoginRequest) error {
 		l.neg.Want("AuthMethod", "CHAP")
 	}
 	return nil
+}
+
+// early finds a key in text that the negotiator has not seen yet; what is wrong with the text is the negotiator's to say.
+func early(text []byte, key string) (string, bool) {
+	for item := range strings.SplitSeq(string(text), "\x00") {
+		if k, v, ok := strings.Cut(item, "="); ok && k == key {
+			return v, true
+		}
+	}
+	return "", false
 }
 
 func (s *Server) hasSession(tsih uint16) bool {
