@@ -85,8 +85,16 @@ func (q *QP) placeWrite() *transport.TerminateError {
 		return violation(transport.LayerDDP, ddpTagged, [...]uint8{noSTag: ddpTagSTag, outOfBounds: ddpTagBounds, wraps: ddpTagWrap}[code],
 			"RFC 5041 section 7.2", "a Write of %d bytes to STag 0x%08x, offset 0x%x: %s", x.left, h.stag, h.to, code)
 	}
-	x.win, x.winGen, x.sinkLen, x.lastLen = w, w.gen, w.mem.total, x.left
+	x.win, x.winGen, x.sinkLen = w, w.gen, w.mem.total
+	x.guess()
 	return nil
+}
+
+// guess remembers how large the peer's FPDUs are.
+func (x *rx) guess() {
+	if !x.h.last {
+		x.fullLen = x.left
+	}
 }
 
 // resolution is the outcome of looking up an STag.
@@ -150,7 +158,8 @@ func (q *QP) placeReadResp() *transport.TerminateError {
 	}
 	x.read = r
 	x.sink.one(r.buf[r.got : r.got+x.left])
-	x.sinkLen, x.lastLen = len(r.buf), x.left
+	x.sinkLen = len(r.buf)
+	x.guess()
 	return nil
 }
 

@@ -46,7 +46,7 @@ type rx struct {
 	msnSend uint32
 	msnRead uint32
 	rtrSend bool // a zero-length Send is owed that is no message (RFC 6581 section 9.2)
-	lastLen int  // payload of the last tagged FPDU: a guess at the next
+	fullLen int  // payload of the last tagged FPDU that was not the last of its message: how large the peer makes them
 
 	iov     []unix.Iovec
 	closed  bool // EOF or error seen
@@ -58,7 +58,7 @@ func (x *rx) init(q *QP, n negotiated) {
 	x.iov = make([]unix.Iovec, 0, maxSGE+1)
 	x.msnSend, x.msnRead = 1, 1
 	x.rtrSend = n.rtrIn == rtrSend
-	x.lastLen = q.opt.CopyThreshold
+	x.fullLen = q.opt.CopyThreshold
 }
 
 // engine reads and processes until there is a completion for the owner, the socket is empty, or its turn is over.
@@ -92,9 +92,10 @@ func (q *QP) engine(fd uintptr) {
 	}
 }
 
-// narrow says that the look-ahead stops at the next header, so that payload behind it is placed and not copied.
+// narrow says that the look-ahead stops at the next header, so that payload behind it is placed and not copied: while
+// there is a sink worth it, unless the peer's FPDUs are segments, of which a read takes many.
 func (x *rx) narrow(q *QP) bool {
-	return q.opt.NoBatch || !q.opt.NoZeroCopy && q.stags.large.Load() > 0 && x.lastLen >= q.opt.CopyThreshold
+	return q.opt.NoBatch || !q.opt.NoZeroCopy && q.stags.large.Load() > 0 && x.fullLen >= q.opt.CopyThreshold
 }
 
 // fill does one readv: the rest of this payload to its place, what follows to the look-ahead. It reports whether there
