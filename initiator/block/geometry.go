@@ -36,6 +36,7 @@ type limits struct {
 	maxUnmap     int64
 	maxWriteSame int64
 	unmapSame    bool
+	noWriteSame  bool // found out by trying
 }
 
 func (g *Geometry) limits(piece int64) limits {

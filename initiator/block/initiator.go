@@ -2,6 +2,7 @@ package block
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -145,7 +146,17 @@ func (i *Initiator) connect(ctx context.Context, u *URL, isid iscsi.ISID) (*sess
 	if u.Initiator != "" {
 		p.name = u.Initiator
 	}
-	s := &session{ini: i, portal: u.Addr(), lun: encodeLUN(u.LUN), log: i.o.Log, isid: isid}
+	s, err := i.attempt(ctx, u, p, depth)
+	var m misnumbered
+	if errors.As(err, &m) {
+		p.algs = []iscsi.CHAPAlgorithm{iscsi.CHAPMD5}
+		s, err = i.attempt(ctx, u, p, depth)
+	}
+	return s, err
+}
+
+func (i *Initiator) attempt(ctx context.Context, u *URL, p loginParams, depth int) (*session, error) {
+	s := &session{ini: i, portal: u.Addr(), lun: encodeLUN(u.LUN), log: i.o.Log, isid: p.isid}
 	if u.ISER {
 		c, err := i.dialISER(ctx, u, depth, false)
 		if err != nil {

@@ -24,7 +24,14 @@ type loginParams struct {
 	discovery bool
 	iser      bool
 	noImm     bool
+	algs      []iscsi.CHAPAlgorithm
 }
+
+// misnumbered is a refused login in which the target had chosen algorithm 7. tgt (seen in 1.0.85) means SHA-1 by it,
+// where the registry of RFC 7143 section 12.1.3 has SHA-256: with such a target MD5 is what both understand.
+type misnumbered struct{ error }
+
+func (e misnumbered) Unwrap() error { return e.error }
 
 // loginResult is what a login reached.
 type loginResult struct {
@@ -49,7 +56,7 @@ func login(ctx context.Context, w wire, p loginParams) (loginResult, error) {
 	}
 	if p.url.Own.Name != "" {
 		l.csg = iscsi.StageSecurity
-		l.chap = &iscsi.CHAPInitiator{Own: p.url.Own, Target: p.url.Theirs}
+		l.chap = &iscsi.CHAPInitiator{Own: p.url.Own, Target: p.url.Theirs, Algorithms: p.algs}
 		offer := "CHAP,None"
 		if p.url.Theirs.Secret != "" {
 			offer = "CHAP" // the target has to prove itself
@@ -62,6 +69,10 @@ func login(ctx context.Context, w wire, p loginParams) (loginResult, error) {
 	for range iscsi.MaxLoginPDUs {
 		done, err := l.round(ctx)
 		if err != nil {
+			var le *iscsi.LoginError
+			if l.chap != nil && l.chap.Chosen() == iscsi.CHAPSHA256 && errors.As(err, &le) && le.Status.Class() == 2 {
+				err = misnumbered{err}
+			}
 			return loginResult{}, err
 		}
 		if done {
@@ -137,7 +148,7 @@ func (l *loginRun) round(ctx context.Context) (bool, error) {
 	text, more := l.n.Fill(l.text[:0], iscsi.DefaultRecvData)
 	l.text = text
 	req := iscsi.LoginRequest{Continue: more, CSG: l.csg, ISID: l.p.isid, ITT: 1, CmdSN: 1, ExpStatSN: l.statSN, DataLen: len(text)}
-	if !more && (l.csg == iscsi.StageOperational || l.chap.Done() || !l.proving && l.begun) {
+	if !more && (l.csg == iscsi.StageOperational || l.chap.Last() || !l.proving && l.begun) {
 		req.Transit, req.NSG = true, iscsi.StageFullFeature
 		if l.csg == iscsi.StageSecurity {
 			req.NSG = iscsi.StageOperational

@@ -314,6 +314,8 @@ func (s *session) again(r *Request) bool {
 			r.reset()
 			s.bounce(r)
 			return true
+		case se.Key == keyIllegalRequest && se.asc() == 0x2000 && r.Op == WriteZeroes && !s.limits.noWriteSame:
+			s.limits.noWriteSame = true // then zeroes are written as data
 		case se.Key == keyAborted && r.repeatable():
 		default:
 			return false

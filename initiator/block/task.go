@@ -112,6 +112,15 @@ func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
 		binary.BigEndian.PutUint16(t.cdb[7:], 24)
 		t.account(r)
 		return true
+	case r.Op == WriteZeroes && l.noWriteSame:
+		op, t.out = opWrite16, true
+		most := int64(zero.Len) * int64(maxSGE)
+		for left := min(r.Length-r.issued, l.piece, most/l.block*l.block); left > 0; {
+			k := min(left, int64(zero.Len))
+			t.spans = append(t.spans, zero.Cut(0, int(k)))
+			t.n, left = t.n+k, left-k
+		}
+		blocks = uint32(t.n / l.block)
 	case r.Op == WriteZeroes:
 		op, t.out = opWriteSame16, true
 		t.n = min(r.Length-r.issued, l.maxWriteSame, 0xffffffff*l.block)

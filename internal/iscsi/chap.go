@@ -265,8 +265,9 @@ type CHAPInitiator struct {
 	Target     Secret
 	Algorithms []CHAPAlgorithm // offered, in order; all if nil
 
-	sent *chapChallenge
-	step int
+	sent   *chapChallenge
+	step   int
+	chosen CHAPAlgorithm
 }
 
 // Start returns the first pairs: the algorithms.
@@ -282,6 +283,13 @@ func (i *CHAPInitiator) Start() []KV {
 	i.step = 1
 	return []KV{{"CHAP_A", strings.Join(s, ",")}}
 }
+
+// Chosen is the algorithm that the target chose, 0 before.
+func (i *CHAPInitiator) Chosen() CHAPAlgorithm { return i.chosen }
+
+// Last reports whether the pairs that Step returned last are the initiator's last ones: the request that carries them
+// may propose the next stage (RFC 7143 appendix B); tgt insists that it does.
+func (i *CHAPInitiator) Last() bool { return i.step >= 2 }
 
 // Done reports whether everything that was asked for is proved.
 func (i *CHAPInitiator) Done() bool { return i.step == 3 }
@@ -300,6 +308,7 @@ func (i *CHAPInitiator) Step(pairs []KV) ([]KV, error) {
 		if !ok || v > 255 || !slices.Contains(algs, a) {
 			return nil, authError("the target chose an algorithm that was not offered")
 		}
+		i.chosen = a
 		c, err := readChallenge(a, pairs)
 		if err != nil {
 			return nil, err
