@@ -1,0 +1,206 @@
+// Command bench measures Sluice over iSER on loopback beside "raw pread" (raw.go) in the same run: rounds of the two
+// alternate, and a ratio of medians is what counts, since absolute figures drift with the machine. It also counts heap
+// allocations per I/O, in this process and in sluiced.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+const rawEnv = "SLUICE_BENCH_RAW"
+
+func main() {
+	if path := os.Getenv(rawEnv); path != "" {
+		if err := rawServerMain(path); err != nil {
+			fmt.Fprintln(os.Stderr, "raw server:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	o := options{}
+	flag.IntVar(&o.rounds, "rounds", 5, "rounds of each measurement")
+	flag.DurationVar(&o.each, "time", 700*time.Millisecond, "length of one measurement")
+	flag.IntVar(&o.allocs, "allocs", 100_000, "I/Os over which allocations are counted, 0 for none")
+	flag.StringVar(&o.daemon, "sluiced", "bin/sluiced", "the daemon to measure")
+	flag.StringVar(&o.engine, "engine", "file", "its engine: file, mem, null")
+	flag.StringVar(&o.crc, "crc", "on", "fabric.crc of the daemon: on means off over loopback, always means on")
+	flag.StringVar(&o.only, "only", "", "measure only lines that contain this")
+	flag.StringVar(&o.profile, "profile", "", "directory for CPU profiles of both processes")
+	flag.StringVar(&o.json, "json", "", "write the results to this file")
+	flag.BoolVar(&o.enforce, "enforce", false, "fail when a bar is missed")
+	flag.Parse()
+	if err := bench(o); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	rounds, allocs      int
+	each                time.Duration
+	daemon, engine, crc string
+	only, profile, json string
+	enforce             bool
+}
+
+// result is one line of the table, for -json too.
+type result struct {
+	Work         string    `json:"work"`
+	Raw          float64   `json:"raw_per_second"`
+	Sluice       float64   `json:"oursper_second"`
+	Ratio        float64   `json:"ratio"`
+	Bar          float64   `json:"bar"`
+	AllocsClient float64   `json:"allocs_per_io_client"`
+	AllocsDaemon float64   `json:"allocs_per_io_daemon"`
+	Rounds       []float64 `json:"round_ratios"`
+	work         work
+}
+
+func bench(o options) (err error) {
+	dir, err := os.MkdirTemp("", "sluice-bench")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	volume, raws := filepath.Join(dir, "volume"), filepath.Join(dir, "raw")
+	for _, p := range []string{volume, raws} {
+		if err := fill(p); err != nil {
+			return err
+		}
+	}
+	raw, err := startRaw(raws)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, raw.close()) }()
+	s, err := startSluice(dir, volume, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+
+	var results []*result
+	for _, w := range works {
+		if !strings.Contains(w.String(), o.only) {
+			continue
+		}
+		r := &result{Work: w.String(), Bar: w.bar, work: w}
+		if err := measure(r, raw, s, o); err != nil {
+			return fmt.Errorf("%s: %w", w, err)
+		}
+		results = append(results, r)
+	}
+	print(results, s, o)
+	if o.json != "" {
+		b, err := json.MarshalIndent(map[string]any{"crc": s.crc, "engine": o.engine, "results": results}, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(o.json, append(b, '\n'), 0o644); err != nil {
+			return err
+		}
+	}
+	return judge(results, o)
+}
+
+func measure(r *result, raw runner, s *ours, o options) error {
+	var raws, sluices []float64
+	rate := func(who runner, d time.Duration) (float64, error) {
+		n, took, err := who.run(r.work, d)
+		return float64(n) / took.Seconds(), err
+	}
+	for _, who := range []runner{raw, s} {
+		if _, err := rate(who, o.each/2); err != nil { // warm up
+			return err
+		}
+	}
+	for range o.rounds {
+		a, err := rate(raw, o.each)
+		if err != nil {
+			return err
+		}
+		b, err := rate(s, o.each)
+		if err != nil {
+			return err
+		}
+		raws, sluices = append(raws, a), append(sluices, b)
+		r.Rounds = append(r.Rounds, b/a)
+	}
+	r.Raw, r.Sluice = median(raws), median(sluices)
+	r.Ratio = r.Sluice / r.Raw
+	if o.profile != "" {
+		if err := s.profile(r.work, o.profile); err != nil {
+			return err
+		}
+	}
+	if o.allocs == 0 {
+		return nil
+	}
+	var err error
+	r.AllocsClient, r.AllocsDaemon, err = s.allocations(r.work, o.allocs)
+	return err
+}
+
+func print(results []*result, s *ours, o options) {
+	fmt.Printf("iSER on loopback, sluiced (engine %s) and this client as two processes; CRC %s on both sides of every ratio\n", o.engine, s.crc)
+	t := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "work\traw pread\tSluice\tratio\tbar\tallocs/IO client\tsluiced")
+	for _, r := range results {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%.2f\t%.1f\t%.4f\t%.4f\n", r.Work, show(r.Raw, r.work), show(r.Sluice, r.work), r.Ratio, r.Bar, r.AllocsClient, r.AllocsDaemon)
+	}
+	if err := t.Flush(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+}
+
+func show(rate float64, w work) string {
+	return fmt.Sprintf("%.0f/s %.2f GB/s", rate, rate*float64(w.size)/1e9)
+}
+
+// maxAllocs is the bar for heap allocations per I/O in each process.
+const maxAllocs = 0.01
+
+func judge(results []*result, o options) error {
+	var errs []error
+	for _, r := range results {
+		if r.Ratio < r.Bar {
+			errs = append(errs, fmt.Errorf("%s: %.2f of raw, %.1f is the bar", r.Work, r.Ratio, r.Bar))
+		}
+		if r.AllocsClient > maxAllocs || r.AllocsDaemon > maxAllocs {
+			errs = append(errs, fmt.Errorf("%s: %.4f and %.4f allocations an I/O, %.2f is the bar", r.Work, r.AllocsClient, r.AllocsDaemon, maxAllocs))
+		}
+	}
+	if o.enforce {
+		return errors.Join(errs...)
+	}
+	for _, err := range errs {
+		fmt.Println("below the bar:", err)
+	}
+	return nil
+}
+
+// fill makes a file with every block written, so that reads come from the page cache.
+func fill(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	b := make([]byte, 1<<20)
+	for i := range b {
+		b[i] = byte(i * 7)
+	}
+	for range volumeSize / len(b) {
+		if _, err := f.Write(b); err != nil {
+			return errors.Join(err, f.Close())
+		}
+	}
+	return f.Close()
+}
