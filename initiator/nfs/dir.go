@@ -1,0 +1,86 @@
+package nfs
+
+import (
+	"cmp"
+	"context"
+	"io/fs"
+	"slices"
+
+	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/internal/xdr"
+)
+
+// ReadDir lists a directory, sorted by name.
+func (v *FS) ReadDir(name string) ([]fs.DirEntry, error) {
+	l, err := v.ReadDirContext(context.Background(), name)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]fs.DirEntry, len(l))
+	for i, e := range l {
+		out[i] = fs.FileInfoToDirEntry(e)
+	}
+	return out, nil
+}
+
+// ReadDirContext lists a directory with the attributes of its files, sorted by name.
+func (v *FS) ReadDirContext(ctx context.Context, name string) ([]*Info, error) {
+	o, err := v.walk(ctx, name, true)
+	if err != nil {
+		return nil, pathError("readdir", name, err)
+	}
+	l, err := v.list(ctx, o.fh)
+	if err != nil {
+		return nil, pathError("readdir", name, err)
+	}
+	slices.SortFunc(l, func(a, b *Info) int { return cmp.Compare(a.name, b.name) })
+	return l, nil
+}
+
+func (v *FS) list(ctx context.Context, dir []byte) ([]*Info, error) {
+	var l []*Info
+	var missing []*Info
+	a := nfs3.ReaddirArgs{Plus: true, Dir: dir, DirCount: uint32(v.dsize), MaxCount: uint32(v.dsize)}
+	for eof := false; !eof; {
+		var r nfs3.ReaddirRes
+		before := a.Cookie
+		err := v.call(ctx, nfs3.ProcReaddirplus, a.Append(nil), v.dsize, func(x *xdr.Reader) {
+			if r.Parse(x); r.Status != nfs3.OK {
+				return
+			}
+			a.Verf = r.Verf
+			for {
+				e := nfs3.Entry{Plus: true}
+				more, end := e.Parse(x)
+				if !more {
+					eof = end
+					return
+				}
+				a.Cookie = e.Cookie
+				if s := string(e.Name); s != "." && s != ".." {
+					i := &Info{name: s, attr: e.Attr.Attr}
+					l = append(l, i)
+					if !e.Attr.Set {
+						missing = append(missing, i)
+					}
+				}
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		if r.Status != nfs3.OK {
+			return nil, r.Status
+		}
+		if !eof && a.Cookie == before {
+			break // a server that does not get on would be asked for ever
+		}
+	}
+	for _, i := range missing {
+		// The server may leave attributes out; a name that has gone meanwhile stays with what is known of it: nothing.
+		if o, err := v.lookup(ctx, dir, i.name); err == nil {
+			i.attr = o.attr
+		}
+	}
+	return l, nil
+}

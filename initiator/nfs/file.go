@@ -1,0 +1,399 @@
+package nfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/internal/nfs3"
+)
+
+// File is an open file. ReadAt, WriteAt, Sync and Truncate may be called by any goroutine, Read, Write and Seek by one
+// at a time. It implements fs.File, io.ReaderAt, io.WriterAt, io.Seeker.
+type File struct {
+	v    *FS
+	ctx  context.Context
+	name string
+	fh   []byte
+	pos  int64
+
+	dir  []fs.DirEntry // what ReadDir has not returned yet
+	read bool          // the directory was read
+
+	mu     sync.Mutex
+	dirty  []extent // written and not committed, oldest first
+	size   int      // bytes of dirty
+	syncMu sync.Mutex
+}
+
+// extent is data that the server has and may forget. It is kept to be sent again.
+type extent struct {
+	off  int64
+	data []byte
+	verf nfs3.Verf
+}
+
+// Open opens a file for reading and writing; the server checks rights at each call.
+func (v *FS) Open(name string) (fs.File, error) {
+	if !fs.ValidPath(name) {
+		return nil, pathError("open", name, fs.ErrInvalid)
+	}
+	return v.OpenFile(context.Background(), name, os.O_RDWR, 0)
+}
+
+// OpenFile opens a file. Of the flags, O_CREATE, O_EXCL and O_TRUNC count. The context bounds all calls of the File.
+func (v *FS) OpenFile(ctx context.Context, name string, flag int, perm fs.FileMode) (*File, error) {
+	o, err := v.walk(ctx, name, true)
+	switch {
+	case err == nil && flag&os.O_CREATE != 0 && flag&os.O_EXCL != 0:
+		err = fs.ErrExist
+	case err == nil && flag&os.O_TRUNC != 0:
+		err = v.setattrOf(ctx, o.fh, nfs3.SetAttr{SizeSet: true})
+	case errors.Is(err, nfs3.ErrNoent) && flag&os.O_CREATE != 0:
+		o, err = v.create(ctx, name, flag, perm)
+	}
+	if err != nil {
+		return nil, pathError("open", name, err)
+	}
+	return &File{v: v, ctx: ctx, name: name, fh: o.fh}, nil
+}
+
+// Create makes a file, or empties the one there is.
+func (v *FS) Create(ctx context.Context, name string, perm fs.FileMode) (*File, error) {
+	return v.OpenFile(ctx, name, os.O_CREATE|os.O_TRUNC, perm)
+}
+
+func (v *FS) create(ctx context.Context, name string, flag int, perm fs.FileMode) (object, error) {
+	where, err := v.dirOf(ctx, name)
+	if err != nil {
+		return object{}, err
+	}
+	a := nfs3.CreateArgs{Where: where, Attr: nfs3.SetAttr{ModeSet: true, Mode: wireMode(perm)}}
+	if flag&os.O_EXCL != 0 {
+		a.How = nfs3.Guarded
+	}
+	return v.made(ctx, nfs3.ProcCreate, a.Append(nil), &where)
+}
+
+// ReadFile reads a whole file.
+func (v *FS) ReadFile(name string) ([]byte, error) {
+	f, err := v.OpenFile(context.Background(), name, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	i, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if i.IsDir() {
+		return nil, pathError("read", name, nfs3.ErrIsdir)
+	}
+	b := make([]byte, i.Size())
+	n, err := f.ReadAt(b, 0)
+	if err == io.EOF {
+		err = nil
+	}
+	return b[:n], err
+}
+
+// Stat asks the server.
+func (f *File) Stat() (fs.FileInfo, error) {
+	a, err := f.v.getattr(f.ctx, f.fh)
+	if err != nil {
+		return nil, pathError("stat", f.name, err)
+	}
+	return &Info{name: path.Base(f.name), attr: a}, nil
+}
+
+// ReadAt reads like io.ReaderAt. Large reads go out in pieces, side by side.
+func (f *File) ReadAt(p []byte, off int64) (int, error) {
+	if off < 0 {
+		return 0, pathError("read", f.name, fs.ErrInvalid)
+	}
+	if len(p) <= f.v.rsize {
+		n, err := f.readFull(f.ctx, p, off)
+		return n, f.readError(err)
+	}
+	g, ctx := errgroup.WithContext(f.ctx)
+	g.SetLimit(parallel)
+	pieces := (len(p) + f.v.rsize - 1) / f.v.rsize
+	got := make([]int, pieces)
+	for i := range pieces {
+		from := i * f.v.rsize
+		b := p[from:min(len(p), from+f.v.rsize)]
+		g.Go(func() error {
+			n, err := f.readFull(ctx, b, off+int64(from))
+			got[i] = n
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		})
+	}
+	err := g.Wait()
+	n := 0
+	for i, k := range got {
+		n += k
+		if k < min(f.v.rsize, len(p)-i*f.v.rsize) {
+			if err == nil {
+				err = io.EOF
+			}
+			break
+		}
+	}
+	return n, f.readError(err)
+}
+
+func (f *File) readError(err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	return pathError("read", f.name, err)
+}
+
+// readFull reads until p is full or the file ends: a server may return less than was asked for.
+func (f *File) readFull(ctx context.Context, p []byte, off int64) (int, error) {
+	done := 0
+	for done < len(p) {
+		n, eof, err := f.readOnce(ctx, p[done:min(len(p), done+f.v.rsize)], off+int64(done))
+		if err != nil {
+			return done, err
+		}
+		done += n
+		if eof && done < len(p) {
+			return done, io.EOF
+		}
+		if n == 0 && !eof {
+			return done, io.ErrNoProgress
+		}
+	}
+	return done, nil
+}
+
+func (f *File) readOnce(ctx context.Context, p []byte, off int64) (int, bool, error) {
+	a := nfs3.RangeArgs{FH: f.fh, Offset: uint64(off), Count: uint32(len(p))}
+	c := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcRead), Cred: f.v.cred, Args: a.Append(nil), Sink: p}
+	if err := f.v.rpc.Do(ctx, &c); err != nil {
+		return 0, false, err
+	}
+	var r nfs3.ReadRes
+	r.Parse(&c.Res)
+	if err := c.Res.Err(); err != nil {
+		return 0, false, err
+	}
+	if r.Status != nfs3.OK {
+		return 0, false, r.Status
+	}
+	if r.Len != r.Count || int64(r.Len) > int64(len(p)) {
+		return 0, false, fmt.Errorf("nfs: READ of %d bytes was answered with %d, said to be %d", len(p), r.Len, r.Count)
+	}
+	return int(r.Len), r.EOF, c.Result(int(r.Len))
+}
+
+// WriteAt writes like io.WriterAt. The data is durable after Sync.
+func (f *File) WriteAt(p []byte, off int64) (int, error) {
+	if off < 0 {
+		return 0, pathError("write", f.name, fs.ErrInvalid)
+	}
+	g, ctx := errgroup.WithContext(f.ctx)
+	g.SetLimit(parallel)
+	for from := 0; from < len(p); from += f.v.wsize {
+		b := p[from:min(len(p), from+f.v.wsize)]
+		g.Go(func() error { return f.write(ctx, b, off+int64(from)) })
+	}
+	if err := g.Wait(); err != nil {
+		return 0, pathError("write", f.name, err)
+	}
+	f.mu.Lock()
+	full := f.size > maxDirty
+	f.mu.Unlock()
+	if full {
+		if err := f.Sync(); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}
+
+// write writes unstably and keeps what the server may forget.
+func (f *File) write(ctx context.Context, b []byte, off int64) error {
+	for len(b) > 0 {
+		r, err := f.writeOnce(ctx, b, off, nfs3.Unstable)
+		if err != nil {
+			return err
+		}
+		n := int(r.Count)
+		if r.Stable != nfs3.FileSync {
+			f.mu.Lock()
+			f.dirty = append(f.dirty, extent{off: off, data: append([]byte(nil), b[:n]...), verf: r.Verf})
+			f.size += n
+			f.mu.Unlock()
+		}
+		b, off = b[n:], off+int64(n)
+	}
+	return nil
+}
+
+func (f *File) writeOnce(ctx context.Context, b []byte, off int64, how nfs3.Stable) (nfs3.WriteRes, error) {
+	n := uint32(len(b))
+	a := nfs3.WriteArgs{FH: f.fh, Offset: uint64(off), Count: n, Stable: how, Len: n}
+	c := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcWrite), Cred: f.v.cred, Args: a.Append(nil), Data: b}
+	var r nfs3.WriteRes
+	if err := f.v.rpc.Do(ctx, &c); err != nil {
+		return r, err
+	}
+	r.Parse(&c.Res)
+	if err := c.Res.Err(); err != nil {
+		return r, err
+	}
+	if r.Status != nfs3.OK {
+		return r, r.Status
+	}
+	if r.Count == 0 || r.Count > n {
+		return r, fmt.Errorf("nfs: WRITE of %d bytes was answered with %d", n, r.Count)
+	}
+	return r, nil
+}
+
+// Sync returns when all that was written before is durable. What the server has forgotten meanwhile, as its verifier
+// shows, is sent again (RFC 1813 section 3.3.21).
+func (f *File) Sync() error {
+	f.syncMu.Lock()
+	defer f.syncMu.Unlock()
+	for try := 0; ; try++ {
+		f.mu.Lock()
+		l := f.dirty
+		f.dirty, f.size = nil, 0
+		f.mu.Unlock()
+		if len(l) == 0 {
+			return nil
+		}
+		verf, err := f.commit()
+		if err != nil {
+			f.keep(l)
+			return pathError("sync", f.name, err)
+		}
+		var lost []extent
+		for i, e := range l {
+			if e.verf != verf {
+				// All that came after is sent again too: it may overlap, and the order counts.
+				lost = l[i:]
+				break
+			}
+		}
+		if len(lost) == 0 {
+			return nil
+		}
+		if try == maxResend {
+			f.keep(lost)
+			return pathError("sync", f.name, errors.New("nfs: the server forgets what is written to it again and again"))
+		}
+		// In order: a later extent may overlap an earlier one.
+		for i, e := range lost {
+			if err := f.write(f.ctx, e.data, e.off); err != nil {
+				f.keep(lost[i:])
+				return pathError("sync", f.name, err)
+			}
+		}
+	}
+}
+
+// keep puts extents back before those that were written since.
+func (f *File) keep(l []extent) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dirty = append(l, f.dirty...)
+	for _, e := range l {
+		f.size += len(e.data)
+	}
+}
+
+func (f *File) commit() (nfs3.Verf, error) {
+	a := nfs3.RangeArgs{FH: f.fh}
+	r := nfs3.WriteRes{Commit: true}
+	if err := f.v.call(f.ctx, nfs3.ProcCommit, a.Append(nil), 0, r.Parse); err != nil {
+		return r.Verf, err
+	}
+	if r.Status != nfs3.OK {
+		return r.Verf, r.Status
+	}
+	return r.Verf, nil
+}
+
+// Truncate sets the size. Unsynced data is made durable first: it must not come back beyond the new end.
+func (f *File) Truncate(size int64) error {
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	return pathError("truncate", f.name, f.v.setattrOf(f.ctx, f.fh, nfs3.SetAttr{SizeSet: true, Size: uint64(size)}))
+}
+
+// Read reads at the file's position.
+func (f *File) Read(p []byte) (int, error) {
+	n, err := f.ReadAt(p, f.pos)
+	f.pos += int64(n)
+	if n > 0 && err == io.EOF {
+		err = nil
+	}
+	return n, err
+}
+
+// Write writes at the file's position.
+func (f *File) Write(p []byte) (int, error) {
+	n, err := f.WriteAt(p, f.pos)
+	f.pos += int64(n)
+	return n, err
+}
+
+// Seek sets the position.
+func (f *File) Seek(off int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		off += f.pos
+	case io.SeekEnd:
+		i, err := f.Stat()
+		if err != nil {
+			return 0, err
+		}
+		off += i.Size()
+	}
+	if off < 0 {
+		return 0, pathError("seek", f.name, fs.ErrInvalid)
+	}
+	f.pos = off
+	return off, nil
+}
+
+// ReadDir lists the directory that the file is, like fs.ReadDirFile.
+func (f *File) ReadDir(n int) ([]fs.DirEntry, error) {
+	if !f.read {
+		l, err := f.v.ReadDir(f.name)
+		if err != nil {
+			return nil, err
+		}
+		f.dir, f.read = l, true
+	}
+	if n <= 0 {
+		l := f.dir
+		f.dir = nil
+		return l, nil
+	}
+	if len(f.dir) == 0 {
+		return nil, io.EOF
+	}
+	n = min(n, len(f.dir))
+	l := f.dir[:n]
+	f.dir = f.dir[n:]
+	return l, nil
+}
+
+// Close syncs. NFS version 3 has no open files, so there is nothing else to close.
+func (f *File) Close() error { return f.Sync() }

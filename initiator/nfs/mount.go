@@ -1,0 +1,222 @@
+package nfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"time"
+
+	"github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/internal/mount3"
+	"github.com/sluice-storage/sluice/internal/nfs3"
+	irpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/rpcbind"
+	"github.com/sluice-storage/sluice/internal/xdr"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// Options configure a mount.
+type Options struct {
+	// Device is the fabric for RDMA targets. It stays the caller's and must outlive the FS.
+	Device transport.Device
+	// Timeout is how long a call waits for its reply before the connection is made again; 0 for a default.
+	Timeout time.Duration
+	// Dial replaces the connection to the server, for tests: with it, MOUNT is called over the same connection.
+	Dial rpc.Dialer
+}
+
+// FS is a mounted directory of a server. Close it.
+type FS struct {
+	rpc  *rpc.Client
+	rdma *rpc.RDMA
+	cred irpc.Auth
+	root []byte
+
+	rsize, wsize, dsize int
+}
+
+// ErrNoDevice says that an RDMA URL needs a fabric.
+var ErrNoDevice = errors.New("nfs: the URL asks for RDMA, and no RDMA device is given")
+
+// Mount mounts the directory that a URL names. When it names something else, the directory above is mounted and name is
+// the rest; otherwise name is ".".
+func Mount(ctx context.Context, rawURL string, o Options) (v *FS, name string, err error) {
+	t, err := ParseURL(rawURL)
+	if err != nil {
+		return nil, "", err
+	}
+	v = &FS{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, v.Close())
+			v = nil
+		}
+	}()
+	host, _ := os.Hostname()
+	sys := irpc.Sys{UID: t.UID, GID: t.GID}
+	v.cred = irpc.Auth{Flavor: irpc.AuthSys, Body: sys.Append(nil, uint32(time.Now().Unix()), host[:min(len(host), irpc.MaxMachine)])}
+	if err := v.connect(ctx, t, o); err != nil {
+		return v, "", err
+	}
+	mnt, err := v.mountClient(ctx, t, o)
+	if err != nil {
+		return v, "", err
+	}
+	if mnt != v.rpc {
+		defer func() { err = errors.Join(err, mnt.Close()) }()
+	}
+	dir, name := t.Path, "."
+	for {
+		v.root, err = v.mnt(ctx, mnt, dir)
+		if err == nil {
+			break
+		}
+		// A file, or something below a directory that is exported: the directory above.
+		if !errors.Is(err, mount3.ErrNotdir) && !errors.Is(err, mount3.ErrNoent) && !errors.Is(err, mount3.ErrAcces) || dir == "/" {
+			return v, "", fmt.Errorf("%s: %w", t.Path, err)
+		}
+		first := err
+		name = path.Join(path.Base(dir), name)
+		if dir = path.Dir(dir); dir == "/" && !errors.Is(err, mount3.ErrNotdir) {
+			if v.root, err = v.mnt(ctx, mnt, dir); err != nil {
+				return v, "", fmt.Errorf("%s: %w", t.Path, first)
+			}
+			break
+		}
+	}
+	return v, name, v.fsinfo(ctx)
+}
+
+// connect makes the client of the NFS program.
+func (v *FS) connect(ctx context.Context, t *Target, o Options) error {
+	ro := rpc.Options{Timeout: o.Timeout}
+	switch {
+	case o.Dial != nil:
+		v.rpc = rpc.NewClient(o.Dial, ro)
+	case t.RDMA:
+		if o.Device == nil {
+			return ErrNoDevice
+		}
+		var err error
+		if v.rdma, err = rpc.NewRDMA(o.Device); err != nil {
+			return err
+		}
+		port := t.Port
+		if port == 0 {
+			port = PortRDMA
+		}
+		v.rpc = rpc.NewClient(v.rdma.Dialer(t.addr(port)), ro)
+	default:
+		port := t.Port
+		if port == 0 {
+			var err error
+			if port, err = getport(ctx, t, nfs3.Prog, nfs3.Vers); err != nil {
+				port = PortTCP
+			}
+		}
+		v.rpc = rpc.NewClient(rpc.TCP(t.addr(port)), ro)
+	}
+	return nil
+}
+
+// mountClient makes the client of the MOUNT program: at the port that the URL or rpcbind names, else over the connection
+// of NFS, where servers like ours answer it.
+func (v *FS) mountClient(ctx context.Context, t *Target, o Options) (*rpc.Client, error) {
+	if o.Dial != nil {
+		return v.rpc, nil
+	}
+	port := t.MountPort
+	if port == 0 {
+		var err error
+		if port, err = getport(ctx, t, mount3.Prog, mount3.Vers); err != nil {
+			return v.rpc, nil
+		}
+	}
+	if !t.RDMA && port == t.Port {
+		return v.rpc, nil
+	}
+	return rpc.NewClient(rpc.TCP(t.addr(port)), rpc.Options{Timeout: o.Timeout}), nil
+}
+
+// getport asks the server's rpcbind for a TCP port.
+func getport(ctx context.Context, t *Target, prog, vers uint32) (int, error) {
+	c := rpc.NewClient(rpc.TCP(t.addr(rpcbind.Port)), rpc.Options{})
+	m := rpcbind.Mapping{Prog: prog, Vers: vers, Prot: rpcbind.ProtoTCP}
+	call := rpc.Call{Prog: rpcbind.Prog, Vers: rpcbind.VersPmap, Proc: rpcbind.ProcGetport, Args: m.Append(nil)}
+	err := c.Do(ctx, &call)
+	port := int(call.Res.Uint32())
+	if err == nil {
+		err = call.Res.Err()
+	}
+	err = errors.Join(err, c.Close())
+	if err == nil && (port == 0 || port > 65535) {
+		err = fmt.Errorf("nfs: rpcbind on %s knows no program %d; give nfsport and mountport", t.Host, prog)
+	}
+	return port, err
+}
+
+func (v *FS) mnt(ctx context.Context, c *rpc.Client, dir string) ([]byte, error) {
+	a := mount3.PathArgs{Path: []byte(dir)}
+	call := rpc.Call{Prog: mount3.Prog, Vers: mount3.Vers, Proc: mount3.ProcMnt, Cred: v.cred, Args: a.Append(nil)}
+	if err := c.Do(ctx, &call); err != nil {
+		return nil, err
+	}
+	var r mount3.MntRes
+	r.Parse(&call.Res)
+	if err := call.Res.Err(); err != nil {
+		return nil, err
+	}
+	if r.Status != mount3.OK {
+		return nil, r.Status
+	}
+	return append([]byte(nil), r.FH...), nil
+}
+
+func (v *FS) fsinfo(ctx context.Context) error {
+	a := nfs3.FHArgs{FH: v.root}
+	var r nfs3.FsinfoRes
+	if err := v.call(ctx, nfs3.ProcFsinfo, a.Append(nil), 0, r.Parse); err != nil {
+		return err
+	}
+	if r.Status != nfs3.OK {
+		return r.Status
+	}
+	size := func(n uint32) int {
+		if n == 0 {
+			return 4096
+		}
+		return int(min(n, maxTransfer))
+	}
+	v.rsize, v.wsize, v.dsize = size(r.RTMax), size(r.WTMax), int(min(max(r.DTPref, 4096), listReply))
+	return nil
+}
+
+// call makes a call whose results hold no bulk data.
+func (v *FS) call(ctx context.Context, p nfs3.Proc, args []byte, maxReply int, parse func(*xdr.Reader)) error {
+	c := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(p), Cred: v.cred, Args: args, MaxReply: maxReply}
+	if err := v.rpc.Do(ctx, &c); err != nil {
+		return fmt.Errorf("nfs: %s: %w", p, err)
+	}
+	parse(&c.Res)
+	if err := c.Res.Err(); err != nil {
+		return fmt.Errorf("nfs: %s: the server's answer: %w", p, err)
+	}
+	return nil
+}
+
+// Close ends the connection. Unsynced data is lost; File.Close syncs.
+func (v *FS) Close() error {
+	var err error
+	if v.rpc != nil {
+		err = v.rpc.Close()
+	}
+	if v.rdma != nil {
+		err = errors.Join(err, v.rdma.Close())
+	}
+	return err
+}
+
+// Stats counts connections made and calls sent again.
+func (v *FS) Stats() rpc.Stats { return v.rpc.Stats() }

@@ -1,0 +1,306 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/internal/rpcrdma"
+	"github.com/sluice-storage/sluice/internal/xdr"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// RDMA is what a Dialer needs besides an address: a device and memory. Many clients may share one.
+type RDMA struct {
+	dev  transport.Device
+	pool *mem.Pool
+}
+
+// NewRDMA registers memory with a device. The device stays the caller's.
+func NewRDMA(dev transport.Device) (*RDMA, error) {
+	r := &RDMA{dev: dev, pool: mem.NewPool(rdmaMemory)}
+	if err := r.pool.OnSlab(dev.Register); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// Close frees the memory. All clients must be closed.
+func (r *RDMA) Close() error { return r.pool.Close() }
+
+// Dialer returns a Dialer for RPC-over-RDMA to addr, "host:port".
+func (r *RDMA) Dialer(addr string) Dialer {
+	return func(ctx context.Context, c *Client) (conn, error) {
+		t := &rdma{c: c, r: r, granted: 1, share: r.pool.Share(rdmaMemory / 2)}
+		if err := t.connect(ctx, addr); err != nil {
+			t.share.Close()
+			return nil, err
+		}
+		c.wg.Add(1)
+		go t.run()
+		return t, nil
+	}
+}
+
+// rdma is one RPC-over-RDMA connection. Its owner goroutine polls; callers post under mu.
+//
+// A payload travels through a buffer of the pool, bound to a window for just its bytes and just this call. The call is
+// over for its caller when the window's STag is dead: the reply invalidated it, or a local Invalidate completed.
+type rdma struct {
+	c     *Client
+	r     *RDMA
+	qp    transport.QP
+	slab  *mem.Slab
+	share *mem.Share
+	recvs []transport.Recv
+	maxSend,
+	maxRecv int
+
+	mu      sync.Mutex
+	slots   [credits]slot
+	idle    *slot
+	byXID   map[uint32]*slot
+	queue   []*pending // wait for a credit
+	used    int        // credits in use
+	granted int
+	closed  bool
+}
+
+// slot is one call in flight.
+type slot struct {
+	idx        int
+	next       *slot
+	p          *pending // nil when nobody waits any more
+	xid        uint32
+	send       mem.Span
+	data, list exposed // the payload, and the reply chunk or position-zero chunk
+	sendDone   bool
+	replied    bool
+	invalid    int // Invalidates outstanding
+	reply      []byte
+	placed     int // bytes in the write chunk
+	wrs        [4]transport.WR
+	spans      [4]mem.Span
+	h          rpcrdma.Header
+}
+
+// exposed is memory that the server may reach during one call.
+type exposed struct {
+	win   transport.Window
+	buf   *mem.Buf
+	bound bool
+	local [1]mem.Span
+}
+
+const (
+	kindRecv = uint64(iota+1) << 32
+	kindSend
+	kindInvalidate
+	kindBind
+	kindMask = uint64(0xff) << 32
+)
+
+func (t *rdma) connect(ctx context.Context, addr string) (err error) {
+	if t.slab, err = mem.NewSlab(2 * (credits + 1) * inline); err != nil {
+		return err
+	}
+	fail := func(err error) error { return errors.Join(err, t.slab.Close()) }
+	if err := t.r.dev.Register(t.slab); err != nil {
+		return fail(err)
+	}
+	t.qp, err = t.r.dev.NewQP(transport.QPOptions{Sends: 8 * credits, Recvs: credits + 1})
+	if err != nil {
+		return fail(err)
+	}
+	for i := range credits + 1 {
+		t.recvs = append(t.recvs, transport.Recv{Token: kindRecv | uint64(i), Buf: mem.Span{Slab: t.slab, Off: i * inline, Len: inline}})
+	}
+	t.byXID = make(map[uint32]*slot)
+	for i := range t.slots {
+		s := &t.slots[i]
+		s.idx = i
+		s.send = mem.Span{Slab: t.slab, Off: (credits + 1 + i) * inline, Len: inline}
+		for _, e := range [...]*exposed{&s.data, &s.list} {
+			if e.win, err = t.qp.NewWindow(); err != nil {
+				return fail(errors.Join(err, t.qp.Close(transport.Reason{})))
+			}
+		}
+		s.next, t.idle = t.idle, s
+	}
+	if _, err := t.qp.PostRecv(t.recvs); err != nil {
+		return fail(errors.Join(err, t.qp.Close(transport.Reason{})))
+	}
+	priv := rpcrdma.Private{RemoteInv: t.r.dev.Caps().RemoteInv, SendSize: inline, RecvSize: inline}
+	peer, err := t.r.dev.Dial(ctx, addr, t.qp, transport.ConnParams{Private: priv.Append(nil), ReadsIn: credits, ReadsOut: 0})
+	if err != nil {
+		return fail(fmt.Errorf("rpc: RDMA connection to %s: %w", addr, err))
+	}
+	p, _ := rpcrdma.ParsePrivate(peer.Private)
+	t.maxSend, t.maxRecv = min(inline, p.RecvSize), min(inline, p.SendSize)
+	return nil
+}
+
+func (t *rdma) start(p *pending) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return
+	}
+	t.queue = append(t.queue, p)
+	t.fillLocked()
+}
+
+// fillLocked sends calls while there are credits (RFC 8166 section 3.3.1).
+func (t *rdma) fillLocked() {
+	for len(t.queue) > 0 && t.idle != nil && t.used < t.granted && !t.closed {
+		p := t.queue[0]
+		s := t.idle
+		t.idle, s.next = s.next, nil
+		t.queue = t.queue[1:]
+		s.p, s.xid = p, p.xid
+		p.slot = s
+		t.used++
+		err := t.sendLocked(s)
+		if errors.Is(err, mem.ErrNoMemory) {
+			// Nothing was posted: the call waits for memory, before all others.
+			s.release()
+			s.p, p.slot = nil, nil
+			s.next, t.idle = t.idle, s
+			t.used--
+			t.queue = append([]*pending{p}, t.queue...)
+			t.share.Wait(t.refill)
+			return
+		}
+		if err != nil {
+			t.closeLocked(err)
+		}
+	}
+}
+
+func (t *rdma) refill() {
+	t.mu.Lock()
+	t.fillLocked()
+	t.mu.Unlock()
+}
+
+// forget lets a call's slot go on without the caller, whose memory it does not refer to.
+func (t *rdma) forget(p *pending) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, x := range t.queue {
+		if x == p {
+			t.queue = append(t.queue[:i], t.queue[i+1:]...)
+			return
+		}
+	}
+	if s := p.slot; s != nil && s.p == p {
+		s.p, p.slot = nil, nil
+	}
+}
+
+func (t *rdma) close() {
+	t.mu.Lock()
+	t.closeLocked(nil)
+	t.mu.Unlock()
+}
+
+func (t *rdma) closeLocked(err error) {
+	t.closed = true
+	_ = t.qp.Close(transport.Reason{Err: err})
+}
+
+// expose gets memory of n bytes and lists its Bind.
+func (t *rdma) expose(s *slot, e *exposed, n int, a transport.Access, wrs []transport.WR) ([]transport.WR, error) {
+	b, err := t.share.Get(n)
+	if err != nil {
+		return wrs, err
+	}
+	e.buf, e.bound = b, true
+	e.local[0] = b.Span()
+	return append(wrs, transport.WR{Op: transport.OpBind, Token: kindBind | uint64(s.idx), Local: e.local[:], Window: e.win, Access: a}), nil
+}
+
+// sendLocked binds what the call exposes and sends it.
+func (t *rdma) sendLocked(s *slot) error {
+	call := s.p.call
+	msg := s.p.msg
+	wrs := s.wrs[:0]
+	h := &s.h
+	h.Reset()
+	h.XID, h.Credits, h.Proc = s.xid, credits, rpcrdma.Msg
+	var err error
+	// What fits goes inline: for small data a copy is cheaper than a window, and the server need not Read it.
+	n := len(call.Data)
+	inlineData := n > 0 && rpcrdma.MinHeader+48+len(msg)+n+xdr.Pad(n) <= t.maxSend
+	long := false
+	switch {
+	case rpcrdma.MinHeader+80+len(msg) > t.maxSend:
+		long = true // position-zero chunk; bulk data of its own position may come with it
+		if wrs, err = t.expose(s, &s.list, len(msg), transport.RemoteRead, wrs); err != nil {
+			return err
+		}
+		copy(s.list.buf.Bytes(), msg)
+		h.Proc = rpcrdma.Nomsg
+	}
+	if n > 0 && !inlineData {
+		if wrs, err = t.expose(s, &s.data, n, transport.RemoteRead, wrs); err != nil {
+			return err
+		}
+		copy(s.data.buf.Bytes(), call.Data)
+	}
+	bigSink := call.Sink != nil && 28+200+len(call.Sink) > t.maxRecv
+	if bigSink && len(call.Sink) > 0 && n == 0 {
+		if wrs, err = t.expose(s, &s.data, len(call.Sink), transport.RemoteWrite, wrs); err != nil {
+			return err
+		}
+	}
+	if call.MaxReply+rpcrdma.MinHeader+24 > t.maxRecv && !long && !s.data.bound {
+		if wrs, err = t.expose(s, &s.list, min(call.MaxReply+24, maxReplyChunk), transport.RemoteWrite, wrs); err != nil {
+			return err
+		}
+	}
+	// STags are the provider's and known once the Binds are taken.
+	if len(wrs) > 0 {
+		if k, err := t.qp.Post(wrs); k < len(wrs) {
+			return fmt.Errorf("rpc: bind: %w", err)
+		}
+	}
+	t.chunks(s, long, n > 0)
+	b := h.Append(s.send.Bytes()[:0])
+	if !long {
+		b = append(b, msg...)
+	}
+	if inlineData {
+		b = xdr.AppendPad(append(b, call.Data...), n)
+	}
+	s.spans[0] = s.send.Cut(0, len(b))
+	s.wrs[0] = transport.WR{Op: transport.OpSend, Flags: transport.Signaled | transport.Solicited, Token: kindSend | uint64(s.idx), Local: s.spans[:1]}
+	t.byXID[s.xid] = s
+	if _, err := t.qp.Post(s.wrs[:1]); err != nil {
+		return fmt.Errorf("rpc: send: %w", err)
+	}
+	return nil
+}
+
+// chunks names the exposed memory in the header (RFC 8166 section 4.3).
+func (t *rdma) chunks(s *slot, long, data bool) {
+	seg := func(e *exposed) rpcrdma.Segment {
+		r := e.win.Remote()
+		return rpcrdma.Segment{Handle: r.STag, Len: uint32(e.local[0].Len), Off: r.Off}
+	}
+	h := &s.h
+	if long && s.list.bound {
+		h.Reads = append(h.Reads, rpcrdma.ReadSegment{Position: 0, Segment: seg(&s.list)})
+	}
+	switch {
+	case s.data.bound && data:
+		h.Reads = append(h.Reads, rpcrdma.ReadSegment{Position: uint32(len(s.p.msg)), Segment: seg(&s.data)})
+	case s.data.bound:
+		h.AddWrite(seg(&s.data))
+	}
+	if !long && s.list.bound {
+		h.SetReply([]rpcrdma.Segment{seg(&s.list)})
+	}
+}
