@@ -98,7 +98,8 @@ func (s *session) status(t *task, status uint8, sense []byte, residual int64, ov
 			r.Transferred = moved
 		case r.Op == Status && !r.flushing:
 			t.status(r, moved, &s.limits)
-		case residual != 0:
+		case residual != 0 && (r.Op == Read || r.Op == Write && !r.flushing):
+			// Parameter lists are another matter: tgt reports the whole of UNMAP's as not moved, and has used it.
 			t.err = fmt.Errorf("%w: the target moved %d bytes of %d without an error", ErrMedium, moved, t.edtl)
 		}
 	case statusCheck:
