@@ -240,6 +240,20 @@ func TestMarkersForAPeerThatAsks(t *testing.T) {
 	if !bytes.Equal(f[taggedLen:taggedLen+m.Len], m.Bytes()) {
 		t.Fatal("the payload between the markers differs")
 	}
+	// The Terminate too keeps to them.
+	if err := e.qp.Close(transport.Reason{Err: errors.New("enough")}); err != nil {
+		t.Fatal(err)
+	}
+	rest, err := io.ReadAll(p.c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := (512 - len(raw)%512) % 512; i < len(rest); i += 512 {
+		rest = append(rest[:i], rest[i+4:]...)
+	}
+	if len(rest) != untaggedLen+4+crcLen || rest[3]&ctrlOpMask != opTerminate || rest[untaggedLen] != 0x02 || rest[untaggedLen+1] != rdmapUnspecified {
+		t.Fatalf("the end of the stream is %x", rest)
+	}
 }
 
 func TestOnePortServesBoth(t *testing.T) {

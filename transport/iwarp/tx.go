@@ -502,7 +502,13 @@ func (t *tx) settleLocked() {
 	var tail []byte
 	if !t.hold && t.alive {
 		tail = t.out.rest()
-		if t.term != nil && !t.markers {
+		switch n := len(t.term) - crcLen; {
+		case n <= 0:
+		case t.markers:
+			t.out.reset()
+			t.out.addMarked(t.term[:n], nil, 0, 0, t.q.crc, t.sent+uint64(len(tail)))
+			tail = append(tail, t.out.arena[:t.out.used]...)
+		default:
 			tail = append(tail, t.term...)
 		}
 	}
