@@ -152,6 +152,16 @@ func (c *Config) checkTargets() error {
 }
 
 func (c *Config) checkExports() error {
+	if f := c.Files; f != nil {
+		for key, addr := range map[string]string{"tcp": f.TCP, "rdma": f.RDMA} {
+			if _, _, err := net.SplitHostPort(addr); err != nil && addr != "none" {
+				return at("$.files."+key, "files.%s %q is neither host:port nor none", key, addr)
+			}
+		}
+		if !slices.Contains([]string{"none", "embedded"}, f.Rpcbind) {
+			return at("$.files.rpcbind", "files.rpcbind %q is neither none nor embedded", f.Rpcbind)
+		}
+	}
 	seen := map[string]bool{}
 	for i, e := range c.Exports {
 		at := func(key, format string, a ...any) error {

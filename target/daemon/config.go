@@ -114,25 +114,25 @@ type ExportConfig struct {
 	Path    string         `yaml:"path" json:"path"` // the directory here
 	Name    string         `yaml:"name" json:"name"` // the path clients mount, "/data"
 	Clients []ClientConfig `yaml:"clients" json:"clients,omitempty"`
+	AnonUID uint32         `yaml:"anon_uid" json:"anon_uid,omitempty"`
+	AnonGID uint32         `yaml:"anon_gid" json:"anon_gid,omitempty"`
 	Async   bool           `yaml:"async" json:"async,omitempty"`
+	Subtree bool           `yaml:"subtree_check" json:"subtree_check,omitempty"`
 }
 
 // ClientConfig is one rule of an export; the first that matches counts.
 type ClientConfig struct {
-	Match    string  `yaml:"match" json:"match"` // CIDR, address, host name or *
-	ReadOnly bool    `yaml:"read_only" json:"read_only,omitempty"`
-	Squash   string  `yaml:"squash" json:"squash,omitempty"` // root, all, none
-	AnonUID  *uint32 `yaml:"anon_uid" json:"anon_uid,omitempty"`
-	AnonGID  *uint32 `yaml:"anon_gid" json:"anon_gid,omitempty"`
-	AnyPort  bool    `yaml:"any_port" json:"any_port,omitempty"`
+	Match    string `yaml:"match" json:"match"` // CIDR, address, host name, *.domain or *
+	ReadOnly bool   `yaml:"read_only" json:"read_only,omitempty"`
+	Squash   string `yaml:"squash" json:"squash,omitempty"` // root, all, none
+	AnyPort  bool   `yaml:"any_port" json:"any_port,omitempty"`
 }
 
-// FilesConfig sets the addresses of the file service.
+// FilesConfig sets the addresses of the file service, NFS, MOUNT and the rest alike.
 type FilesConfig struct {
 	TCP     string `yaml:"tcp" json:"tcp"`
 	RDMA    string `yaml:"rdma" json:"rdma"`
-	Mount   string `yaml:"mount" json:"mount"`
-	Rpcbind string `yaml:"rpcbind" json:"rpcbind"` // embedded, system, none
+	Rpcbind string `yaml:"rpcbind" json:"rpcbind"` // none, embedded
 }
 
 // Size is a number of bytes, written with a binary unit: 512, 64KiB, 1GiB.

@@ -47,6 +47,7 @@ type Daemon struct {
 	targets map[string]*scsi.Target
 	portals map[string]*portal
 	serving bool
+	files   *files // nil without exports
 }
 
 // portal is one listening address.
@@ -104,6 +105,9 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 		if err := d.openPortal(p); err != nil {
 			return nil, err
 		}
+	}
+	if err := d.openFiles(cfg); err != nil {
+		return nil, err
 	}
 	return d, nil
 }
@@ -191,6 +195,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	for _, p := range d.portals {
 		d.servePortal(p)
 	}
+	d.serveFiles()
 	d.serving = true
 	d.log.Info("serving", zap.String("version", version.String()), zap.Int("volumes", len(d.volumes)), zap.Int("targets", len(d.targets)), zap.String("state_dir", d.stateDir))
 	d.mu.Unlock()
@@ -249,6 +254,9 @@ func (d *Daemon) closeAll(ctx context.Context) error {
 		}
 	}
 	d.portalWG.Wait()
+	if d.files != nil {
+		errs = append(errs, d.files.close(ctx))
+	}
 	for _, l := range d.given {
 		errs = append(errs, l.Close())
 	}

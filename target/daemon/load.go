@@ -188,7 +188,25 @@ func (c *Config) fill(dir string) {
 		abs(&c.DiscoveryAuth.SecretsFile)
 	}
 	for i := range c.Exports {
-		abs(&c.Exports[i].Path)
+		if e := &c.Exports[i]; e.Path == "" && e.Name != "" {
+			e.Path = filepath.Join(c.StateDir, "exports", filepath.Base(e.Name))
+		} else {
+			abs(&e.Path)
+		}
+	}
+	if len(c.Exports) > 0 && c.Files == nil {
+		c.Files = &FilesConfig{}
+	}
+	if f := c.Files; f != nil {
+		setString(&f.TCP, "0.0.0.0:2049")
+		setString(&f.RDMA, "0.0.0.0:20049")
+		setString(&f.Rpcbind, "none")
+	}
+}
+
+func setString(s *string, def string) {
+	if *s == "" {
+		*s = def
 	}
 }
 

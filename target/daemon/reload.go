@@ -147,6 +147,9 @@ func (d *Daemon) apply(next *Config, p *plan) error {
 		errs = append(errs, err)
 	}
 	errs = append(errs, d.dropVolumes(next), d.movePortals(next, p))
+	if d.files != nil && !same(d.cfg.Exports, next.Exports) {
+		errs = append(errs, d.files.nfs.SetExports(next.exports()...))
+	}
 	d.cfg = next
 	return errors.Join(errs...)
 }

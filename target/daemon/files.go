@@ -1,0 +1,194 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/target/nfs"
+	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// files is the running file service.
+type files struct {
+	nfs  *nfs.Server
+	rpc  *rpc.Server
+	bind *rpc.Server // the embedded rpcbind, nil without one
+	tcp  net.Listener
+	rdma transport.Listener
+	wg   sync.WaitGroup
+}
+
+// exports is the file service's form of the configured exports.
+func (c *Config) exports() []nfs.Export {
+	var out []nfs.Export
+	squash := map[string]nfs.Squash{"": nfs.SquashRoot, "root": nfs.SquashRoot, "all": nfs.SquashAll, "none": nfs.SquashNone}
+	for _, e := range c.Exports {
+		x := nfs.Export{Path: e.Name, Dir: e.Path, AnonUID: e.AnonUID, AnonGID: e.AnonGID, Async: e.Async, SubtreeCheck: e.Subtree}
+		for _, r := range e.Clients {
+			x.Clients = append(x.Clients, nfs.Client{Match: r.Match, Rights: nfs.Rights{ReadOnly: r.ReadOnly, Squash: squash[r.Squash], Insecure: r.AnyPort}})
+		}
+		if len(e.Clients) == 0 { // this machine only, ordinary users included
+			for _, m := range []string{"127.0.0.0/8", "::1/128"} {
+				x.Clients = append(x.Clients, nfs.Client{Match: m, Rights: nfs.Rights{Insecure: true}})
+			}
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// openFiles binds the file service's addresses; it serves nothing yet. Without exports there is none.
+func (d *Daemon) openFiles(c *Config) (err error) {
+	if c.Files == nil {
+		return nil
+	}
+	for _, e := range c.Exports {
+		if filepath.Dir(e.Path) == filepath.Join(c.StateDir, "exports") {
+			if err := os.MkdirAll(e.Path, 0o755); err != nil {
+				return fmt.Errorf("export %s: %w", e.Name, err)
+			}
+		}
+	}
+	state := filepath.Join(d.stateDir, "nfs")
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return err
+	}
+	f := &files{}
+	if f.nfs, err = nfs.NewServer(nfs.Options{StateDir: state, Log: d.log}, c.exports()...); err != nil {
+		return err
+	}
+	d.files = f
+	if why := f.nfs.Squashed(); why != "" {
+		d.log.Warn("every caller acts as the daemon's own user", zap.String("why", why))
+	}
+	f.rpc = rpc.NewServer(rpc.Options{Log: d.log}, f.nfs.Programs()...)
+	if c.Files.TCP != "none" {
+		if f.tcp, err = net.Listen("tcp", c.Files.TCP); err != nil {
+			return fmt.Errorf("files.tcp %s: %w; does this machine's own NFS server have the port?", c.Files.TCP, err)
+		}
+	}
+	if c.Files.RDMA != "none" {
+		if f.rdma, err = d.device.Listen(context.Background(), c.Files.RDMA); err != nil {
+			return fmt.Errorf("files.rdma %s: %w; does this machine's own NFS server have the port?", c.Files.RDMA, err)
+		}
+	}
+	return f.openBinder(c)
+}
+
+// openBinder makes the embedded rpcbind know where the programs are.
+func (f *files) openBinder(c *Config) error {
+	if c.Files.Rpcbind != "embedded" {
+		return nil
+	}
+	b := rpc.NewBinder()
+	for _, p := range f.rpc.Programs() {
+		if f.tcp != nil {
+			addr := f.tcp.Addr().(*net.TCPAddr).AddrPort()
+			b.Set(p, netid("tcp", addr), netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()))
+		}
+		if a, ok := f.rdmaAddr(); ok {
+			b.Set(p, netid("rdma", a), a)
+		}
+	}
+	f.bind = rpc.NewServer(rpc.Options{}, b)
+	l, err := net.Listen("tcp", ":111")
+	if err != nil {
+		return fmt.Errorf("files.rpcbind: %w; is the system's rpcbind running?", err)
+	}
+	pc, err := net.ListenUDP("udp", &net.UDPAddr{Port: 111})
+	if err != nil {
+		return errors.Join(fmt.Errorf("files.rpcbind: %w", err), l.Close())
+	}
+	f.wg.Go(func() { _ = f.bind.ServeTCP(l) }) // ends with Close
+	f.wg.Go(func() { _ = f.bind.ServeUDP(pc) })
+	return nil
+}
+
+func (f *files) rdmaAddr() (netip.AddrPort, bool) {
+	if f.rdma == nil {
+		return netip.AddrPort{}, false
+	}
+	a, err := netip.ParseAddrPort(f.rdma.Addr().String())
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), err == nil
+}
+
+func netid(name string, a netip.AddrPort) string {
+	if a.Addr().Unmap().Is6() {
+		return name + "6"
+	}
+	return name
+}
+
+// serveFiles begins to answer.
+func (d *Daemon) serveFiles() {
+	f := d.files
+	if f == nil {
+		return
+	}
+	fail := func(what string, err error) {
+		if err != nil && !errors.Is(err, rpc.ErrServerClosed) {
+			select {
+			case d.failed <- fmt.Errorf("files.%s: %w", what, err):
+			default:
+			}
+		}
+	}
+	if f.tcp != nil {
+		d.log.Info("files open", zap.String("over", "TCP"), zap.Stringer("address", f.tcp.Addr()))
+		f.wg.Go(func() { fail("tcp", f.rpc.ServeTCP(f.tcp)) })
+	}
+	if f.rdma != nil {
+		d.log.Info("files open", zap.String("over", "RDMA"), zap.Stringer("address", f.rdma.Addr()))
+		f.wg.Go(func() { fail("rdma", f.rpc.ServeRDMA(d.device, f.rdma)) })
+	}
+	for _, e := range d.cfg.Exports {
+		d.log.Info("export", zap.String("name", e.Name), zap.String("directory", e.Path), zap.String("url", f.url(e.Name)))
+	}
+}
+
+// url is what a client of this machine can use: it names the ports, for no rpcbind may know them.
+func (f *files) url(name string) string {
+	if f.tcp == nil {
+		return "nfs+rdma://" + f.rdma.Addr().String() + name
+	}
+	a := f.tcp.Addr().(*net.TCPAddr)
+	return fmt.Sprintf("nfs://%s%s?nfsport=%d&mountport=%d", hostOf(a), name, a.Port, a.Port)
+}
+
+func hostOf(a *net.TCPAddr) string {
+	if a.IP.IsUnspecified() {
+		return "127.0.0.1"
+	}
+	if a.IP.To4() == nil {
+		return "[" + a.IP.String() + "]"
+	}
+	return a.IP.String()
+}
+
+// close ends the service: listeners, connections, then the exports.
+func (f *files) close(ctx context.Context) error {
+	var errs []error
+	if f.rpc != nil {
+		errs = append(errs, f.rpc.Close(ctx))
+	}
+	if f.bind != nil {
+		errs = append(errs, f.bind.Close(ctx))
+	}
+	if f.tcp != nil {
+		_ = f.tcp.Close() // closed already where it was served
+	}
+	if f.rdma != nil {
+		_ = f.rdma.Close()
+	}
+	f.wg.Wait()
+	return errors.Join(append(errs, f.nfs.Close())...)
+}
