@@ -1,0 +1,192 @@
+package faults
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Names of what the daemon serves.
+const (
+	TargetName = "iqn.2026-11.io.sluice:faults"
+
+	goodLUN   = 0
+	victimLUN = 1
+	fullLUN   = 2
+
+	goodSize   = 64 << 20
+	victimSize = 64 << 20
+	fullSize   = 64 << 20 // on a file system of fullRoom
+	fullRoom   = 4 << 20
+
+	// poolSize is the daemon's `memory`: what data of all sessions together may take.
+	poolSize = 96 << 20
+	// RSSBound is what the process may take above the pool: code, heap, stacks and page tables of a Go program with a
+	// hundred connections. It is far below what any length that a peer can name would cost.
+	RSSBound = poolSize + 160<<20
+)
+
+// Daemon is a sluiced process.
+type Daemon struct {
+	Rig  Rig
+	cmd  *exec.Cmd
+	log  logBuffer
+	done chan struct{}
+	err  error
+}
+
+// logBuffer keeps the end of what the daemon prints.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.b.Len() > 1<<20 {
+		l.b.Next(l.b.Len() / 2)
+	}
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// Build compiles sluiced into dir.
+func Build(dir string) (string, error) {
+	bin := filepath.Join(dir, "sluiced")
+	out, err := exec.Command("go", "build", "-o", bin, "github.com/sluice-storage/sluice/cmd/sluiced").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build sluiced: %w\n%s", err, out)
+	}
+	return bin, nil
+}
+
+// Start runs the daemon with its state in dir. full puts the third volume on a file system that is too small for it, in
+// a mount namespace of the daemon's own.
+func Start(bin, dir string, full bool) (*Daemon, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	addr := l.Addr().String()
+	if err := l.Close(); err != nil {
+		return nil, err
+	}
+	small := filepath.Join(dir, "small")
+	if err := os.MkdirAll(small, 0o700); err != nil {
+		return nil, err
+	}
+	conf := filepath.Join(dir, "sluiced.yaml")
+	text := fmt.Sprintf(`state_dir: %q
+memory: %d
+timeouts: {login: 5s, drain: 1s}
+portals: [{address: %q}]
+volumes:
+  - {name: good, engine: file, size: %d}
+  - {name: victim, engine: file, size: %d}
+  - {name: full, engine: file, path: %q, size: %d}
+targets:
+  - name: %q
+    luns:
+      - {lun: %d, volume: good}
+      - {lun: %d, volume: victim}
+      - {lun: %d, volume: full}
+`, filepath.Join(dir, "state"), poolSize, addr, goodSize, victimSize, filepath.Join(small, "full.img"), fullSize, TargetName, goodLUN, victimLUN, fullLUN)
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	d := &Daemon{Rig: Rig{Addr: addr, Target: TargetName, LUN: victimLUN, Blocks: victimSize / sector}, done: make(chan struct{})}
+	if full {
+		script := fmt.Sprintf(`mount -t tmpfs -o size=%d tmpfs %q && exec "$0" "$@"`, fullRoom, small)
+		d.cmd = exec.Command("unshare", "--mount", "sh", "-c", script, bin, "--config", conf)
+	} else {
+		d.cmd = exec.Command(bin, "--config", conf)
+	}
+	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := d.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		d.err = d.cmd.Wait()
+		close(d.done)
+	}()
+	for begin := time.Now(); ; {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			return d, c.Close()
+		}
+		select {
+		case <-d.done:
+			return nil, fmt.Errorf("sluiced ended at once: %w\n%s", d.err, d.log.String())
+		case <-time.After(10 * time.Millisecond):
+		}
+		if time.Since(begin) > patience {
+			return nil, errors.Join(fmt.Errorf("sluiced does not answer at %s\n%s", addr, d.log.String()), d.Stop())
+		}
+	}
+}
+
+// Alive returns an error that says how the daemon ended, if it did.
+func (d *Daemon) Alive() error {
+	select {
+	case <-d.done:
+		return fmt.Errorf("sluiced ended: %w\n%s", d.err, d.log.String())
+	default:
+		return nil
+	}
+}
+
+// Log is what the daemon has printed.
+func (d *Daemon) Log() string { return d.log.String() }
+
+// RSS is the daemon's resident memory in bytes, and the most it ever was.
+func (d *Daemon) RSS() (now, most int64, err error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.cmd.Process.Pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) < 2 || f[0] != "VmRSS:" && f[0] != "VmHWM:" {
+			continue
+		}
+		kib, err := strconv.ParseInt(f[1], 10, 64)
+		if err != nil {
+			return 0, 0, err
+		}
+		if f[0] == "VmRSS:" {
+			now = kib << 10
+		} else {
+			most = kib << 10
+		}
+	}
+	return now, most, nil
+}
+
+// Stop ends the daemon as an operator would; one that does not end in time is killed, which is an error.
+func (d *Daemon) Stop() error {
+	_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-d.done:
+		return d.err
+	case <-time.After(patience):
+		err := d.cmd.Process.Kill()
+		<-d.done
+		return errors.Join(errors.New("sluiced did not end by SIGTERM"), err)
+	}
+}
