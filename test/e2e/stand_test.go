@@ -52,6 +52,16 @@ type stand struct {
 
 func newStand(t testing.TB, o iwarp.Options, wrap ...func(blockdev.Device) blockdev.Device) *stand {
 	t.Helper()
+	return stands(t, o, "e2e-0001", wrap...)
+}
+
+func newStandNamed(t testing.TB, serial string) *stand {
+	t.Helper()
+	return stands(t, iwarp.Options{}, serial)
+}
+
+func stands(t testing.TB, o iwarp.Options, serial string, wrap ...func(blockdev.Device) blockdev.Device) *stand {
+	t.Helper()
 	s := &stand{t: t, pool: mem.NewPool(128 << 20), rnic: iwarp.New(o)}
 	d, err := bmem.Open(bmem.Options{Size: diskSize, Logical: 512})
 	must(t, err)
@@ -61,7 +71,7 @@ func newStand(t testing.TB, o iwarp.Options, wrap ...func(blockdev.Device) block
 	}
 	s.scsi, err = scsi.NewTarget(scsi.TargetOptions{Name: iqn, Memory: s.pool})
 	must(t, err)
-	lu, err := scsi.NewLogicalUnit(scsi.LUOptions{Device: s.dev, Name: "disk", Serial: "e2e-0001"})
+	lu, err := scsi.NewLogicalUnit(scsi.LUOptions{Device: s.dev, Name: "disk", Serial: serial})
 	must(t, err)
 	must(t, s.scsi.AddLUN(0, lu))
 	s.srv, err = iscsi.NewServer(iscsi.Options{Memory: s.pool, Device: s.rnic, Timeouts: iscsi.Timeouts{Drain: time.Second}})

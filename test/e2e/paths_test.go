@@ -1,0 +1,106 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"math/rand"
+	"testing"
+	"time"
+
+	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/transport/iwarp"
+)
+
+// Two portals and both transports are four paths to one volume; they are cut one after the other, never all at once, and
+// no request notices.
+func TestPathsFailOver(t *testing.T) {
+	for _, groups := range [][2]uint16{{1, 1}, {1, 2}} {
+		s := newStand(t, iwarp.Options{})
+		var relays []*relay
+		var urls []string
+		for k, scheme := range []string{"iser", "iscsi", "iser", "iscsi"} {
+			w := newRelay(t, s.portal("127.0.0.1", groups[k/2]))
+			relays = append(relays, w)
+			urls = append(urls, url(scheme, w.addr()))
+		}
+		v := open(t, host(t, block.Options{}, iwarp.Options{}), urls...)
+		for _, p := range v.Paths() {
+			if !p.Up || !p.InUse {
+				t.Fatalf("%+v", p)
+			}
+		}
+		down := -1
+		writers(t, v, 16, 12, 32<<10, func(round int32) {
+			if down >= 0 {
+				relays[down].mend()
+			}
+			down = rand.Intn(len(relays))
+			relays[down].cut(true)
+		})
+	}
+}
+
+// A write hangs in the target on a path that dies and stays dead. It is not done again on the other path before the
+// first one is known to be over: what is written afterwards is not overwritten by a ghost.
+func TestNoGhostWrite(t *testing.T) {
+	for name, groups := range map[string][2]uint16{"one portal group": {1, 1}, "two portal groups": {1, 2}} {
+		t.Run(name, func(t *testing.T) {
+			s, g := gated(t)
+			a, b := newRelay(t, s.portal("127.0.0.1", groups[0])), newRelay(t, s.portal("127.0.0.1", groups[1]))
+			v := open(t, host(t, block.Options{}, iwarp.Options{}), url("iser", a.addr()), url("iscsi", b.addr()))
+			b.cut(true)
+			waitPaths(t, v, 1)
+			g.set(true)
+			_, done := submit(t, v, block.Write, 0, pattern(4096, 1), nil)
+			<-g.came
+			b.mend()
+			waitPaths(t, v, 2)
+			a.cut(true)
+			select {
+			case err := <-done:
+				t.Fatalf("done while the first command may still run: %v", err)
+			case <-time.After(50 * time.Millisecond): // a chance to be wrong
+			}
+			g.set(false)
+			must(t, wait(t, done))
+			_, err := v.WriteAt(pattern(4096, 2), 0)
+			must(t, err)
+			got := make([]byte, 4096)
+			for range 20 {
+				_, err = v.ReadAt(got, 0)
+				must(t, err)
+				if !bytes.Equal(got, pattern(4096, 2)) {
+					t.Fatal("an old write came after a newer one")
+				}
+			}
+		})
+	}
+}
+
+func waitPaths(t *testing.T, v *block.Volume, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // nothing announces a path
+		up := 0
+		for _, p := range v.Paths() {
+			if p.Up {
+				up++
+			}
+		}
+		if up == n {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d paths are up, not %d: %+v", up, n, v.Paths())
+		}
+	}
+}
+
+// Two targets are not two paths.
+func TestAnotherUnitIsNoPath(t *testing.T) {
+	s := newStand(t, iwarp.Options{})
+	o := newStandNamed(t, "e2e-0002")
+	v, err := host(t, block.Options{}, iwarp.Options{}).Open(t.Context(), url("iser", s.portal("127.0.0.1", 1)), url("iser", o.portal("127.0.0.1", 1)))
+	if err == nil {
+		t.Fatal(errors.Join(errors.New("two units are taken for one"), v.Close()))
+	}
+}
