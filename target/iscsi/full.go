@@ -196,7 +196,7 @@ func (c *conn) destLocked(t *task, gen uint16, pos, n int) (destKind, int) {
 		return toNowhere, n
 	}
 	o := &t.out
-	if t.moving && o.data != nil && pos == o.off+o.have && o.have < o.n && o.stash == nil {
+	if t.moving && o.data != nil && pos == o.off+o.have && o.have < o.n && (o.stash == nil || pos >= o.unsol) {
 		o.placing = true
 		return toSpans, min(n, o.n-o.have)
 	}
