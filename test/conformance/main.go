@@ -1,0 +1,320 @@
+// Command conformance runs every SCSI and iSCSI test of libiscsi's iscsi-test-cu against sluiced, one process a test,
+// over volumes of several kinds, and judges the outcome: no failure, no hang, and exactly the skips that skips.txt
+// explains. For the record it runs the same tests against tgt, where that is installed.
+//
+//	go run ./test/conformance            # a summary
+//	go run ./test/conformance --output json
+package main
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+//go:embed skips.txt
+var skipList string
+
+// outcome of one test on one kind of volume.
+type outcome string
+
+const (
+	passed  outcome = "pass"
+	failed  outcome = "fail"
+	skipped outcome = "skip"
+	hung    outcome = "hang"
+)
+
+// kind is one sort of volume that the tests run over.
+type kind struct {
+	Name string   `json:"name"`
+	URLs []string `json:"urls"`
+	// lane: kinds of one lane run one after the other, lanes beside each other.
+	lane int
+}
+
+type result struct {
+	Kind    string  `json:"kind"`
+	Test    string  `json:"test"`
+	Outcome outcome `json:"outcome"`
+	Seconds float64 `json:"seconds"`
+	Output  string  `json:"output,omitempty"` // of what did not pass
+}
+
+type score struct {
+	Target string `json:"target"`
+	Tests  int    `json:"tests"` // distinct ones
+	Pass   int    `json:"pass"`  // passed somewhere and failed nowhere
+	Fail   int    `json:"fail"`
+	Skip   int    `json:"skip"` // skipped on every kind
+	Hang   int    `json:"hang"`
+}
+
+func (s score) String() string {
+	return fmt.Sprintf("%-8s %d tests: %d pass, %d fail, %d skip, %d hang", s.Target, s.Tests, s.Pass, s.Fail, s.Skip, s.Hang)
+}
+
+type report struct {
+	Scores  []score  `json:"scores"`
+	Results []result `json:"results"`
+	Errors  []string `json:"errors,omitempty"`
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.daemon, "sluiced", "", "sluiced binary; built from this tree when empty")
+	flag.StringVar(&o.run, "run", "", "only tests that match this regular expression")
+	flag.StringVar(&o.output, "output", "text", "text or json")
+	flag.DurationVar(&o.timeout, "timeout", 60*time.Second, "for one test")
+	flag.BoolVar(&o.tgt, "tgt", true, "run tgt too, for the record")
+	flag.BoolVar(&o.verbose, "v", false, "say every result")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := o.conform(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	daemon, run, output string
+	timeout             time.Duration
+	tgt, verbose        bool
+}
+
+func (o *options) conform(ctx context.Context) error {
+	if _, err := exec.LookPath("iscsi-test-cu"); err != nil {
+		return errors.New("iscsi-test-cu is missing: apt-get install libiscsi-bin")
+	}
+	tests, err := listTests(ctx, o.run)
+	if err != nil {
+		return err
+	}
+	expected, err := parseSkips(skipList)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "sluice-conformance-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	d, err := startSluiced(ctx, dir, o.daemon)
+	if err != nil {
+		return err
+	}
+	rep := report{Results: o.runAll(ctx, d.kinds, tests)}
+	if err := d.stop(); err != nil {
+		rep.Errors = append(rep.Errors, "sluiced: "+err.Error())
+	}
+	sum, per := tally("sluiced", rep.Results, tests)
+	rep.Scores = append(rep.Scores, sum)
+	rep.Errors = append(rep.Errors, judge(per, expected, tests)...)
+	if o.tgt {
+		if s, err := o.scoreTgt(ctx, tests); err != nil {
+			fmt.Fprintln(os.Stderr, "conformance: tgt not measured:", err)
+		} else {
+			rep.Scores = append(rep.Scores, s)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return o.print(&rep)
+}
+
+func (o *options) print(rep *report) error {
+	if o.output == "json" {
+		e := json.NewEncoder(os.Stdout)
+		e.SetIndent("", "  ")
+		if err := e.Encode(rep); err != nil {
+			return err
+		}
+	} else {
+		for _, r := range rep.Results {
+			if r.Outcome == failed || r.Outcome == hung {
+				fmt.Printf("--- %s %s on %s\n%s\n", strings.ToUpper(string(r.Outcome)), r.Test, r.Kind, indent(r.Output))
+			}
+		}
+		for _, e := range rep.Errors {
+			fmt.Println("ERROR:", e)
+		}
+		for _, s := range rep.Scores {
+			fmt.Println(s)
+		}
+	}
+	if n := len(rep.Errors); n > 0 {
+		return fmt.Errorf("%d findings", n)
+	}
+	return nil
+}
+
+func indent(s string) string {
+	return "    " + strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n    ")
+}
+
+// listTests asks the suite for its tests, those of family ALL.
+func listTests(ctx context.Context, match string) ([]string, error) {
+	re, err := regexp.Compile(match)
+	if err != nil {
+		return nil, err
+	}
+	out, err := exec.CommandContext(ctx, "iscsi-test-cu", "--list").CombinedOutput()
+	if len(out) == 0 && err != nil {
+		return nil, err
+	}
+	var tests []string
+	for line := range strings.Lines(string(out)) {
+		name, ok := strings.CutPrefix(strings.TrimSpace(line), "ALL.")
+		if ok && strings.Contains(name, ".") && re.MatchString(name) {
+			tests = append(tests, name)
+		}
+	}
+	if len(tests) == 0 {
+		return nil, errors.New("no test matches")
+	}
+	return tests, nil
+}
+
+// runAll runs every test over every kind, two lanes beside each other.
+func (o *options) runAll(ctx context.Context, kinds []kind, tests []string) []result {
+	var mu sync.Mutex
+	var all []result
+	var wg sync.WaitGroup
+	lanes := map[int][]kind{}
+	for _, k := range kinds {
+		lanes[k.lane] = append(lanes[k.lane], k)
+	}
+	for _, lane := range lanes {
+		wg.Go(func() {
+			for _, k := range lane {
+				for _, t := range tests {
+					if ctx.Err() != nil {
+						return
+					}
+					r := o.runOne(ctx, k, t)
+					mu.Lock()
+					all = append(all, r)
+					if o.verbose {
+						fmt.Fprintf(os.Stderr, "%-4s %-10s %s (%.2fs)\n", r.Outcome, r.Kind, r.Test, r.Seconds)
+					}
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	slices.SortStableFunc(all, func(a, b result) int {
+		return strings.Compare(a.Kind+" "+a.Test, b.Kind+" "+b.Test)
+	})
+	return all
+}
+
+func (o *options) runOne(ctx context.Context, k kind, test string) result {
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	args := append([]string{"--dataloss", "--allow-sanitize", "--ignore", "--verbose", "--test=ALL." + test}, k.URLs...)
+	cmd := exec.CommandContext(ctx, "iscsi-test-cu", args...)
+	cmd.WaitDelay = time.Second
+	begin := time.Now()
+	out, err := cmd.CombinedOutput()
+	r := result{Kind: k.Name, Test: test, Seconds: time.Since(begin).Seconds(), Outcome: passed}
+	text := string(out)
+	switch {
+	case ctx.Err() != nil:
+		r.Outcome = hung
+	case err != nil, strings.Contains(text, "FAILED"), !strings.Contains(text, "Run Summary"):
+		r.Outcome = failed
+	case strings.Contains(text, "[SKIPPED]"):
+		r.Outcome = skipped
+	}
+	if r.Outcome != passed {
+		r.Output = text
+		if err != nil {
+			r.Output += err.Error()
+		}
+	}
+	return r
+}
+
+// tally sums up: a test fails if it fails anywhere and is skipped if it is skipped everywhere.
+func tally(name string, results []result, tests []string) (score, map[string]outcome) {
+	per := map[string]outcome{}
+	rank := map[outcome]int{"": 0, skipped: 1, passed: 2, failed: 3, hung: 4}
+	for _, r := range results {
+		if rank[r.Outcome] > rank[per[r.Test]] {
+			per[r.Test] = r.Outcome
+		}
+	}
+	s := score{Target: name, Tests: len(tests)}
+	for _, o := range per {
+		switch o {
+		case passed:
+			s.Pass++
+		case failed:
+			s.Fail++
+		case skipped:
+			s.Skip++
+		case hung:
+			s.Hang++
+		}
+	}
+	return s, per
+}
+
+// expectation is a line of skips.txt.
+type expectation struct {
+	outcome outcome
+	reason  string
+}
+
+// parseSkips reads lines "skip Test.Name reason" and "fail Test.Name reason"; # begins a comment.
+func parseSkips(text string) (map[string]expectation, error) {
+	m := map[string]expectation{}
+	s := bufio.NewScanner(strings.NewReader(text))
+	for n := 1; s.Scan(); n++ {
+		line := strings.TrimSpace(s.Text())
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		f := strings.Fields(line)
+		if len(f) < 3 || f[0] != string(skipped) && f[0] != string(failed) || m[f[1]].reason != "" {
+			return nil, fmt.Errorf("skips.txt:%d: want \"skip|fail Test.Name reason\", each test once", n)
+		}
+		m[f[1]] = expectation{outcome(f[0]), strings.Join(f[2:], " ")}
+	}
+	return m, s.Err()
+}
+
+// judge compares what happened with what skips.txt expects.
+func judge(per map[string]outcome, expected map[string]expectation, tests []string) []string {
+	var errs []string
+	for _, t := range tests {
+		got, want := per[t], expected[t]
+		switch {
+		case got == passed && want.reason != "":
+			errs = append(errs, fmt.Sprintf("%s passes: take it off skips.txt", t))
+		case got == passed, got == want.outcome:
+		case got == skipped:
+			errs = append(errs, fmt.Sprintf("%s is skipped on every kind of volume and not in skips.txt", t))
+		default:
+			errs = append(errs, fmt.Sprintf("%s: %s", t, got))
+		}
+	}
+	return errs
+}
