@@ -8,16 +8,16 @@ import (
 
 var fabricScenarios = []Scenario{
 	{
-		Name: "siw-rping", Class: short, Limit: 3 * time.Minute, Host: []string{"sluice"},
+		Name: "siw-rping", Class: short, Limit: 10 * time.Minute, Host: []string{"sluice"},
 		About:   "the guest kernel's rping over siw against sluice rping on the host, both directions",
 		Prepare: prepareRping, OnHost: hostRping,
 	},
 	{
-		Name: "rping-veth", Class: short, Limit: 5 * time.Minute, Files: []string{"sluice"},
+		Name: "rping-veth", Class: short, Limit: 10 * time.Minute, Files: []string{"sluice"},
 		About: "rping over a veth pair: MTU 1500 and 9000, CRC, MPA revision 1 and 2, peer-to-peer, IPv6, frame-sized pings",
 	},
 	{
-		Name: "exchange", Class: short, Limit: 5 * time.Minute, Files: []string{"exchange"},
+		Name: "exchange", Class: short, Limit: 10 * time.Minute, Files: []string{"exchange"},
 		About: "sends, writes and reads of 0 bytes to 1 MiB against a librdmacm program, every byte compared",
 	},
 }

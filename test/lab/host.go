@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -78,14 +79,26 @@ func (r *Run) exec(name string, args ...string) (string, error) {
 
 // tool runs a program of the host's.
 func (r *Run) tool(name string, args ...string) (string, error) {
-	c := exec.CommandContext(r.Ctx, name, args...)
-	c.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
+	c := command(r.Ctx, name, args...)
 	out, err := c.CombinedOutput()
 	text := fmt.Sprintf("$ %s %s\n%s", filepath.Base(name), strings.Join(args, " "), out)
 	if err != nil {
 		return text, fmt.Errorf("%s: %w", filepath.Base(name), err)
 	}
 	return text, nil
+}
+
+// command finds programs in the sbin directories too, which an ordinary user's PATH leaves out.
+func command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	if _, err := exec.LookPath(name); err != nil {
+		for _, dir := range []string{"/usr/sbin/", "/sbin/"} {
+			if p, err := exec.LookPath(dir + name); err == nil {
+				name = p
+				break
+			}
+		}
+	}
+	return exec.CommandContext(ctx, name, args...)
 }
 
 // freePort returns a TCP port of the loopback that nobody listens on.

@@ -6,7 +6,7 @@ var both = []string{"sluiced", "sluice"}
 
 var iserScenarios = []Scenario{
 	{
-		Name: "iser-mem", Class: short, Limit: 3 * time.Minute, Host: []string{"sluiced"},
+		Name: "iser-mem", Class: short, Limit: 10 * time.Minute, Host: []string{"sluiced"},
 		About: "ib_iser logs in, asks who is there, and verifies 16 MiB on a mem device",
 		Prepare: func(r *Run) error {
 			_, err := r.serve(unit{"mem", "mem", "64MiB"})
@@ -14,35 +14,35 @@ var iserScenarios = []Scenario{
 		},
 	},
 	{
-		Name: "iser-ext4", Class: short, Limit: 5 * time.Minute, Host: []string{"sluiced"},
+		Name: "iser-ext4", Class: short, Limit: 10 * time.Minute, Host: []string{"sluiced"},
 		About:   "ext4 on a file-backed volume over ib_iser: a tree, fio verify, fstrim, fsck in the guest and of the backing file",
 		Script:  "iser-fs.sh",
 		Prepare: prepareFS("iser", "ext4"),
 		Finish:  func(r *Run) error { return r.fsck("e2fsck", "disk") },
 	},
 	{
-		Name: "iser-xfs", Class: long, Limit: 8 * time.Minute, Host: []string{"sluiced"},
+		Name: "iser-xfs", Class: long, Limit: 15 * time.Minute, Host: []string{"sluiced"},
 		About:   "the same with xfs",
 		Script:  "iser-fs.sh",
 		Prepare: prepareFS("iser", "xfs"),
 		Finish:  func(r *Run) error { return r.fsck("xfs_repair", "disk") },
 	},
 	{
-		Name: "tcp-ext4", Class: long, Limit: 8 * time.Minute, Host: []string{"sluiced"},
+		Name: "tcp-ext4", Class: long, Limit: 15 * time.Minute, Host: []string{"sluiced"},
 		About:   "the same with ext4 over iscsi_tcp, no digests",
 		Script:  "iser-fs.sh",
 		Prepare: prepareFS("tcp", "ext4"),
 		Finish:  func(r *Run) error { return r.fsck("e2fsck", "disk") },
 	},
 	{
-		Name: "tcp-digests", Class: short, Limit: 5 * time.Minute, Host: []string{"sluiced"},
+		Name: "tcp-digests", Class: short, Limit: 10 * time.Minute, Host: []string{"sluiced"},
 		About:   "ext4 over iscsi_tcp with header and data digests",
 		Script:  "iser-fs.sh",
 		Prepare: prepareFS("tcp", "ext4", "DIGESTS=CRC32C"),
 		Finish:  func(r *Run) error { return r.fsck("e2fsck", "disk") },
 	},
 	{
-		Name: "iser-login", Class: short, Limit: 4 * time.Minute, Files: []string{"sluiced"},
+		Name: "iser-login", Class: short, Limit: 10 * time.Minute, Files: []string{"sluiced"},
 		About: "discovery and login: two targets, four units, two portals, IPv4 and IPv6, logout, a wrong name, a refusal",
 	},
 }

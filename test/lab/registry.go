@@ -17,13 +17,12 @@ var scenarios = slices.Concat(fabricScenarios, iserScenarios, failureScenarios, 
 
 // referenceScenarios have no Sluice in them. When one of these fails, the lab or the machine is at fault.
 var referenceScenarios = []Scenario{
-	{Name: "reference-rping", Class: reference, About: "rping between two ends of the guest's siw", Script: "reference-rping.sh", Limit: 2 * time.Minute},
-	{Name: "reference-lio", Class: reference, About: "ib_iser and LIO's ib_isert over siw: login, verify, ext4", Limit: 4 * time.Minute},
-	{Name: "reference-knfsd", Class: reference, About: "NFS over RDMA between two ends of the guest", Limit: 4 * time.Minute},
+	{Name: "reference-rping", Class: reference, About: "rping between two ends of the guest's siw", Script: "reference-rping.sh", Limit: 10 * time.Minute},
+	{Name: "reference-lio", Class: reference, About: "ib_iser and LIO's ib_isert over siw: login, verify, ext4", Limit: 10 * time.Minute},
+	{Name: "reference-knfsd", Class: reference, About: "NFS over RDMA between two ends of the guest", Limit: 10 * time.Minute},
 }
 
 var (
-	failureScenarios   []Scenario
 	initiatorScenarios []Scenario
 	fileScenarios      []Scenario
 )

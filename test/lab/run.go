@@ -40,6 +40,8 @@ type Run struct {
 	Tmp    string // gone afterwards
 	guest  *guest
 	target *target
+	cutter *cutter
+	before footprint
 
 	Args    []string
 	Env     []string

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+var failureScenarios = []Scenario{
+	{
+		Name: "iser-killed", Class: short, Limit: 10 * time.Minute, Host: []string{"sluiced"},
+		About: "SIGKILL of the target in mid-fio, restart: the initiator recovers by itself and every block verifies",
+		Prepare: func(r *Run) error {
+			_, err := r.serve(unit{"disk", "file", "256MiB"})
+			return err
+		},
+		OnHost: hostKill,
+	},
+	{
+		Name: "iser-cut", Class: short, Limit: 10 * time.Minute, Host: []string{"sluiced"},
+		About:   "the connection cut at 3 random points in mid-fio",
+		Prepare: prepareCut(3), OnHost: hostCut,
+	},
+	{
+		Name: "iser-cut-50", Class: long, Limit: 40 * time.Minute, Host: []string{"sluiced"}, Script: "iser-cut.sh",
+		About:   "the connection cut at 50 random points in mid-fio",
+		Prepare: prepareCut(50), OnHost: hostCut,
+	},
+	{
+		Name: "guest-killed", Class: short, Limit: 10 * time.Minute, Host: both,
+		About: "the initiator's machine vanishes in mid-write: its session, connection and memory are given back",
+		Prepare: func(r *Run) error {
+			t, err := r.serve(unit{"disk", "file", "256MiB"})
+			if err != nil {
+				return err
+			}
+			r.before, err = t.footprint()
+			return err
+		},
+		OnHost: func(r *Run, _ string, _ []string) (string, error) {
+			f, err := r.target.footprint()
+			if err != nil || f.sessions != 1 {
+				return "", fmt.Errorf("%d sessions before the guest is killed: %w", f.sessions, err)
+			}
+			r.guest.kill()
+			return "", nil
+		},
+		Finish: finishGuestKilled,
+	},
+}
+
+// hostKill: kill, then start again with the same file.
+func hostKill(r *Run, _ string, _ []string) (string, error) {
+	r.target.proc.kill()
+	r.Logf("sluiced killed")
+	time.Sleep(time.Second) // as long as a supervisor takes
+	return "sluiced is back\n", r.target.start()
+}
+
+// cutter is a TCP relay before the target that can break the connection it carries.
+type cutter struct {
+	ln net.Listener
+	to string
+
+	mu    sync.Mutex
+	after int64 // bytes until the cut, -1 for none
+	cut   chan struct{}
+}
+
+func newCutter(r *Run, to string) (*cutter, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	c := &cutter{ln: ln, to: to, after: -1}
+	r.Defer(func() { _ = ln.Close() })
+	go func() {
+		for {
+			a, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go c.relay(a)
+		}
+	}()
+	return c, nil
+}
+
+func (c *cutter) relay(a net.Conn) {
+	b, err := net.Dial("tcp", c.to)
+	if err != nil {
+		_ = a.Close()
+		return
+	}
+	// An abortive close: neither end gets a FIN and what is under way is lost, as when a machine in between dies.
+	abort := func() {
+		for _, x := range []net.Conn{a, b} {
+			_ = x.(*net.TCPConn).SetLinger(0)
+			_ = x.Close()
+		}
+	}
+	var wg sync.WaitGroup
+	for _, d := range [][2]net.Conn{{a, b}, {b, a}} {
+		wg.Go(func() {
+			buf := make([]byte, 32<<10)
+			for {
+				n, err := d[0].Read(buf)
+				n, last := c.spend(n)
+				if n > 0 {
+					if _, werr := d[1].Write(buf[:n]); werr != nil {
+						err = werr
+					}
+				}
+				if last {
+					abort()
+					return
+				}
+				if err != nil {
+					if errors.Is(err, io.EOF) {
+						_ = d[1].(*net.TCPConn).CloseWrite()
+						return
+					}
+					abort()
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	_ = a.Close()
+	_ = b.Close()
+}
+
+// spend returns how many of n bytes still pass, and whether the cut comes behind them.
+func (c *cutter) spend(n int) (int, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.after < 0 {
+		return n, false
+	}
+	if int64(n) < c.after {
+		c.after -= int64(n)
+		return n, false
+	}
+	n = int(c.after)
+	c.after = -1
+	close(c.cut)
+	return n, true
+}
+
+// arm makes the cut come after that many more bytes; the channel is closed then.
+func (c *cutter) arm(after int64) chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.after, c.cut = after, make(chan struct{})
+	return c.cut
+}
+
+func prepareCut(cuts int) func(*Run) error {
+	return func(r *Run) error {
+		t, err := r.serve(unit{"disk", "file", "256MiB"})
+		if err != nil {
+			return err
+		}
+		if r.cutter, err = newCutter(r, loopback(t.port)); err != nil {
+			return err
+		}
+		r.Env = append(r.Env, fmt.Sprint("PORT=", r.cutter.ln.Addr().(*net.TCPAddr).Port), fmt.Sprint("CUTS=", cuts))
+		return nil
+	}
+}
+
+// hostCut breaks the connection once, at a random point of what flows from now on.
+func hostCut(r *Run, _ string, _ []string) (string, error) {
+	after := rand.Int64N(2 << 20)
+	select {
+	case <-r.cutter.arm(after):
+		return fmt.Sprintf("cut after %d bytes\n", after), nil
+	case <-time.After(100 * time.Second):
+		return "", fmt.Errorf("%d bytes did not flow within 100 s", after)
+	case <-r.Ctx.Done():
+		return "", r.Ctx.Err()
+	}
+}
+
+// footprint is what a session costs, as seen from outside the process.
+type footprint struct {
+	sessions int
+	sockets  int // descriptors of the process that are sockets
+	resident int // KiB
+}
+
+func (t *target) footprint() (f footprint, err error) {
+	out, err := t.r.output("sluice", "session", "list", "--socket", filepath.Join(t.r.Tmp, "state", "admin.sock"), "--output", "json")
+	if err != nil {
+		return f, err
+	}
+	var list []json.RawMessage
+	if err := json.Unmarshal(out, &list); err != nil {
+		return f, fmt.Errorf("session list: %w: %s", err, out)
+	}
+	f.sessions = len(list)
+	proc := fmt.Sprintf("/proc/%d/", t.proc.cmd.Process.Pid)
+	fds, err := os.ReadDir(proc + "fd")
+	if err != nil {
+		return f, err
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink(proc + "fd/" + fd.Name()); err == nil && len(to) > 7 && to[:7] == "socket:" {
+			f.sockets++
+		}
+	}
+	statm, err := os.ReadFile(proc + "statm")
+	if err != nil {
+		return f, err
+	}
+	var size, resident int
+	if _, err := fmt.Sscan(string(statm), &size, &resident); err != nil {
+		return f, err
+	}
+	f.resident = resident * os.Getpagesize() / 1024
+	return f, nil
+}
+
+// finishGuestKilled looks until everything the guest had is given back, then checks the file system it wrote to.
+func finishGuestKilled(r *Run) error {
+	var f footprint
+	var err error
+	for end := time.Now().Add(90 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		if f, err = r.target.footprint(); err != nil {
+			return err
+		}
+		if f.sessions == 0 && f.sockets <= r.before.sockets {
+			r.Logf("before %+v, after %+v", r.before, f)
+			return r.target.proc.stop()
+		}
+	}
+	return fmt.Errorf("90 s after the guest was killed there are still %d sessions and %d sockets; before it came there were %d", f.sessions, f.sockets, r.before.sockets)
+}
+
+// output runs one of the binaries under test and returns its standard output alone.
+func (r *Run) output(name string, args ...string) ([]byte, error) {
+	c := command(r.Ctx, filepath.Join(r.lab.bin, name), args...)
+	out, err := c.Output()
+	if err != nil {
+		return out, fmt.Errorf("%s %q: %w", name, args, err)
+	}
+	return out, nil
+}
