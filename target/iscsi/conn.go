@@ -91,11 +91,13 @@ type conn struct {
 	expCmdSN uint32
 	maxCmdSN uint32
 
-	window    int // how many commands may be in progress now
-	active    int // non-immediate commands in progress
-	immediate int // immediate ones, task management included
-	peak      int // most active since the last tick
-	control   int // queued PDUs that no window bounds
+	window    int    // how many commands may be in progress now
+	active    int    // non-immediate commands in progress
+	immediate int    // immediate ones, task management included
+	peak      int    // most active, or taken in one batch, since the last tick
+	burst     int    // taken in the batch under way
+	edge      uint32 // MaxCmdSN when the batch under way was begun
+	control   int    // queued PDUs that no window bounds
 	tasks     []*task
 	free      []*task
 	live      int // tasks not free
@@ -198,8 +200,11 @@ func (c *conn) retireLocked(t *task) {
 // enteredLocked counts a non-immediate command in and widens the window when the initiator uses all of it.
 func (c *conn) enteredLocked() {
 	c.active++
-	c.peak = max(c.peak, c.active)
-	if c.active >= c.window && c.window < c.srv.opt.Limits.Queue {
+	c.burst++
+	c.peak = max(c.peak, c.active, c.burst)
+	// A command that is answered at once never adds up to others, so the last number that the initiator knew of when it
+	// sent this batch counts as much as the commands in progress.
+	if (c.active >= c.window || c.expCmdSN-1 == c.edge) && c.window < c.srv.opt.Limits.Queue {
 		c.window = max(c.window, c.link.windowLocked(min(2*c.window, c.srv.opt.Limits.Queue)))
 	}
 }
@@ -238,6 +243,7 @@ func (c *conn) uncork() {
 func (c *conn) cork() {
 	c.mu.Lock()
 	c.corked = true
+	c.edge, c.burst = c.maxCmdSN, 0
 	c.mu.Unlock()
 }
 

@@ -36,6 +36,7 @@ type iserLink struct {
 	dead      bool // ErrClosed was polled: nothing is posted any more
 	recvs     []recvSlot
 	freeRecv  []int
+	oneRecv   [1]transport.Recv // a slice of it escapes, one of its own would be allocated each time
 	recvMem   []*mem.Buf
 	posted    int
 	wanted    int // receives to keep posted
@@ -279,7 +280,8 @@ func (x *iserLink) postMoreLocked(n int) error {
 	}
 	for ; n > 0; n-- {
 		i := x.freeRecv[len(x.freeRecv)-1]
-		if _, err := x.qp.PostRecv([]transport.Recv{{Token: token(tokRecv, i+1), Buf: x.recvs[i].span}}); err != nil {
+		x.oneRecv[0] = transport.Recv{Token: token(tokRecv, i+1), Buf: x.recvs[i].span}
+		if _, err := x.qp.PostRecv(x.oneRecv[:]); err != nil {
 			return err
 		}
 		x.freeRecv = x.freeRecv[:len(x.freeRecv)-1]
