@@ -12,6 +12,9 @@ import (
 
 // ReadDir lists a directory, sorted by name.
 func (v *FS) ReadDir(name string) ([]fs.DirEntry, error) {
+	if !fs.ValidPath(name) {
+		return nil, pathError("readdir", name, fs.ErrInvalid)
+	}
 	l, err := v.ReadDirContext(context.Background(), name)
 	if err != nil {
 		return nil, err

@@ -85,6 +85,9 @@ func (v *FS) create(ctx context.Context, name string, flag int, perm fs.FileMode
 
 // ReadFile reads a whole file.
 func (v *FS) ReadFile(name string) ([]byte, error) {
+	if !fs.ValidPath(name) {
+		return nil, pathError("read", name, fs.ErrInvalid)
+	}
 	f, err := v.OpenFile(context.Background(), name, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err

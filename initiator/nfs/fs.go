@@ -220,7 +220,12 @@ func (v *FS) dirOf(ctx context.Context, name string) (nfs3.DirOp, error) {
 }
 
 // Stat follows symbolic links; Lstat does not.
-func (v *FS) Stat(name string) (fs.FileInfo, error) { return v.StatContext(context.Background(), name) }
+func (v *FS) Stat(name string) (fs.FileInfo, error) {
+	if !fs.ValidPath(name) {
+		return nil, pathError("stat", name, fs.ErrInvalid)
+	}
+	return v.StatContext(context.Background(), name)
+}
 
 // StatContext is Stat with a context.
 func (v *FS) StatContext(ctx context.Context, name string) (*Info, error) {
