@@ -1,0 +1,159 @@
+package nbd
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/internal/mem"
+)
+
+// Limits of one server, with their reasons.
+const (
+	maxConns   = 16       // Linux opens as many as nbd-client is told; 4 saturate a volume
+	slots      = 64       // requests of one connection at a time: qemu and the kernel queue up to 64 and 128
+	maxPayload = 32 << 20 // bytes of one request: what the protocol asks servers to take
+	maxOption  = 64 << 10 // bytes of one option: names and queries of at most 4096 bytes each
+	maxName    = 4096
+	maxExtents = 128 // descriptors of one block status reply
+)
+
+// Volume is what a Server shows: *block.Volume.
+type Volume interface {
+	Submit(*block.Request)
+	Geometry() block.Geometry
+	Memory() *mem.Pool
+}
+
+// Options configure a Server.
+type Options struct {
+	Name     string // of the export; clients that ask for "" get it too
+	ReadOnly bool
+	Log      *zap.Logger // nil logs nothing
+}
+
+// Server serves one volume. Its methods may be called by any goroutine.
+type Server struct {
+	vol Volume
+	opt Options
+
+	mu     sync.Mutex
+	closed bool
+	conns  map[net.Conn]struct{}
+	wg     sync.WaitGroup
+}
+
+// New returns a server for a volume, which must outlive it.
+func New(v Volume, o Options) *Server {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	return &Server{vol: v, opt: o, conns: map[net.Conn]struct{}{}}
+}
+
+// Serve answers clients of l until the context ends, closes l, and returns when the last connection has ended.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	stop := context.AfterFunc(ctx, func() {
+		_ = l.Close()
+		s.mu.Lock()
+		s.closed = true
+		for c := range s.conns {
+			_ = c.Close()
+		}
+		s.mu.Unlock()
+	})
+	defer stop()
+	defer s.wg.Wait()
+	defer func() { _ = l.Close() }()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		s.accept(c, true)
+	}
+}
+
+// Attach serves one connection that was made elsewhere, past the handshake: the kernel's end of a socket pair. The
+// returned channel gives the connection's end.
+func (s *Server) Attach(c net.Conn) <-chan error { return s.accept(c, false) }
+
+func (s *Server) accept(c net.Conn, handshake bool) <-chan error {
+	done := make(chan error, 1)
+	s.mu.Lock()
+	if s.closed || len(s.conns) >= maxConns {
+		s.mu.Unlock()
+		_ = c.Close()
+		done <- errors.New("nbd: too many connections")
+		return done
+	}
+	s.conns[c] = struct{}{}
+	s.wg.Add(1)
+	s.mu.Unlock()
+	go func() {
+		defer s.wg.Done()
+		err := s.serve(c, handshake)
+		_ = c.Close()
+		s.mu.Lock()
+		delete(s.conns, c)
+		s.mu.Unlock()
+		if err != nil {
+			s.opt.Log.Info("nbd connection ended", zap.Error(err))
+		}
+		done <- err
+	}()
+	return done
+}
+
+func (s *Server) serve(nc net.Conn, handshake bool) error {
+	c := newConn(s, nc)
+	if handshake {
+		go2, err := c.negotiate()
+		if err != nil || !go2 {
+			return err
+		}
+	}
+	return c.transmit()
+}
+
+// flags are the transmission flags of the volume.
+func (s *Server) flags() uint16 {
+	g := s.vol.Geometry()
+	f := uint16(hasFlags | sendFlush | sendFUA | sendDF | canMultiConn | sendWriteZeroes | sendCache)
+	if s.opt.ReadOnly || g.ReadOnly {
+		f |= readOnly
+	}
+	if g.Rotational {
+		f |= rotational
+	}
+	if g.MaxDiscard > 0 {
+		f |= sendTrim
+	}
+	return f
+}
+
+// check says what is wrong with a request's range, as the error number of its reply.
+func (s *Server) check(off, n uint64, write bool) error {
+	g := s.vol.Geometry()
+	block := uint64(g.Logical)
+	switch {
+	case n == 0 || off%block != 0 || n%block != 0:
+		return unix.EINVAL
+	case off > uint64(g.Size) || n > uint64(g.Size)-off:
+		if write {
+			return unix.ENOSPC
+		}
+		return unix.EINVAL
+	case write && (s.opt.ReadOnly || g.ReadOnly):
+		return unix.EPERM
+	}
+	return nil
+}
