@@ -58,6 +58,8 @@ type result struct {
 	Sluice       float64   `json:"oursper_second"`
 	Ratio        float64   `json:"ratio"`
 	Bar          float64   `json:"bar"`
+	RawCPU       float64   `json:"raw_cpu_us_per_io"`
+	SluiceCPU    float64   `json:"sluice_cpu_us_per_io"`
 	AllocsClient float64   `json:"allocs_per_io_client"`
 	AllocsDaemon float64   `json:"allocs_per_io_daemon"`
 	Rounds       []float64 `json:"round_ratios"`
@@ -111,23 +113,26 @@ func bench(o options) (err error) {
 	return judge(results, o)
 }
 
-func measure(r *result, raw runner, s *ours, o options) error {
+func measure(r *result, raw *rawPeer, s *ours, o options) error {
 	var raws, sluices []float64
-	rate := func(who runner, d time.Duration) (float64, error) {
+	rate := func(who runner, cpu *cpuCount, d time.Duration) (float64, error) {
+		cpu.start(who.pid())
 		n, took, err := who.run(r.work, d)
+		cpu.stop(who.pid(), n)
 		return float64(n) / took.Seconds(), err
 	}
+	var rawCPU, ourCPU cpuCount
 	for _, who := range []runner{raw, s} {
-		if _, err := rate(who, o.each/2); err != nil { // warm up
+		if _, err := rate(who, new(cpuCount), o.each/2); err != nil { // warm up
 			return err
 		}
 	}
 	for range o.rounds {
-		a, err := rate(raw, o.each)
+		a, err := rate(raw, &rawCPU, o.each)
 		if err != nil {
 			return err
 		}
-		b, err := rate(s, o.each)
+		b, err := rate(s, &ourCPU, o.each)
 		if err != nil {
 			return err
 		}
@@ -136,6 +141,7 @@ func measure(r *result, raw runner, s *ours, o options) error {
 	}
 	r.Raw, r.Sluice = median(raws), median(sluices)
 	r.Ratio = r.Sluice / r.Raw
+	r.RawCPU, r.SluiceCPU = rawCPU.perIO(), ourCPU.perIO()
 	if o.profile != "" {
 		if err := s.profile(r.work, o.profile); err != nil {
 			return err
@@ -152,9 +158,10 @@ func measure(r *result, raw runner, s *ours, o options) error {
 func print(results []*result, s *ours, o options) {
 	fmt.Printf("iSER on loopback, sluiced (engine %s) and this client as two processes; CRC %s on both sides of every ratio\n", o.engine, s.crc)
 	t := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "work\traw pread\tSluice\tratio\tbar\tallocs/IO client\tsluiced")
+	fmt.Fprintln(t, "work\traw pread\tSluice\tratio\tbar\tCPU us/IO raw\tSluice\tallocs/IO client\tsluiced")
 	for _, r := range results {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%.2f\t%.1f\t%.4f\t%.4f\n", r.Work, show(r.Raw, r.work), show(r.Sluice, r.work), r.Ratio, r.Bar, r.AllocsClient, r.AllocsDaemon)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%.2f\t%.1f\t%.1f\t%.1f\t%.4f\t%.4f\n", r.Work, show(r.Raw, r.work), show(r.Sluice, r.work), r.Ratio, r.Bar,
+			r.RawCPU, r.SluiceCPU, r.AllocsClient, r.AllocsDaemon)
 	}
 	if err := t.Flush(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -203,6 +203,8 @@ func (p *rawPeer) close() error {
 	return errors.Join(unix.Close(p.sock), p.cmd.Wait())
 }
 
+func (p *rawPeer) pid() int { return p.cmd.Process.Pid }
+
 // run keeps depth requests under way for about d and returns how many were answered, and in what time.
 func (p *rawPeer) run(w work, d time.Duration) (int, time.Duration, error) {
 	runtime.LockOSThread()

@@ -145,6 +145,8 @@ func (s *ours) close() error {
 	return errors.Join(errs...)
 }
 
+func (s *ours) pid() int { return s.cmd.Process.Pid }
+
 // run keeps w.depth requests under way, each submitted again by its own completion.
 func (s *ours) run(w work, d time.Duration) (int, time.Duration, error) {
 	return s.load(w, 0, d)
@@ -168,6 +170,7 @@ func (s *ours) load(w work, n int, d time.Duration) (int, time.Duration, error) 
 		}
 		r.Done = l.done
 	}
+	before := s.dev.Stats()
 	start := time.Now()
 	for i := range rs {
 		l.next(&rs[i])
@@ -181,7 +184,20 @@ func (s *ours) load(w work, n int, d time.Duration) (int, time.Duration, error) 
 	if err := l.err.Load(); err != nil {
 		return 0, 0, *err
 	}
+	after := s.dev.Stats()
+	if n := l.finished.Load(); os.Getenv("SLUICE_BENCH_CALLS") != "" {
+		fmt.Printf("%s: %.3f receiving and %.3f sending system calls an I/O, %.1f bytes copied\n", w,
+			float64(after.Reads-before.Reads)/float64(n), float64(after.Writes-before.Writes)/float64(n), copied(after, before)/float64(n))
+	}
 	return int(l.finished.Load()), took, nil
+}
+
+func copied(after, before iwarp.Stats) float64 {
+	n := 0.0
+	for i := range after.CopiedIn {
+		n += float64(after.CopiedIn[i] - before.CopiedIn[i])
+	}
+	return n
 }
 
 // load is one measurement under way.

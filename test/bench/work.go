@@ -2,7 +2,10 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -40,6 +43,36 @@ func (w work) offset(i int) int64 {
 // runner is somebody who can do the work.
 type runner interface {
 	run(w work, d time.Duration) (n int, took time.Duration, err error)
+	pid() int // of the other process
+}
+
+// cpuCount sums the processor time that both processes spend: what a figure costs, whoever else uses the machine.
+type cpuCount struct {
+	from, sum time.Duration
+	n         int
+}
+
+func (c *cpuCount) start(pid int) { c.from = cpuTime(os.Getpid()) + cpuTime(pid) }
+func (c *cpuCount) stop(pid int, n int) {
+	c.sum += cpuTime(os.Getpid()) + cpuTime(pid) - c.from
+	c.n += n
+}
+func (c *cpuCount) perIO() float64 { return float64(c.sum.Microseconds()) / float64(max(c.n, 1)) }
+
+// cpuTime is the user and system time of a process (proc(5), fields 14 and 15, in ticks of 10 ms).
+func cpuTime(pid int) time.Duration {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	f := strings.Fields(rest)
+	if len(f) < 13 {
+		return 0
+	}
+	user, _ := strconv.ParseInt(f[11], 10, 64) // the kernel writes numbers
+	sys, _ := strconv.ParseInt(f[12], 10, 64)
+	return time.Duration(user+sys) * 10 * time.Millisecond
 }
 
 func median(v []float64) float64 {
