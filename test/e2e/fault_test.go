@@ -79,6 +79,7 @@ type gate struct {
 	blockdev.Device
 	mu   sync.Mutex
 	shut bool
+	only int // with shut, how many are held, 0 for all
 	held []*blockdev.Request
 	came chan struct{}
 }
@@ -87,7 +88,7 @@ func (g *gate) Can(op blockdev.Op) bool { return blockdev.Can(g.Device, op) }
 
 func (g *gate) Submit(r *blockdev.Request) {
 	g.mu.Lock()
-	if g.shut && (r.Op == blockdev.Write || r.Op == blockdev.CompareWrite) {
+	if g.shut && (r.Op == blockdev.Write || r.Op == blockdev.CompareWrite) && (g.only == 0 || len(g.held) < g.only) {
 		g.held = append(g.held, r)
 		g.mu.Unlock()
 		g.came <- struct{}{}
