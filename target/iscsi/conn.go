@@ -108,7 +108,6 @@ type conn struct {
 	lastRx   uint64
 	pinged   bool // a NOP-In of ours waits for its answer
 	idleTick int
-	ticks    int
 	nopTTT   uint32
 	stats    counters
 }

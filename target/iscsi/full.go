@@ -59,7 +59,7 @@ func (c *conn) beginCommand(b iscsi.BHS, ahs []byte, h *iscsi.ISERHeader) (*task
 		return nil, broken("11.3.4", iscsi.RejectField, "%d bytes of immediate data in a transfer of %d", dsl, edtl)
 	case dsl > 0 && !c.params.ImmediateData:
 		return nil, broken("13.11", iscsi.RejectProtocol, "immediate data, and ImmediateData is No")
-	case dsl > c.params.FirstBurst && c.params.InitialR2T && dsl > c.params.MaxRecv, dsl > c.params.FirstBurst:
+	case dsl > c.params.FirstBurst:
 		return nil, broken("13.14", iscsi.RejectProtocol, "%d bytes of immediate data, and FirstBurstLength is %d", dsl, c.params.FirstBurst)
 	case !b.Final() && c.params.InitialR2T:
 		return nil, broken("13.10", iscsi.RejectProtocol, "unsolicited data announced, and InitialR2T is Yes")
@@ -78,6 +78,9 @@ func (c *conn) beginCommand(b iscsi.BHS, ahs []byte, h *iscsi.ISERHeader) (*task
 	n := copy(t.cdb[:], b.CDB())
 	n += copy(t.cdb[n:], extra.ExtCDB)
 	t.LUN, t.CDB, t.Attr, t.Tag = t.lun, t.cdb[:n], scsi.Attr(f&7), uint64(t.itt)
+	if t.Attr > scsi.ACA {
+		t.Attr = scsi.Simple // reserved values of section 11.3.1
+	}
 	t.Nexus, t.Mover = c.nexus, t
 	if write {
 		t.ExpectOut = int64(edtl)

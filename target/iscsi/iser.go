@@ -43,12 +43,10 @@ type iserLink struct {
 	loginRecv *mem.Buf
 	q, spare  []transport.WR
 	posting   bool
-	stalled   bool // the send queue is full: wait for completions
 	sends     []sendSlot
 	freeSend  []int
 	sendMem   []*mem.Buf
 	outSends  int
-	outWrites int
 	reads     int
 	readQ     []*task
 	closing   bool // close when all Sends have completed

@@ -481,10 +481,7 @@ func (c *conn) sendTargets(value string) []byte {
 		}
 		b = append(b, "TargetName="...)
 		b = append(append(b, n...), 0)
-		if t.Alias != "" {
-			b = append(b, "TargetAlias="...)
-			b = append(append(b, t.Alias...), 0)
-		}
+		// No alias: libiscsi takes nothing but names and addresses here.
 		seen := map[string]bool{}
 		for _, p := range s.portals {
 			a := p.address(c.local)

@@ -151,9 +151,12 @@ func (t *task) DataIn(_ *scsi.Command, off int, data []mem.Span) {
 func (t *task) DataOut(_ *scsi.Command, off int, data []mem.Span) {
 	c := t.c
 	c.mu.Lock()
-	if c.state == stateDead {
+	if n := spanLen(data); n == 0 || c.state == stateDead {
 		err := c.killErr
 		c.mu.Unlock()
+		if n == 0 {
+			err = nil
+		}
 		t.Moved(err)
 		return
 	}
