@@ -1,0 +1,380 @@
+package scsi
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// pr runs a PERSISTENT RESERVE OUT.
+func (r *rig) pr(n *Nexus, sa byte, kind prType, key, saKey uint64, flags byte, more ...byte) result {
+	list := make([]byte, 24)
+	binary.BigEndian.PutUint64(list, key)
+	binary.BigEndian.PutUint64(list[8:], saKey)
+	list[20] = flags
+	if len(more) > 0 {
+		list = binary.BigEndian.AppendUint32(list, uint32(len(more)))
+		list = append(list, more...)
+	}
+	return r.run(n, list, 0, "5f 00 00 00 00 00000000 00", func(b []byte) {
+		b[1], b[2] = sa, byte(kind)
+		binary.BigEndian.PutUint32(b[5:], uint32(len(list)))
+	})
+}
+
+func (r *rig) mustPR(n *Nexus, sa byte, kind prType, key, saKey uint64, flags byte, more ...byte) {
+	r.t.Helper()
+	if res := r.pr(n, sa, kind, key, saKey, flags, more...); res.Status != StatusGood {
+		r.t.Fatalf("service action %d: %v %X/%04X", sa, res.Status, res.key(), res.asc())
+	}
+}
+
+func (r *rig) keys(n *Nexus) []uint64 {
+	b := r.run(n, nil, 4096, "5e 00 00 00 00 00 00 10 00 00").in
+	var k []uint64
+	for off := 8; off < 8+int(be32(b[4:])); off += 8 {
+		k = append(k, be64(b[off:]))
+	}
+	slices.Sort(k)
+	return k
+}
+
+func (r *rig) reservation(n *Nexus) (uint64, prType) {
+	b := r.run(n, nil, 4096, "5e 01 00 00 00 00 00 10 00 00").in
+	if be32(b[4:]) == 0 {
+		return 0, 0
+	}
+	return be64(b[8:]), prType(b[21])
+}
+
+// SPC-4 tables 43 and 44, by type and by what the second nexus is.
+func TestReservationConflictsByType(t *testing.T) {
+	const readCmd, writeCmd = "28 00 00000000 00 0001 00", "2a 00 00000000 00 0001 00"
+	for _, tc := range []struct {
+		kind                    prType
+		strangerReads           bool
+		registrantReads, writes bool
+	}{
+		{prWriteExclusive, true, true, false},
+		{prExclusiveAccess, false, false, false},
+		{prWriteExclusiveRO, true, true, true},
+		{prExclusiveAccessRO, false, true, true},
+		{prWriteExclusiveAR, true, true, true},
+		{prExclusiveAccessAR, false, true, true},
+	} {
+		t.Run(fmt.Sprint(tc.kind), func(t *testing.T) {
+			r := newRig(t)
+			reg, stranger := r.nexus(2), r.nexus(3)
+			r.mustPR(r.n, prRegister, 0, 0, 1, 0)
+			r.mustPR(reg, prRegister, 0, 0, 2, 0)
+			r.mustPR(r.n, prReserve, tc.kind, 1, 0, 0)
+			expect := func(who string, n *Nexus, cmd string, ok bool) {
+				t.Helper()
+				var out []byte
+				in := 512
+				if cmd == writeCmd {
+					out, in = make([]byte, 512), 0
+				}
+				want := StatusReservationConflict
+				if ok {
+					want = StatusGood
+				}
+				if got := r.run(n, out, in, cmd).Status; got != want {
+					t.Errorf("%s, %.2s: %v, want %v", who, cmd, got, want)
+				}
+			}
+			expect("holder", r.n, readCmd, true)
+			expect("holder", r.n, writeCmd, true)
+			expect("registrant", reg, readCmd, tc.registrantReads)
+			expect("registrant", reg, writeCmd, tc.writes)
+			expect("stranger", stranger, readCmd, tc.strangerReads)
+			expect("stranger", stranger, writeCmd, false)
+			// These are nobody's to forbid.
+			for _, free := range []string{"00 00 00 00 00 00", "5e 00 00 00 00 00 00 10 00 00", "a0 00 00 000000 00001000 00 00", "03 00 00 00 60 00"} {
+				if got := r.run(stranger, nil, 4096, free).Status; got != StatusGood {
+					t.Errorf("stranger, %.2s: %v", free, got)
+				}
+			}
+		})
+	}
+}
+
+// TestReservationsFollowTheModel runs random service actions against a model that is as small as the rules allow.
+func TestReservationsFollowTheModel(t *testing.T) {
+	kinds := []prType{prWriteExclusive, prExclusiveAccess, prWriteExclusiveRO, prExclusiveAccessRO, prWriteExclusiveAR, prExclusiveAccessAR}
+	rapid.Check(t, func(rt *rapid.T) {
+		r := newRig(t)
+		nx := []*Nexus{r.n, r.nexus(2), r.nexus(3)}
+		key := map[int]uint64{} // registered nexuses
+		holder, kind := -1, prType(0)
+		clear := func(n *Nexus) { // its unit attentions
+			for r.run(n, nil, 0, "00 00 00 00 00 00").Status != StatusGood {
+			}
+		}
+		ar := func() bool { return kind == prWriteExclusiveAR || kind == prExclusiveAccessAR }
+		holds := func(i int) bool {
+			if kind == 0 {
+				return false
+			}
+			_, reg := key[i]
+			return holder == i || ar() && reg
+		}
+		drop := func(i int) {
+			h := holds(i)
+			delete(key, i)
+			if h && (!ar() || len(key) == 0) {
+				holder, kind = -1, 0
+			}
+		}
+		steps := rapid.IntRange(1, 25).Draw(rt, "steps")
+		for range steps {
+			i := rapid.IntRange(0, 2).Draw(rt, "nexus")
+			n := nx[i]
+			clear(n)
+			mine, reg := key[i]
+			given := mine
+			if rapid.IntRange(0, 4).Draw(rt, "wrong") == 0 {
+				given = 99
+			}
+			sa := rapid.SampledFrom([]byte{prRegister, prRegisterIgnore, prReserve, prRelease, prClear, prPreempt, prPreemptAbort, 0xFE, 0xFF}).Draw(rt, "action")
+			k := rapid.SampledFrom(kinds).Draw(rt, "type")
+			other := uint64(rapid.IntRange(0, 4).Draw(rt, "key"))
+			want := StatusGood
+			var got Status
+			switch sa {
+			case 0xFE, 0xFF: // read, write
+				ok := kind == 0 || holds(i) || reg && kind >= prWriteExclusiveRO
+				if sa == 0xFE {
+					ok = ok || kind == prWriteExclusive || kind == prWriteExclusiveRO || kind == prWriteExclusiveAR
+					got = r.run(n, nil, 512, "28 00 00000000 00 0001 00").Status
+				} else {
+					got = r.run(n, make([]byte, 512), 0, "2a 00 00000000 00 0001 00").Status
+				}
+				if !ok {
+					want = StatusReservationConflict
+				}
+			default:
+				got = r.pr(n, sa, k, given, other, 0).Status
+				switch {
+				case sa == prRegister && given != mine, sa != prRegister && sa != prRegisterIgnore && (!reg || given != mine):
+					want = StatusReservationConflict
+				case sa == prRegister, sa == prRegisterIgnore:
+					if other == 0 {
+						drop(i)
+					} else {
+						key[i] = other
+					}
+				case sa == prReserve:
+					if kind == 0 {
+						holder, kind = i, k
+					} else if !holds(i) || kind != k {
+						want = StatusReservationConflict
+					}
+				case sa == prRelease:
+					if holds(i) {
+						if kind != k {
+							want = StatusCheckCondition
+						} else {
+							holder, kind = -1, 0
+						}
+					}
+				case sa == prClear:
+					key, holder, kind = map[int]uint64{}, -1, 0
+				default: // preempt
+					found := false
+					for _, v := range key {
+						found = found || v == other
+					}
+					all := kind != 0 && ar() && other == 0
+					wholder := kind != 0 && !ar() && key[holder] == other
+					switch {
+					case !all && other == 0:
+						want = StatusCheckCondition
+					case !all && !found:
+						want = StatusReservationConflict
+					default:
+						for j, v := range key {
+							if j != i && (all || v == other) {
+								delete(key, j)
+							}
+						}
+						if all || wholder {
+							holder, kind = i, k
+						}
+					}
+				}
+			}
+			if got != want {
+				rt.Fatalf("nexus %d, action %X, type %d, key %d (own %d), argument %d: %v, want %v", i, sa, k, given, mine, other, got, want)
+			}
+			var keys []uint64
+			for _, v := range key {
+				keys = append(keys, v)
+			}
+			slices.Sort(keys)
+			clear(n)
+			if g := r.keys(n); !slices.Equal(g, keys) {
+				rt.Fatalf("keys %v, want %v", g, keys)
+			}
+			if _, g := r.reservation(n); g != kind {
+				rt.Fatalf("type %d, want %d", g, kind)
+			}
+		}
+	})
+}
+
+func TestPreemptTellsAndAborts(t *testing.T) {
+	r := newRig(t)
+	victim := r.nexus(2)
+	r.mustPR(r.n, prRegister, 0, 0, 1, 0)
+	r.mustPR(victim, prRegister, 0, 0, 2, 0)
+	r.mustPR(victim, prReserve, prExclusiveAccess, 2, 0, 0)
+	hold(r.disk)
+	c, h := r.start(victim, cdb("2a 00 00000000 00 0001 00"), pattern(512, 1), 0)
+	<-r.disk.arrived
+	list := make([]byte, 24)
+	list[7], list[15] = 1, 2
+	p, ph := r.start(r.n, cdb("5f 05 03 00 00 00000018 00"), list, 0)
+	select {
+	case <-ph.done:
+		t.Fatal("PREEMPT AND ABORT ended while the medium has the victim's write")
+	case <-h.done:
+		t.Fatal("the write completed while the medium has it")
+	default:
+	}
+	for aborted := false; !aborted; time.Sleep(time.Millisecond) {
+		c.x.mu.Lock()
+		aborted = c.x.aborted
+		c.x.mu.Unlock()
+	}
+	r.disk.letGo()
+	h.wait(t)
+	ph.wait(t)
+	if p.Status != StatusGood || !c.Silent {
+		t.Fatalf("%v; silent %v", p.Status, c.Silent)
+	}
+	var seen []ASC
+	for {
+		res := r.run(victim, nil, 0, "00 00 00 00 00 00")
+		if res.Status == StatusGood {
+			break
+		}
+		seen = append(seen, res.asc())
+	}
+	if !slices.Contains(seen, ASCCommandsCleared) || !slices.Contains(seen, ASCRegistrationsPreempted) {
+		t.Errorf("attentions %04X", seen)
+	}
+	if key, kind := r.reservation(r.n); key != 1 || kind != prExclusiveAccess {
+		t.Errorf("reservation %d %d", key, kind)
+	}
+}
+
+func TestRegisterForOthersAndMove(t *testing.T) {
+	r := newRig(t)
+	other := r.nexus(2)
+	id := transportID(other.port)
+	r.mustPR(r.n, prRegister, 0, 0, 5, 8, id...) // SPEC_I_PT
+	if k := r.keys(r.n); !slices.Equal(k, []uint64{5, 5}) {
+		t.Fatalf("keys %v", k)
+	}
+	r.mustPR(r.n, prReserve, prWriteExclusive, 5, 0, 0)
+	full := r.run(r.n, nil, 4096, "5e 03 00 00 00 00 00 10 00 00").in
+	if n := int(be32(full[4:])); n != 2*(24+len(id)) || full[8+12]&1 == 0 {
+		t.Errorf("full status: %d bytes, % X", n, full[8:32])
+	}
+	// REGISTER AND MOVE to the other, unregistering ourselves.
+	list := make([]byte, 24, 64)
+	binary.BigEndian.PutUint64(list, 5)
+	binary.BigEndian.PutUint64(list[8:], 6)
+	list[17], list[19] = 2, 1
+	binary.BigEndian.PutUint32(list[20:], uint32(len(id)))
+	list = append(list, id...)
+	if res := r.run(r.n, list, 0, "5f 07 01 00 00 00000000 00", put32(5, uint32(len(list)))); res.Status != StatusGood {
+		t.Fatalf("%v %04X", res.Status, res.asc())
+	}
+	if k := r.keys(r.n); !slices.Equal(k, []uint64{6}) {
+		t.Fatalf("keys %v", k)
+	}
+	if got := r.run(other, make([]byte, 512), 0, "2a 00 00000000 00 0001 00").Status; got != StatusGood {
+		t.Errorf("new holder: %v", got)
+	}
+	if got := r.run(r.n, make([]byte, 512), 0, "2a 00 00000000 00 0001 00").Status; got != StatusReservationConflict {
+		t.Errorf("old holder: %v", got)
+	}
+}
+
+func TestRegisterThroughAllTargetPorts(t *testing.T) {
+	r := newRig(t)
+	second := r.target.NewNexus(NexusOptions{InitiatorName: r.n.opt.InitiatorName, ISID: r.n.opt.ISID, TargetPortGroup: 2, Memory: r.pool.Share(1 << 20)})
+	for r.run(second, nil, 0, "00 00 00 00 00 00").Status != StatusGood {
+	}
+	r.mustPR(r.n, prRegister, 0, 0, 5, 4)
+	r.mustPR(second, prReserve, prExclusiveAccess, 5, 0, 0)
+	if k := r.keys(r.n); !slices.Equal(k, []uint64{5, 5}) {
+		t.Errorf("keys %v", k)
+	}
+}
+
+// APTPL: what was registered with it is there after the process was killed: a new unit on the same state directory.
+func TestReservationsSurvive(t *testing.T) {
+	dir := t.TempDir()
+	state := func(o *LUOptions) { o.StateDir = dir }
+	r := newRig(t, state)
+	r.mustPR(r.n, prRegister, 0, 0, 7, 1)
+	r.mustPR(r.n, prReserve, prWriteExclusive, 7, 0, 0)
+	r = rigOn(t, r.disk, state)
+	if key, kind := r.reservation(r.n); key != 7 || kind != prWriteExclusive {
+		t.Fatalf("after a restart: %d %d", key, kind)
+	}
+	if got := r.run(r.nexus(2), make([]byte, 512), 0, "2a 00 00000000 00 0001 00").Status; got != StatusReservationConflict {
+		t.Errorf("another initiator writes: %v", got)
+	}
+	if got := r.run(r.n, make([]byte, 512), 0, "2a 00 00000000 00 0001 00").Status; got != StatusGood {
+		t.Errorf("the holder: %v", got)
+	}
+	// Given up: a registration without APTPL.
+	r.mustPR(r.n, prRegister, 0, 7, 8, 0)
+	r = rigOn(t, r.disk, state)
+	if k := r.keys(r.n); len(k) != 0 {
+		t.Errorf("keys %v after APTPL was given up", k)
+	}
+	plain := newRig(t)
+	if res := plain.pr(plain.n, prRegister, 0, 0, 7, 1); res.asc() != ASCInvalidFieldInParameters {
+		t.Errorf("APTPL without a state directory: %v %04X", res.Status, res.asc())
+	}
+}
+
+func TestReserveAndRelease(t *testing.T) {
+	r := newRig(t)
+	other := r.nexus(2)
+	r.good(nil, 0, "16 00 00 00 00 00")
+	r.good(nil, 0, "16 00 00 00 00 00")
+	for _, cmd := range []string{"16 00 00 00 00 00", "28 00 00000000 00 0001 00", "00 00 00 00 00 00", "5e 00 00 00 00 00 00 10 00 00"} {
+		if got := r.run(other, nil, 512, cmd).Status; got != StatusReservationConflict {
+			t.Errorf("%.2s: %v", cmd, got)
+		}
+	}
+	if got := r.pr(other, prRegister, 0, 0, 1, 0).Status; got != StatusReservationConflict {
+		t.Errorf("PERSISTENT RESERVE OUT: %v", got)
+	}
+	for _, cmd := range []string{"12 00 00 00 60 00", "a0 00 00 000000 00001000 00 00", "17 00 00 00 00 00"} {
+		if got := r.run(other, nil, 512, cmd).Status; got != StatusGood {
+			t.Errorf("%.2s: %v", cmd, got)
+		}
+	}
+	// The end of the nexus is the end of the reservation.
+	done := make(chan struct{})
+	r.n.Close(func() { close(done) })
+	wait(t, "close", done)
+	if got := r.run(other, nil, 0, "56 00 00 00 00 00 00 00 00 00").Status; got != StatusGood {
+		t.Errorf("%v", got)
+	}
+	answer(t, manage(other, LogicalUnitReset, 0, 0), FunctionComplete)
+	if r.lu.spc2.Load() != nil {
+		t.Error("it outlives a reset")
+	}
+}
