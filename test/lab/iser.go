@@ -24,14 +24,14 @@ var iserScenarios = []Scenario{
 		Name: "iser-xfs", Class: long, Limit: 15 * time.Minute, Host: []string{"sluiced"},
 		About:   "the same with xfs",
 		Script:  "iser-fs.sh",
-		Prepare: prepareFS("iser", "xfs"),
+		Prepare: prepareFS("iser", "xfs", bigTree),
 		Finish:  func(r *Run) error { return r.fsck("xfs_repair", "disk") },
 	},
 	{
 		Name: "tcp-ext4", Class: long, Limit: 15 * time.Minute, Host: []string{"sluiced"},
 		About:   "the same with ext4 over iscsi_tcp, no digests",
 		Script:  "iser-fs.sh",
-		Prepare: prepareFS("tcp", "ext4"),
+		Prepare: prepareFS("tcp", "ext4", bigTree),
 		Finish:  func(r *Run) error { return r.fsck("e2fsck", "disk") },
 	},
 	{
@@ -46,6 +46,9 @@ var iserScenarios = []Scenario{
 		About: "discovery and login: two targets, four units, two portals, IPv4 and IPv6, logout, a wrong name, a refusal",
 	},
 }
+
+// bigTree has some hundred megabytes more.
+const bigTree = "TREE=etc usr/sbin usr/bin usr/lib"
 
 func prepareFS(transport, fs string, env ...string) func(*Run) error {
 	return func(r *Run) error {

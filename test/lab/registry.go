@@ -21,8 +21,3 @@ var referenceScenarios = []Scenario{
 	{Name: "reference-lio", Class: reference, About: "ib_iser and LIO's ib_isert over siw: login, verify, ext4", Limit: 10 * time.Minute},
 	{Name: "reference-knfsd", Class: reference, About: "NFS over RDMA between two ends of the guest", Limit: 10 * time.Minute},
 }
-
-var (
-	initiatorScenarios []Scenario
-	fileScenarios      []Scenario
-)

@@ -41,6 +41,7 @@ type Run struct {
 	guest  *guest
 	target *target
 	cutter *cutter
+	port   int // of the host, forwarded to the guest
 	before footprint
 
 	Args    []string

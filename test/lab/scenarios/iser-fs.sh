@@ -1,3 +1,4 @@
+# shellcheck disable=SC2086
 # A file system on a file-backed volume. Arguments: iser or tcp, ext4 or xfs. DIGESTS=CRC32C asks for digests (tcp).
 . /lab/lib.sh
 transport=$1 fs=$2
@@ -13,7 +14,7 @@ dev=$(disk "$TARGET") || fail "no disk"
 m=/mnt/t
 mkdir -p $m
 fill_tree() {
-  mkdir $m/tree && tar -C / -cf - etc usr/sbin usr/bin lab/lib.sh | tar -C $m/tree -xf - &&
+  mkdir $m/tree && tar -C / -cf - ${TREE:-etc usr/sbin} | tar -C $m/tree -xf - &&
     ( cd $m/tree && find . -type f -print0 | sort -z | xargs -0 sha256sum >/tmp/sums ) &&
     echo "$(wc -l </tmp/sums) files, $(du -sm $m/tree | cut -f1) MiB"
 }

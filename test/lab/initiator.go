@@ -1,0 +1,96 @@
+package main
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+var initiatorScenarios = []Scenario{
+	{
+		Name: "lio-iser", Class: short, Limit: 10 * time.Minute, Host: []string{"sluice"}, Script: "lio-serve.sh",
+		About:   "our initiator over iSER against LIO's ib_isert: discover, inquiry, cp, write, read, compare",
+		Prepare: prepareServe("iser", 3260), OnHost: hostCopy("iser", "iqn.2024-01.lab:lio", 0),
+	},
+	{
+		Name: "lio-tcp", Class: short, Limit: 10 * time.Minute, Host: []string{"sluice"}, Script: "lio-serve.sh",
+		About:   "the same over iSCSI/TCP",
+		Prepare: prepareServe("tcp", 3260), OnHost: hostCopy("iscsi", "iqn.2024-01.lab:lio", 0),
+	},
+	{
+		Name: "tgt-tcp", Class: long, Limit: 10 * time.Minute, Host: []string{"sluice"}, Script: "tgt-serve.sh",
+		About:   "the same against tgt",
+		Prepare: prepareServe("tcp", 3260), OnHost: hostCopy("iscsi", "iqn.2024-01.lab:tgt", 1),
+	},
+	{
+		Name: "libiscsi-iser", Class: long, Limit: 15 * time.Minute, Host: []string{"sluiced"},
+		About: "libiscsi's own iSER over siw: its conformance families and iscsi-perf",
+		Prepare: func(r *Run) error {
+			_, err := r.serve(unit{"disk", "mem", "64MiB"})
+			return err
+		},
+	},
+}
+
+// prepareServe opens a way from the host to a target in the guest.
+func prepareServe(transport string, port int) func(*Run) error {
+	return func(r *Run) error {
+		host, err := freePort()
+		if err != nil {
+			return err
+		}
+		r.port = host
+		r.Args = []string{transport}
+		r.Forward = []string{fmt.Sprintf("%d:%d", host, port)}
+		return nil
+	}
+}
+
+// hostCopy: copy. Moves an image to the guest's target and back with our commands, and compares.
+func hostCopy(scheme, target string, lun int) func(*Run, string, []string) (string, error) {
+	return func(r *Run, _ string, _ []string) (string, error) {
+		url := fmt.Sprintf("%s://%s/%s/%d", scheme, loopback(r.port), target, lun)
+		image, back := filepath.Join(r.Tmp, "image"), filepath.Join(r.Tmp, "back")
+		const size = 16 << 20
+		data := make([]byte, size)
+		for i := range data {
+			data[i] = byte(i*7 + i>>9*13 + i>>17)
+		}
+		if err := os.WriteFile(image, data, 0o644); err != nil {
+			return "", err
+		}
+		piece := filepath.Join(r.Tmp, "piece")
+		if err := os.WriteFile(piece, data[:1<<20], 0o644); err != nil {
+			return "", err
+		}
+		var log strings.Builder
+		for _, args := range [][]string{
+			{"discover", fmt.Sprintf("%s://%s", scheme, loopback(r.port))},
+			{"inquiry", url},
+			{"cp", "--quiet", image, url},
+			{"read", url, back, "--length", "16MiB"},
+			{"write", url, piece, "--offset", "20MiB"},
+			{"read", url, back + "2", "--offset", "20MiB", "--length", "1MiB"},
+		} {
+			out, err := r.exec("sluice", args...)
+			log.WriteString(out)
+			if err != nil {
+				return log.String(), err
+			}
+		}
+		for file, want := range map[string][]byte{back: data, back + "2": data[:1<<20]} {
+			got, err := os.ReadFile(file)
+			if err != nil {
+				return log.String(), err
+			}
+			if sha256.Sum256(got) != sha256.Sum256(want) {
+				return log.String(), fmt.Errorf("%s of %d bytes differs from what was written", filepath.Base(file), len(got))
+			}
+		}
+		fmt.Fprintf(&log, "read back and compared: %d bytes\n", size+1<<20)
+		return log.String(), nil
+	}
+}
