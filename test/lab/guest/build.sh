@@ -39,6 +39,7 @@ host_tools() {
   want="mmdebstrap:mmdebstrap depmod:kmod mkfs.ext4:e2fsprogs make:make gcc:gcc xz:xz-utils zstd:zstd qemu-system-x86_64:qemu-system-x86"
   for t in $want; do command -v "${t%%:*}" >/dev/null || missing+=("${t#*:}"); done
   [ -e /usr/include/stdlib.h ] || missing+=(libc6-dev)
+  ldconfig -p | grep -q libelf.so.1 || missing+=(libelf1) # the kernel headers' objtool
   [ ${#missing[@]} -gt 0 ] || return 0
   [ -z "${LAB_NO_APT:-}" ] || die "missing packages: ${missing[*]}"
   say "installing ${missing[*]}"
