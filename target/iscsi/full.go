@@ -126,9 +126,10 @@ func (c *conn) runTask(t *task, imm []byte) {
 	if t.live && t.gen == gen && !t.deferred && t.out.imm != nil {
 		o := &t.out
 		o.imm = nil
-		// What the device server has not asked for yet waits outside the receive buffer.
-		if used := o.off + o.have; !t.moving || o.data == nil || used < len(imm) {
-			c.parkLocked(t, imm, 0)
+		// What the device server has not asked for yet waits outside the receive buffer. It asks in order, and what it
+		// has had, in a move that ended or in one under way, it does not ask for again.
+		if used := o.off + o.have; used < len(imm) {
+			c.parkLocked(t, imm[used:], used)
 		}
 	}
 	c.mu.Unlock()
@@ -239,7 +240,7 @@ func (c *conn) endData(t *task, gen uint16, b iscsi.BHS, bad error) {
 		o.dataSN++
 		o.r2tPos = end
 		if b.Final() {
-			o.r2tOpen = false
+			c.closeR2TLocked(t)
 		}
 	}
 	if t.deferred {
