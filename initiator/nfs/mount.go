@@ -220,3 +220,35 @@ func (v *FS) Close() error {
 
 // Stats counts connections made and calls sent again.
 func (v *FS) Stats() rpc.Stats { return v.rpc.Stats() }
+
+// Conn are clients of a server's NFS and MOUNT programs, without a mount: what a gateway needs.
+type Conn struct {
+	NFS, Mount *rpc.Client
+	v          *FS
+}
+
+// Connect makes clients for the server that a URL names.
+func Connect(ctx context.Context, rawURL string, o Options) (*Conn, error) {
+	t, err := ParseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	v := &FS{}
+	if err := v.connect(ctx, t, o); err != nil {
+		return nil, errors.Join(err, v.Close())
+	}
+	m, err := v.mountClient(ctx, t, o)
+	if err != nil {
+		return nil, errors.Join(err, v.Close())
+	}
+	return &Conn{NFS: v.rpc, Mount: m, v: v}, nil
+}
+
+// Close ends the clients and their calls.
+func (c *Conn) Close() error {
+	var err error
+	if c.Mount != c.NFS {
+		err = c.Mount.Close()
+	}
+	return errors.Join(err, c.v.Close())
+}

@@ -1,0 +1,239 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-storage/sluice/cmd/sluice/ui"
+	"github.com/sluice-storage/sluice/initiator/nfs"
+	client "github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/internal/mount3"
+	"github.com/sluice-storage/sluice/internal/nfs3"
+	irpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/target/rpc"
+)
+
+func gatewayCommand() *cobra.Command {
+	var listen string
+	var binder bool
+	c := &cobra.Command{
+		Use:   "gateway URL",
+		Short: "Give NFS clients that only know TCP a server that is reached by RDMA",
+		Long: `gateway takes NFS and MOUNT calls on a TCP port of this machine and makes them at the server of the URL, over RDMA for
+nfs+rdma:// URLs. Credentials pass through as they are: whoever reaches the port speaks with this machine's trust, so
+it listens on loopback unless told otherwise.
+
+` + urlHelp,
+		Example: `  sluice gateway nfs+rdma://192.0.2.1/
+  nfs-ls 'nfs://127.0.0.1/data?nfsport=2049&mountport=2049'`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if !nfs.IsURL(args[0]) {
+				return ui.Usagef("%s is no nfs:// or nfs+rdma:// URL", args[0])
+			}
+			o, done := options()
+			err := gateway(c.Context(), args[0], listen, binder, o, func(a net.Addr) {
+				ui.Note(c.ErrOrStderr(), "gateway to %s on %s", args[0], a)
+			})
+			return explain(errors.Join(err, done()))
+		},
+	}
+	c.Flags().StringVar(&listen, "listen", "127.0.0.1:2049", "address to take calls on")
+	c.Flags().BoolVar(&binder, "rpcbind", false, "answer rpcbind on port 111 of the same address, for clients that must ask it")
+	return c
+}
+
+// gateway serves until the context ends.
+func gateway(ctx context.Context, url, listen string, binder bool, o nfs.Options, ready func(net.Addr)) error {
+	up, err := nfs.Connect(ctx, url, o)
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return errors.Join(err, up.Close())
+	}
+	programs := []rpc.Program{&forward{id: nfs3.Prog, low: nfs3.Vers, high: nfs3.Vers, up: up.NFS}, &forward{id: mount3.Prog, low: mount3.Vers, high: mount3.Vers, up: up.Mount}}
+	var pm net.Listener
+	if binder {
+		b := rpc.NewBinder()
+		at, err := netip.ParseAddrPort(l.Addr().String())
+		if err == nil {
+			pm, err = net.Listen("tcp", netip.AddrPortFrom(at.Addr(), 111).String())
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("rpcbind: %w", err), l.Close(), up.Close())
+		}
+		for _, p := range programs {
+			b.Set(p, "tcp", at)
+		}
+		programs = append(programs, b)
+	}
+	srv := rpc.NewServer(rpc.Options{}, programs...)
+	errs := make(chan error, 2)
+	n := 1
+	go func() { errs <- srv.ServeTCP(l) }()
+	if pm != nil {
+		n++
+		go func() { errs <- srv.ServeTCP(pm) }()
+	}
+	ready(l.Addr())
+	err = nil
+	select {
+	case <-ctx.Done():
+	case err = <-errs:
+		n--
+	}
+	// The clients first: it ends the calls that wait for a server that is away.
+	err = errors.Join(err, up.Close())
+	stop, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	err = errors.Join(err, srv.Close(stop))
+	for ; n > 0; n-- {
+		if e := <-errs; !errors.Is(e, rpc.ErrServerClosed) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+// forward is a program that makes each call at another server. Only the bulk data is told apart, because RDMA places it
+// apart; all else passes as bytes.
+type forward struct {
+	id, low, high uint32
+	up            *client.Client
+}
+
+// ID is the program number.
+func (f *forward) ID() uint32 { return f.id }
+
+// Versions are what is forwarded.
+func (f *forward) Versions() (low, high uint32) { return f.low, f.high }
+
+// Keeps asks for the reply cache here: the server above sees another XID for each call.
+func (f *forward) Keeps(_, proc uint32) bool {
+	switch nfs3.Proc(proc) {
+	case nfs3.ProcSetattr, nfs3.ProcCreate, nfs3.ProcMkdir, nfs3.ProcSymlink, nfs3.ProcMknod, nfs3.ProcRemove, nfs3.ProcRmdir, nfs3.ProcRename, nfs3.ProcLink:
+		return f.id == nfs3.Prog
+	}
+	return false
+}
+
+// Serve makes the call above.
+func (f *forward) Serve(c *rpc.Call) rpc.Verdict {
+	if !c.Worker {
+		return rpc.Again
+	}
+	u := client.Call{Prog: c.Prog, Vers: c.Vers, Proc: c.Proc, Cred: c.Cred, MaxReply: 8 << 10}
+	if f.id != nfs3.Prog {
+		u.Args = c.Args.Rest()
+		return f.plain(c, &u)
+	}
+	switch nfs3.Proc(c.Proc) {
+	case nfs3.ProcRead, nfs3.ProcReadlink:
+		return f.read(c, &u)
+	case nfs3.ProcWrite:
+		var a nfs3.WriteArgs
+		a.Parse(&c.Args)
+		u.Args = a.Append(nil)
+		return f.withData(c, &u, a.Len)
+	case nfs3.ProcSymlink:
+		var a nfs3.SymlinkArgs
+		a.Parse(&c.Args)
+		u.Args = a.Append(nil)
+		return f.withData(c, &u, a.PathLen)
+	case nfs3.ProcReaddir, nfs3.ProcReaddirplus:
+		u.MaxReply = 64<<10 + 1024
+	default:
+		u.MaxReply = 0
+	}
+	u.Args = c.Args.Rest()
+	return f.plain(c, &u)
+}
+
+// do makes the call. false means that a verdict was reached.
+func (f *forward) do(c *rpc.Call, u *client.Call) (rpc.Verdict, bool) {
+	err := f.up.Do(context.Background(), u)
+	var re *irpc.ReplyError
+	switch {
+	case err == nil:
+		return rpc.Done, true
+	case errors.As(err, &re) && !re.Denied:
+		return c.Fail(re.Accept), false
+	case errors.As(err, &re):
+		return c.Fail(irpc.SystemErr), false
+	}
+	return rpc.Drop, false // the gateway ends; the client asks again
+}
+
+func (f *forward) plain(c *rpc.Call, u *client.Call) rpc.Verdict {
+	v, ok := f.do(c, u)
+	if ok {
+		c.Out = append(c.Out, u.Res.Rest()...)
+	}
+	return v
+}
+
+func (f *forward) withData(c *rpc.Call, u *client.Call, n uint32) rpc.Verdict {
+	data, err := c.Data(int(n))
+	if err != nil || c.Args.Err() != nil {
+		return c.Garbage()
+	}
+	if len(data) == 1 {
+		u.Data = data[0]
+	} else {
+		for _, b := range data {
+			u.Data = append(u.Data, b...)
+		}
+	}
+	u.MaxReply = 0
+	return f.plain(c, u)
+}
+
+func (f *forward) read(c *rpc.Call, u *client.Call) rpc.Verdict {
+	link := nfs3.Proc(c.Proc) == nfs3.ProcReadlink
+	args, n := c.Args, nfs3.MaxPath // args: a second reader of the same bytes
+	if !link {
+		var a nfs3.RangeArgs
+		if a.Parse(&c.Args); c.Args.Err() != nil {
+			return c.Garbage()
+		}
+		n = int(min(a.Count, rpc.MaxPayload))
+		a.Count = uint32(n)
+		u.Args = a.Append(nil)
+	} else {
+		u.Args = args.Rest()
+	}
+	sink, err := c.Sink(max(n, 1))
+	if err != nil || len(sink) != 1 {
+		return c.Fail(irpc.SystemErr)
+	}
+	u.Sink, u.MaxReply = sink[0][:n], 0
+	v, ok := f.do(c, u)
+	if !ok {
+		return v
+	}
+	var got uint32
+	if link {
+		var r nfs3.ReadlinkRes
+		r.Parse(&u.Res)
+		got = r.Len
+		c.Out = r.Append(c.Out)
+	} else {
+		var r nfs3.ReadRes
+		r.Parse(&u.Res)
+		got = r.Len
+		c.Out = r.Append(c.Out)
+	}
+	if u.Res.Err() != nil || u.Result(int(min(got, 1<<30))) != nil {
+		return c.Fail(irpc.SystemErr)
+	}
+	c.SetPayload(int(got))
+	return rpc.Done
+}
