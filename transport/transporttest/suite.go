@@ -17,22 +17,20 @@ type Pair struct {
 }
 
 // Run tries every rule of package transport's comment on a provider, a case a rule. open makes a fresh pair and
-// leaves its end to t.Cleanup; it is called once a case. A case that needs a power the device's Caps deny is left out.
+// leaves its end to t.Cleanup; it is called once a case, and once before. A case that needs a power the device's Caps deny is left out.
 func Run(t *testing.T, open func(t testing.TB) Pair) {
-	var caps transport.Caps
-	var has6 bool
-	t.Run("caps", func(t *testing.T) {
-		p := open(t)
-		caps, has6 = p.Dialer.Caps(), p.Addr6 != ""
-		if caps.MaxSGE < 1 || caps.MaxMessage < 1<<20 || caps.MaxReads < 1 || caps.MaxPrivate < 8 {
-			t.Fatalf("a fabric this poor carries neither iSER nor NFS: %+v", caps)
-		}
-		if p.Dialer.Name() == "" || p.Dialer.Name() != p.Listener.Name() {
-			t.Fatalf("names %q and %q", p.Dialer.Name(), p.Listener.Name())
-		}
-	})
+	t.Helper()
+	// Not a case of its own, so that -run may choose one.
+	p := open(t)
+	caps := p.Dialer.Caps()
+	if caps.MaxSGE < 1 || caps.MaxMessage < 1<<20 || caps.MaxReads < 1 || caps.MaxPrivate < 8 {
+		t.Fatalf("a fabric this poor carries neither iSER nor NFS: %+v", caps)
+	}
+	if p.Dialer.Name() == "" || p.Dialer.Name() != p.Listener.Name() {
+		t.Fatalf("names %q and %q", p.Dialer.Name(), p.Listener.Name())
+	}
 	for _, c := range cases {
-		if c.needs != nil && !c.needs(caps) || c.name == "IPv6" && !has6 {
+		if c.needs != nil && !c.needs(caps) || c.name == "IPv6" && p.Addr6 == "" {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
