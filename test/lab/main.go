@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -33,6 +34,7 @@ func main() {
 type options struct {
 	class, names, out, script string
 	list, build               bool
+	jobs                      int
 }
 
 func run(ctx context.Context, args []string) int {
@@ -43,6 +45,7 @@ func run(ctx context.Context, args []string) int {
 	fs.StringVar(&o.class, "class", "short", "short, long (what takes minutes), reference (kernel against kernel) or all")
 	fs.StringVar(&o.names, "scenario", "", "run only these scenarios, comma separated, and keep a pcap")
 	fs.StringVar(&o.script, "script", "", "run this script instead, in a guest with all binaries in /lab/files; the other arguments are its own")
+	fs.IntVar(&o.jobs, "j", 2, "guests at a time")
 	fs.StringVar(&o.out, "o", "", "directory of the logs (default dist/lab)")
 	if err := fs.Parse(args); err != nil {
 		return 2
@@ -72,7 +75,7 @@ func run(ctx context.Context, args []string) int {
 	if o.build {
 		return 0
 	}
-	return l.runAll(ctx, chosen)
+	return l.runAll(ctx, chosen, max(o.jobs, 1))
 }
 
 // choose returns the scenarios of a class, or those named, in the registry's order.
@@ -197,22 +200,32 @@ type result struct {
 	elapsed time.Duration
 }
 
-func (l *lab) runAll(ctx context.Context, chosen []Scenario) int {
-	var results []result
+func (l *lab) runAll(ctx context.Context, chosen []Scenario, jobs int) int {
 	begin := time.Now()
+	results := make([]result, len(chosen))
+	slots := make(chan struct{}, jobs)
+	var wg sync.WaitGroup
 	for i := range chosen {
+		slots <- struct{}{}
 		if ctx.Err() != nil {
 			break
 		}
-		s := &chosen[i]
-		fmt.Printf("lab: %s (%d of %d): %s\n", s.Name, i+1, len(chosen), s.About)
-		t0 := time.Now()
-		err := l.runOne(ctx, s)
-		results = append(results, result{s.Name, err, time.Since(t0)})
-		if err != nil {
-			fmt.Printf("lab: %s FAILED: %v\n     logs in %s\n", s.Name, err, filepath.Join(l.out, s.Name))
-		}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			s := &chosen[i]
+			fmt.Printf("lab: %s begins (%d of %d): %s\n", s.Name, i+1, len(chosen), s.About)
+			t0 := time.Now()
+			err := l.runOne(ctx, s)
+			results[i] = result{s.Name, err, time.Since(t0)}
+			if err != nil {
+				fmt.Printf("lab: %s FAILED: %v\n     logs in %s\n", s.Name, err, filepath.Join(l.out, s.Name))
+			} else {
+				fmt.Printf("lab: %s ok in %.1f s\n", s.Name, results[i].elapsed.Seconds())
+			}
+		})
 	}
+	wg.Wait()
+	results = slices.DeleteFunc(results, func(r result) bool { return r.name == "" })
 	return report(results, len(chosen), time.Since(begin))
 }
 

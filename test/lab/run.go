@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -47,7 +48,7 @@ type Run struct {
 	Args    []string
 	Env     []string
 	Forward []string // "HOSTPORT:GUESTPORT"
-	Log     io.Writer
+	Log     *log
 
 	Ctx     context.Context
 	cleanup []func()
@@ -57,7 +58,21 @@ type Run struct {
 func (r *Run) Defer(f func()) { r.cleanup = append(r.cleanup, f) }
 
 // Logf adds a line to the scenario's log, which is also shown.
-func (r *Run) Logf(format string, a ...any) { fmt.Fprintf(r.Log, "   host: "+format+"\n", a...) }
+func (r *Run) Logf(format string, a ...any) { r.Log.line("host: " + fmt.Sprintf(format, a...)) }
+
+// log takes whole lines: to the scenario's file, and to standard output behind the scenario's name.
+type log struct {
+	mu   sync.Mutex
+	name string
+	file io.Writer
+}
+
+func (l *log) line(s string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fmt.Fprintln(l.file, s)
+	fmt.Printf("%14s | %s\n", l.name, s)
+}
 
 func (l *lab) runOne(ctx context.Context, s *Scenario) (err error) {
 	r := &Run{lab: l, s: s, Dir: filepath.Join(l.out, s.Name)}
@@ -74,7 +89,7 @@ func (l *lab) runOne(ctx context.Context, s *Scenario) (err error) {
 	if err != nil {
 		return err
 	}
-	r.Log = io.MultiWriter(os.Stdout, logf)
+	r.Log = &log{name: s.Name, file: logf}
 	ctx, cancel := context.WithTimeout(ctx, s.Limit+time.Minute)
 	r.Ctx = ctx
 	defer func() {
@@ -117,7 +132,7 @@ func (l *lab) runOne(ctx context.Context, s *Scenario) (err error) {
 
 // line takes each line of the script's output, and answers on_host.
 func (r *Run) line(b []byte) {
-	_, _ = r.Log.Write(append([]byte("   "), append(b, '\n')...))
+	r.Log.line(string(b))
 	rest, ok := bytes.CutPrefix(b, []byte("## host "))
 	if !ok {
 		return

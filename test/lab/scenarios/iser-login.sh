@@ -39,7 +39,7 @@ all() { iscsiadm -m node -T $a --login && iscsiadm -m node -T $b --login; }
 must "login to two targets by two portals" all
 count() { [ "$(ls -d /sys/class/iscsi_session/session*/device/target*/*/block/* | wc -l)" = 8 ]; }
 must "four units twice" waitfor 30 count
-for t in $a $b; do for l in 0 1; do d=$(disk $t $l) && must "INQUIRY $t $l" sg_inq -s 36 "$d"; done; done
+for t in $a $b; do for l in 0 1; do d=$(disk $t $l) && must "INQUIRY $t $l" sg_inq "$d"; done; done
 must "I/O" fio_verify "$(disk $b 1)" 4m
 must "logout" iscsiadm -m node --logoutall=all
 none() { [ -z "$(ls /sys/class/iscsi_session 2>/dev/null)" ]; }
