@@ -24,6 +24,19 @@ const (
 	Transitioning      AccessState = 0xF
 )
 
+// ALUAMode is the TPGS field of INQUIRY data (SPC-4 table 143), in another order.
+type ALUAMode uint8
+
+// What asymmetric access a target does.
+const (
+	ALUABoth     ALUAMode = iota // SET TARGET PORT GROUPS works, and states may change by themselves
+	ALUAImplicit                 // states change by themselves only
+	ALUAExplicit                 // only by SET TARGET PORT GROUPS
+	ALUANone                     // all ports are alike; the commands are not offered
+)
+
+func (m ALUAMode) tpgs() byte { return [4]byte{3, 1, 2, 0}[m&3] << 4 }
+
 // PortGroup is a target port group: ports that share an access state.
 type PortGroup struct {
 	ID        uint16
@@ -235,6 +248,9 @@ func (c *Command) inaccessible() error {
 // beginReportTPG is REPORT TARGET PORT GROUPS (SPC-4 section 6.37).
 func beginReportTPG(c *Command) stepResult {
 	t := c.Nexus.target
+	if t.opt.ALUA == ALUANone {
+		return c.end(badCDBBit(1, 4))
+	}
 	format := c.CDB[1] >> 5
 	if format > 1 {
 		return c.end(badCDBBit(1, 7))
@@ -264,6 +280,9 @@ func beginReportTPG(c *Command) stepResult {
 
 // beginSetTPG is SET TARGET PORT GROUPS (SPC-4 section 6.45).
 func beginSetTPG(c *Command) stepResult {
+	if m := c.Nexus.target.opt.ALUA; m == ALUANone || m == ALUAImplicit {
+		return c.end(badCDBBit(1, 4))
+	}
 	n := int(be32(c.CDB[6:]))
 	if n == 0 {
 		return stepDone

@@ -58,8 +58,8 @@ func (c *Command) standardInquiry() []byte {
 	if lu.opt.Removable {
 		rmb = 0x80
 	}
-	// SPC-4, HISUP, response format 2; TPGS both ways, 3PC; CMDQUE; MULTIP.
-	b = append(b, 0, rmb, 6, 0x12, 91, 0x38, 0x10, 0x02)
+	// SPC-4, HISUP, response format 2; TPGS, 3PC; MULTIP; CMDQUE.
+	b = append(b, 0, rmb, 6, 0x12, 91, 0x08|c.Nexus.target.opt.ALUA.tpgs(), 0x10, 0x02)
 	b = padded(b, lu.opt.Vendor, 8)
 	b = padded(b, lu.opt.Product, 16)
 	b = padded(b, lu.opt.Revision, 4)

@@ -20,6 +20,8 @@ type TargetOptions struct {
 	// StateDir holds what survives a restart: reservations with APTPL, saved mode pages, port group states. Empty means
 	// that nothing does, and that APTPL is refused.
 	StateDir string
+	// ALUA says which kinds of asymmetric access the target does; the zero value is both.
+	ALUA ALUAMode
 	// PortGroups are the target port groups (SPC-4 section 5.15). None means one group, number 1, active/optimized, with
 	// every port that a nexus comes in by.
 	PortGroups []PortGroup
