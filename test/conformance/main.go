@@ -77,6 +77,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.daemon, "sluiced", "", "sluiced binary; built from this tree when empty")
 	flag.StringVar(&o.run, "run", "", "only tests that match this regular expression")
+	flag.StringVar(&o.kinds, "kinds", "", "only these kinds of volume, comma-separated")
 	flag.StringVar(&o.output, "output", "text", "text or json")
 	flag.DurationVar(&o.timeout, "timeout", 60*time.Second, "for one test")
 	flag.BoolVar(&o.tgt, "tgt", true, "run tgt too, for the record")
@@ -93,6 +94,7 @@ func main() {
 
 type options struct {
 	daemon, run, output string
+	kinds               string
 	timeout             time.Duration
 	tgt, verbose        bool
 }
@@ -117,6 +119,10 @@ func (o *options) conform(ctx context.Context) error {
 	d, err := startSluiced(ctx, dir, o.daemon)
 	if err != nil {
 		return err
+	}
+	if o.kinds != "" {
+		only := strings.Split(o.kinds, ",")
+		d.kinds = slices.DeleteFunc(d.kinds, func(k kind) bool { return !slices.Contains(only, k.Name) })
 	}
 	rep := report{Results: o.runAll(ctx, d.kinds, tests)}
 	if err := d.stop(); err != nil {
