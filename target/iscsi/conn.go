@@ -67,6 +67,7 @@ type conn struct {
 	began         time.Time
 	loginTimer    *time.Timer
 	received      atomic.Uint64 // PDUs, for the keepalive
+	bulkOut       atomic.Int32  // R2Ts for much data that are not answered
 
 	// The owner's.
 	login   *login

@@ -86,7 +86,6 @@ type fixture struct {
 	far  transport.Device // the initiator's
 	farM *mem.Pool
 	rdma string
-	used int64 // registered bytes in use before any connection
 }
 
 // newFixture serves one target on loopback TCP.
@@ -251,7 +250,6 @@ type peer struct {
 	isid   iscsi.ISID
 	tsih   uint16
 	max    uint32 // MaxCmdSN as last seen
-	text   string // of the last login response
 }
 
 // tcpWire speaks over a byte stream.

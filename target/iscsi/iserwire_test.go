@@ -18,8 +18,6 @@ type iserWire struct {
 	in    []pdu
 	err   error
 	size  int // of the receives posted from now on
-	spans []mem.Span
-	peer  transport.Peer
 	reply []byte
 }
 

@@ -3,6 +3,7 @@ package iscsi
 import (
 	"bytes"
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -324,7 +325,7 @@ func TestRemoveTargetEndsItsSessions(t *testing.T) {
 		if l, _ := q.step(iscsi.StageOperational, iscsi.StageFullFeature, true, kv...); l.Status != iscsi.LoginNotFound {
 			t.Fatalf("status %v", l.Status)
 		}
-		if err := f.srv.RemoveTarget(t.Context(), testTarget); err != ErrNoTarget {
+		if err := f.srv.RemoveTarget(t.Context(), testTarget); !errors.Is(err, ErrNoTarget) {
 			t.Fatalf("second removal: %v", err)
 		}
 	})
@@ -382,7 +383,7 @@ func TestSessionsAndCloseSession(t *testing.T) {
 		must(t, f.srv.CloseSession(p.tsih))
 		p.wantEnd()
 		synctest.Wait()
-		if err := f.srv.CloseSession(p.tsih); err != ErrNoSession {
+		if err := f.srv.CloseSession(p.tsih); !errors.Is(err, ErrNoSession) {
 			t.Fatal(err)
 		}
 	})

@@ -60,7 +60,7 @@ type dataOut struct {
 	unsolSeen int    // its end so far
 	r2tOpen   bool   // an R2T is not answered in full
 	r2tSN     uint32
-	r2tOff    int
+	r2tBulk   bool // it is counted in conn.bulkOut
 	r2tEnd    int
 	r2tPos    int
 	dataSN    uint32 // next within the R2T's sequence
@@ -71,6 +71,15 @@ type dataOut struct {
 
 // waits reports whether the initiator still owes an F bit. RFC 7143 section 11.4.2 has the response wait for it.
 func (o *dataOut) waits() bool { return o.unsolOpen || o.r2tOpen }
+
+// closeR2TLocked notes that the R2T of a task is answered, or that nobody waits for its answer.
+func (c *conn) closeR2TLocked(t *task) {
+	t.out.r2tOpen = false
+	if t.out.r2tBulk {
+		t.out.r2tBulk = false
+		c.bulkOut.Add(-1)
+	}
+}
 
 // ttt is the target transfer tag of this use of the task's slot.
 func (t *task) ttt() uint32 { return uint32(t.gen)<<16 | t.slot }
@@ -94,6 +103,7 @@ func (c *conn) takeTaskLocked() *task {
 // endTaskLocked puts a task back; nothing of it is outstanding.
 func (c *conn) endTaskLocked(t *task) {
 	c.retireLocked(t)
+	c.closeR2TLocked(t)
 	if t.out.stash != nil {
 		c.stash -= cap(t.out.stash)
 	}
@@ -221,7 +231,8 @@ func (t *task) Cancel(*scsi.Command) {
 	}
 	t.out.cancelled = true
 	// What the initiator still owes for this task is dropped when it comes.
-	t.out.unsolOpen, t.out.r2tOpen = false, false
+	t.out.unsolOpen = false
+	c.closeR2TLocked(t)
 	if !c.link.cancelLocked(t) || !t.moveEndsLocked() {
 		c.mu.Unlock()
 		return

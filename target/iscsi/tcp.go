@@ -25,11 +25,13 @@ type tcpLink struct {
 	once sync.Once
 
 	// Receive state, the owner's.
-	buf    []byte // look-ahead, nil while idle
+	lent   *[lookAhead]byte
+	buf    []byte // look-ahead, all of lent, nil while idle
 	r, w   int
 	header [iscsi.BHSLen]byte
 	ahs    [1024]byte
 	bulk   bool // PDUs carry much data at present: read no further than the next header
+	want   int  // a fill for so many bytes is under way
 	corked bool
 	riov   []unix.Iovec
 	rn     int
@@ -202,6 +204,10 @@ func (x *tcpLink) solicitLocked(t *task) {
 	o.r2tOpen, o.r2tPos, o.r2tEnd, o.dataSN = true, pos, pos+n, 0
 	p := iscsi.R2T{LUN: t.lun, ITT: t.itt, TTT: t.ttt(), R2TSN: o.r2tSN, Offset: uint32(pos), Length: uint32(n)}
 	o.r2tSN++
+	if n > copyBelow {
+		o.r2tBulk = true
+		x.c.bulkOut.Add(1)
+	}
 	blk := x.block()
 	p.Put(blk.header())
 	x.c.numbersLocked(blk.header(), false)

@@ -13,20 +13,20 @@ import (
 )
 
 // lookAheads are shared by all connections: an idle one has none.
-var lookAheads = sync.Pool{New: func() any { b := make([]byte, lookAhead); return &b }}
+var lookAheads = sync.Pool{New: func() any { return new([lookAhead]byte) }}
 
 func (x *tcpLink) takeBuf() {
 	if x.buf == nil {
-		x.buf = *lookAheads.Get().(*[]byte)
+		x.lent = lookAheads.Get().(*[lookAhead]byte)
+		x.buf = x.lent[:]
 		x.r, x.w = 0, 0
 	}
 }
 
 func (x *tcpLink) giveBuf() {
 	if x.buf != nil {
-		b := x.buf
-		x.buf, x.r, x.w = nil, 0, 0
-		lookAheads.Put(&b)
+		lookAheads.Put(x.lent)
+		x.lent, x.buf, x.r, x.w = nil, nil, 0, 0
 	}
 }
 
@@ -36,19 +36,9 @@ func (x *tcpLink) have() int { return x.w - x.r }
 // fill makes at least n bytes lie contiguous in the look-ahead; n is at most its size.
 func (x *tcpLink) fill(n int) error {
 	for x.have() < n {
-		x.takeBuf()
-		if x.r == x.w {
-			x.r, x.w = 0, 0
-		} else if len(x.buf)-x.r < n || x.r > len(x.buf)/2 {
-			copy(x.buf, x.buf[x.r:x.w])
-			x.r, x.w = 0, x.w-x.r
-		}
-		room := x.buf[x.w:]
-		if x.bulk {
-			room = room[:n-x.have()]
-		}
-		x.riov = appendIOV(x.riov[:0], room)
+		x.want = n
 		got, err := x.read()
+		x.want = 0
 		if err != nil {
 			return err
 		}
@@ -57,15 +47,35 @@ func (x *tcpLink) fill(n int) error {
 	return nil
 }
 
-// read receives into riov; it lets output go first, since it may wait.
+// room names the free part of the look-ahead that a fill may use. While much data is expected that is no more than was
+// asked for, so that the data finds its own place. It is asked at the moment of reading: an R2T may have left meanwhile.
+func (x *tcpLink) room() []byte {
+	x.takeBuf()
+	if x.r == x.w {
+		x.r, x.w = 0, 0
+	} else if len(x.buf)-x.r < x.want || x.r > len(x.buf)/2 {
+		copy(x.buf, x.buf[x.r:x.w])
+		x.r, x.w = 0, x.w-x.r
+	}
+	room := x.buf[x.w:]
+	if x.bulk || x.c.bulkOut.Load() > 0 {
+		room = room[:x.want-x.have()]
+	}
+	return room
+}
+
+// read receives into the look-ahead, for fill, or into riov; it lets output go first, since it may wait.
 func (x *tcpLink) read() (int, error) {
 	if x.corked {
 		x.corked = false
 		x.c.uncork()
 	}
 	if x.raw == nil {
-		b := unsafe.Slice(x.riov[0].Base, int(x.riov[0].Len))
-		n, err := x.nc.Read(b)
+		b := x.room
+		if x.want == 0 {
+			b = func() []byte { return unsafe.Slice(x.riov[0].Base, int(x.riov[0].Len)) }
+		}
+		n, err := x.nc.Read(b())
 		if n > 0 {
 			return n, nil
 		}
@@ -83,10 +93,8 @@ func (x *tcpLink) read() (int, error) {
 
 // tryRead is one readv; the runtime calls it again when the socket is readable.
 func (x *tcpLink) tryRead(fd uintptr) bool {
-	lent := x.buf == nil
-	if lent {
-		x.takeBuf()
-		x.riov = appendIOV(x.riov[:0], x.buf)
+	if x.want > 0 {
+		x.riov = appendIOV(x.riov[:0], x.room())
 	}
 	for {
 		n, _, e := unix.Syscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(&x.riov[0])), uintptr(len(x.riov)))
@@ -94,7 +102,7 @@ func (x *tcpLink) tryRead(fd uintptr) bool {
 		case e == unix.EINTR:
 			continue
 		case e == unix.EAGAIN:
-			if x.r == x.w && len(x.riov) == 1 && x.inLookAhead(x.riov[0]) {
+			if x.want > 0 && x.r == x.w {
 				x.giveBuf() // nothing to keep while nothing comes
 			}
 			return false
@@ -107,10 +115,6 @@ func (x *tcpLink) tryRead(fd uintptr) bool {
 		}
 		return true
 	}
-}
-
-func (x *tcpLink) inLookAhead(v unix.Iovec) bool {
-	return x.w == 0 && len(x.buf) > 0 && v.Base == &x.buf[0]
 }
 
 func appendIOV(v []unix.Iovec, b []byte) []unix.Iovec {
@@ -292,7 +296,7 @@ func (x *tcpLink) dataGen(t *task, gen uint16, b iscsi.BHS, pos, n, tail int) er
 		case toStash:
 			if x.have() == 0 {
 				c.mu.Unlock()
-				if err := x.fill(1); err != nil {
+				if err := x.fill(min(m, copyBelow)); err != nil {
 					return err
 				}
 				continue // the request may have come meanwhile
@@ -324,11 +328,8 @@ func (x *tcpLink) dataGen(t *task, gen uint16, b iscsi.BHS, pos, n, tail int) er
 		default:
 			m = min(m, lookAhead)
 			if x.have() == 0 {
-				bulk := x.bulk
-				x.bulk = false
-				err := x.fill(1)
-				x.bulk = bulk
-				if err != nil {
+				// Nobody wants it, so it may come in large pieces.
+				if err := x.fill(min(m, lookAhead)); err != nil {
 					return err
 				}
 			}
@@ -386,7 +387,7 @@ func (x *tcpLink) place(spans []mem.Span, at, n, tail int, last bool) error {
 			x.takeBuf()
 			x.r, x.w = 0, 0
 			room := x.buf
-			if x.bulk {
+			if x.bulk || x.c.bulkOut.Load() > 0 {
 				room = room[:tail+iscsi.BHSLen]
 			}
 			x.riov = appendIOV(x.riov, room)
