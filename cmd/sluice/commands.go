@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-storage/sluice/cmd/sluice/admincmd"
+	"github.com/sluice-storage/sluice/cmd/sluice/attachcmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/blockcmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/configcmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/demo"
@@ -14,5 +15,6 @@ import (
 // commands is everything sluice can do, in the order of the help text.
 func commands() []*cobra.Command {
 	cs := append(blockcmd.Commands(), blockcmd.CopyCommand(), demo.Command(), rping.Command(), configcmd.Command(), doctor.Command(), man())
+	cs = append(cs, attachcmd.Commands()...)
 	return append(cs, admincmd.Commands()...)
 }

@@ -63,7 +63,7 @@ func (c *conn) option(opt uint32, data []byte, noZeroes bool) (done, on bool, er
 			return true, false, broke("no export %q", data)
 		}
 		b := be.AppendUint64(nil, uint64(c.s.vol.Geometry().Size))
-		b = be.AppendUint16(b, c.s.flags())
+		b = be.AppendUint16(b, c.s.Flags())
 		if !noZeroes {
 			b = append(b, make([]byte, 124)...)
 		}
@@ -113,7 +113,7 @@ func (c *conn) info(opt uint32, data []byte) (bool, error) {
 	g := c.s.vol.Geometry()
 	b := be.AppendUint16(nil, infoExport)
 	b = be.AppendUint64(b, uint64(g.Size))
-	b = be.AppendUint16(b, c.s.flags())
+	b = be.AppendUint16(b, c.s.Flags())
 	if err := c.reply(opt, repInfo, b); err != nil {
 		return false, err
 	}

@@ -124,8 +124,8 @@ func (s *Server) serve(nc net.Conn, handshake bool) error {
 	return c.transmit()
 }
 
-// flags are the transmission flags of the volume.
-func (s *Server) flags() uint16 {
+// Flags are the transmission flags of the volume, for a kernel that is told them instead of asking.
+func (s *Server) Flags() uint16 {
 	g := s.vol.Geometry()
 	f := uint16(hasFlags | sendFlush | sendFUA | sendDF | canMultiConn | sendWriteZeroes | sendCache)
 	if s.opt.ReadOnly || g.ReadOnly {

@@ -1,0 +1,211 @@
+package attachcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/cmd/sluice/blockcmd"
+	"github.com/sluice-storage/sluice/initiator/attach/fusefile"
+	"github.com/sluice-storage/sluice/initiator/attach/nbd"
+	"github.com/sluice-storage/sluice/initiator/attach/nbdlink"
+	"github.com/sluice-storage/sluice/initiator/block"
+)
+
+// The faces of a volume.
+const (
+	faceAuto   = "auto"
+	faceDevice = "device" // /dev/nbdN
+	faceFile   = "file"   // one file, by FUSE
+	faceSocket = "socket" // the NBD protocol on a unix socket
+)
+
+// kernelConns is the number of connections of a /dev/nbdN: what a queue a processor needs, and no more than saturates a
+// volume.
+const kernelConns = 4
+
+// choose picks a face and says why.
+func choose(face string) (string, string, error) {
+	switch face {
+	case faceDevice, faceFile, faceSocket:
+		return face, "asked for", nil
+	case faceAuto:
+	default:
+		return "", "", fmt.Errorf("--face %q is none of auto, device, file, socket", face)
+	}
+	noDevice := "the kernel's nbd driver is not loaded"
+	if os.Geteuid() != 0 {
+		noDevice = "only root can make block devices"
+	} else if _, err := os.Stat("/sys/module/nbd"); err == nil {
+		return faceDevice, "root, and the kernel has nbd", nil
+	}
+	if fuseUsable() {
+		return faceFile, noDevice + "; /dev/fuse is usable", nil
+	}
+	return faceSocket, noDevice + ", and /dev/fuse is not usable", nil
+}
+
+func fuseUsable() bool {
+	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	if f.Close() != nil {
+		return false
+	}
+	_, err = exec.LookPath("fusermount3")
+	return err == nil || os.Geteuid() == 0
+}
+
+// serve attaches a volume and serves it until the context ends. ready is called with the complete record.
+func serve(ctx context.Context, conn *blockcmd.Connection, url string, r *Record, readOnly bool, ready func() error) error {
+	return conn.WithVolume(ctx, url, func(v *block.Volume) error {
+		switch r.Face {
+		case faceSocket:
+			return serveSocket(ctx, v, r, readOnly, ready)
+		case faceFile:
+			return serveFile(ctx, v, r, readOnly, ready)
+		}
+		return serveDevice(ctx, v, r, readOnly, ready)
+	})
+}
+
+func serveSocket(ctx context.Context, v *block.Volume, r *Record, readOnly bool, ready func() error) error {
+	if c, err := net.DialTimeout("unix", r.Path, time.Second); err == nil {
+		return errors.Join(fmt.Errorf("%s is in use", r.Path), c.Close())
+	}
+	if err := os.Remove(r.Path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	old := unix.Umask(0o177) // who can connect can read and write the volume
+	l, err := net.Listen("unix", r.Path)
+	unix.Umask(old)
+	if err != nil {
+		return err
+	}
+	s := nbd.New(v, nbd.Options{Name: r.Name, ReadOnly: readOnly})
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { done <- s.Serve(ctx, l) }()
+	if err := ready(); err != nil {
+		cancel()
+		return errors.Join(err, <-done)
+	}
+	return errors.Join(<-done, v.Flush(context.WithoutCancel(ctx)))
+}
+
+func serveFile(ctx context.Context, v *block.Volume, r *Record, readOnly bool, ready func() error) error {
+	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
+		return err
+	}
+	s, err := fusefile.Mount(r.Dir, filepath.Base(r.Path), v, readOnly)
+	if err != nil {
+		return errors.Join(err, os.Remove(r.Dir))
+	}
+	if err := s.WaitMount(); err != nil {
+		return err
+	}
+	gone := make(chan struct{})
+	go func() { s.Wait(); close(gone) }()
+	err = ready()
+	if err == nil {
+		select {
+		case <-ctx.Done():
+		case <-gone: // somebody unmounted it
+		}
+	}
+	return errors.Join(err, unmountFUSE(s, gone), v.Flush(context.WithoutCancel(ctx)), os.Remove(r.Dir))
+}
+
+// unmountFUSE waits out whoever still has the file open, for a while.
+func unmountFUSE(s *fuse.Server, gone <-chan struct{}) error {
+	for range 50 {
+		select {
+		case <-gone:
+			return nil
+		default:
+		}
+		if err := s.Unmount(); err == nil {
+			<-gone
+			return nil
+		}
+		select {
+		case <-gone:
+			return nil
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return errors.New("the file is still in use; close what uses it and detach again")
+}
+
+func serveDevice(ctx context.Context, v *block.Volume, r *Record, readOnly bool, ready func() error) error {
+	s := nbd.New(v, nbd.Options{Name: r.Name, ReadOnly: readOnly})
+	var kernel []*os.File
+	var ends []<-chan error
+	var ours []net.Conn
+	defer func() {
+		for _, c := range ours {
+			_ = c.Close() // its serving goroutine closes it too
+		}
+	}()
+	for range kernelConns {
+		k, c, err := socketPair()
+		if err != nil {
+			return err
+		}
+		kernel, ours, ends = append(kernel, k), append(ours, c), append(ends, s.Attach(c))
+	}
+	g := v.Geometry()
+	index, err := nbdlink.Connect(nbdlink.Config{Sockets: kernel, Size: g.Size, Block: g.Logical, Flags: s.Flags()})
+	for _, k := range kernel {
+		err = errors.Join(err, k.Close())
+	}
+	if err != nil {
+		return err
+	}
+	r.Index, r.Path = index, fmt.Sprintf("/dev/nbd%d", index)
+	err = ready()
+	tick := time.NewTicker(time.Second) // the target may make the volume larger; the kernel has to be told
+	defer tick.Stop()
+	size := g.Size
+	for err == nil {
+		select {
+		case <-ctx.Done():
+			err = nbdlink.Disconnect(index)
+			for _, e := range ends {
+				err = errors.Join(err, <-e)
+			}
+			return errors.Join(err, v.Flush(context.WithoutCancel(ctx)))
+		case err = <-ends[0]:
+			return errors.Join(errors.New("the kernel dropped the device"), err)
+		case <-tick.C:
+			if n := v.Geometry().Size; n != size {
+				size, err = n, nbdlink.Resize(index, n)
+			}
+		}
+	}
+	return errors.Join(err, nbdlink.Disconnect(index))
+}
+
+func socketPair() (*os.File, net.Conn, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	k, f := os.NewFile(uintptr(fds[0]), "nbd-kernel"), os.NewFile(uintptr(fds[1]), "nbd-server")
+	c, err := net.FileConn(f) // a copy of the descriptor
+	err = errors.Join(err, f.Close())
+	if err != nil {
+		return nil, nil, errors.Join(err, k.Close())
+	}
+	return k, c, nil
+}

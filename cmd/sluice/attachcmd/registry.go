@@ -1,0 +1,159 @@
+// Package attachcmd has the commands that make a volume local: attach, detach, attachments, mount and umount. Each
+// attachment is served by a helper process of its own, and recorded in a file that only its user can read.
+package attachcmd
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Record is one attachment.
+type Record struct {
+	Name   string    `json:"name"`
+	URL    string    `json:"url"` // without secrets
+	Face   string    `json:"face"`
+	Path   string    `json:"path"`            // what programs open: the device, the socket or the file
+	Dir    string    `json:"dir,omitempty"`   // FUSE: the directory the helper mounted on
+	Index  int       `json:"index,omitempty"` // nbd: the device's number
+	Loop   string    `json:"loop,omitempty"`  // the loop device that mount made
+	Mount  string    `json:"mount,omitempty"` // where mount(8) put it
+	PID    int       `json:"pid"`             // the helper
+	Start  uint64    `json:"start"`           // its start in clock ticks since boot: a PID alone may be another's by now
+	Since  time.Time `json:"since"`
+	Log    string    `json:"log"`
+	Broken bool      `json:"broken,omitempty"` // the helper is gone
+}
+
+// dir is where records live: /run/sluice for root, else below $XDG_RUNTIME_DIR or the temporary directory.
+func dir() (string, error) {
+	d := "/run/sluice"
+	if os.Geteuid() != 0 {
+		if d = os.Getenv("XDG_RUNTIME_DIR"); d == "" {
+			d = filepath.Join(os.TempDir(), fmt.Sprintf("sluice-run-%d", os.Geteuid()))
+		} else {
+			d = filepath.Join(d, "sluice")
+		}
+	}
+	if x := os.Getenv("SLUICE_RUNTIME_DIR"); x != "" {
+		d = x
+	}
+	if err := os.MkdirAll(d, 0o700); err != nil {
+		return "", err
+	}
+	fi, err := os.Lstat(d)
+	if err != nil {
+		return "", err
+	}
+	// The fallback lies in a directory that everyone may write: it must be ours.
+	if st, ok := fi.Sys().(*syscall.Stat_t); !ok || !fi.IsDir() || int(st.Uid) != os.Geteuid() {
+		return "", fmt.Errorf("%s does not belong to this user; set XDG_RUNTIME_DIR", d)
+	}
+	return d, nil
+}
+
+func recordPath(d, name string) string { return filepath.Join(d, name+".json") }
+
+func (r *Record) save() error {
+	d, err := dir()
+	if err != nil {
+		return err
+	}
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp := recordPath(d, "."+r.Name)
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, recordPath(d, r.Name))
+}
+
+func (r *Record) remove() error {
+	d, err := dir()
+	if err != nil {
+		return err
+	}
+	err = os.Remove(recordPath(d, r.Name))
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return err
+}
+
+// alive reports whether the helper still runs.
+func (r *Record) alive() bool {
+	start, err := startOf(r.PID)
+	return err == nil && start == r.Start
+}
+
+// startOf is field 22 of /proc/PID/stat (proc(5)), after the command's name, which may hold anything.
+func startOf(pid int) (uint64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	i := bytes.LastIndexByte(b, ')')
+	f := strings.Fields(string(b[i+1:]))
+	if i < 0 || len(f) < 20 || f[0] == "Z" {
+		return 0, fmt.Errorf("process %d has ended", pid)
+	}
+	return strconv.ParseUint(f[19], 10, 64)
+}
+
+// list reads all records, oldest first.
+func list() ([]*Record, error) {
+	d, err := dir()
+	if err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(filepath.Join(d, "[^.]*.json"))
+	if err != nil {
+		return nil, err
+	}
+	out := []*Record{}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // detached this moment
+		}
+		r := &Record{}
+		if err == nil {
+			err = json.Unmarshal(b, r)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("record %s: %w", f, err)
+		}
+		r.Broken = !r.alive()
+		out = append(out, r)
+	}
+	slices.SortFunc(out, func(a, b *Record) int { return a.Since.Compare(b.Since) })
+	return out, nil
+}
+
+// find looks an attachment up by name, path, mount point or URL.
+func find(what string) (*Record, error) {
+	rs, err := list()
+	if err != nil {
+		return nil, err
+	}
+	abs, err := filepath.Abs(what)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rs {
+		if r.Name == what || r.URL == what || abs == r.Path || abs == r.Mount && r.Mount != "" || abs == r.Dir && r.Dir != "" {
+			return r, nil
+		}
+	}
+	return nil, fmt.Errorf("nothing is attached as %s; see sluice attachments", what)
+}
