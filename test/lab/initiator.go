@@ -26,6 +26,15 @@ var initiatorScenarios = []Scenario{
 		Prepare: prepareServe("tcp", 3260), OnHost: hostCopy("iscsi", "iqn.2024-01.lab:tgt", 1),
 	},
 	{
+		Name: "nbd", Class: long, Limit: 10 * time.Minute, Host: []string{"sluiced"}, Files: []string{"sluice"},
+		About: "sluice attach and sluice mount: a volume over iSER as the guest kernel's nbd device, ext4, fsck on the host",
+		Prepare: func(r *Run) error {
+			_, err := r.serve(unit{"disk", "file", "256MiB"})
+			return err
+		},
+		Finish: func(r *Run) error { return r.fsck("e2fsck", "disk") },
+	},
+	{
 		Name: "libiscsi-iser", Class: long, Limit: 15 * time.Minute, Host: []string{"sluiced"},
 		About: "libiscsi's own iSER over siw: its conformance families and iscsi-perf",
 		Prepare: func(r *Run) error {
