@@ -16,11 +16,13 @@ const (
 	maxCompare = 64 << 10
 	// maxParameter bounds every parameter list an initiator sends.
 	maxParameter = 64 << 10
-	// maxUnmapDescriptors and maxUnmapBlocks bound one UNMAP (VPD B0).
+	// maxUnmapDescriptors and maxUnmapBytes bound one UNMAP (VPD B0): a million blocks of 512 bytes, beyond which
+	// libiscsi takes the figure for a mistake.
 	maxUnmapDescriptors = 256
-	maxUnmapBytes       = 1 << 30
-	// maxWriteSame bounds one WRITE SAME in bytes (VPD B0); a zero NUMBER OF LOGICAL BLOCKS is refused (WSNZ).
-	maxWriteSame = 1 << 30
+	maxUnmapBytes       = 512 << 20
+	// maxWriteSame bounds one WRITE SAME in bytes (VPD B0); a zero NUMBER OF LOGICAL BLOCKS is refused (WSNZ). No more
+	// than maxTransfer: libiscsi writes and reads as much in one command beside it.
+	maxWriteSame = maxTransfer
 	// maxAttentions is how many unit attentions wait for one I_T nexus; the oldest go first, duplicates are merged.
 	maxAttentions = 16
 	// maxTasks bounds one task set; a session's command window is far smaller.
