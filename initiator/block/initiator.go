@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -51,6 +52,9 @@ type Initiator struct {
 	own  bool
 	zbuf *mem.Buf
 	zero mem.Span
+	// waiters are the channels of Do, used again; not a package variable, because a channel belongs to the synctest bubble
+	// that made it.
+	waiters sync.Pool
 }
 
 // New returns an Initiator. Close it after its volumes.
@@ -76,6 +80,7 @@ func New(o Options) (*Initiator, error) {
 		o.DialTCP = (&net.Dialer{}).DialContext
 	}
 	i := &Initiator{o: o, pool: o.Memory}
+	i.waiters.New = func() any { return make(chan struct{}, 1) }
 	if i.pool == nil {
 		i.pool, i.own = mem.NewPool(memoryLimit), true
 	}

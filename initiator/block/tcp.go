@@ -120,10 +120,7 @@ func (c *tcpConn) prepare() error { return nil }
 
 // exchange is one step of login or of a text negotiation.
 func (c *tcpConn) exchange(ctx context.Context, h iscsi.BHS, data []byte) (iscsi.BHS, []byte, error) {
-	deadline, _ := ctx.Deadline()
-	if err := c.conn.SetDeadline(deadline); err != nil {
-		return nil, nil, err
-	}
+	// The context alone ends the wait, so that its cause is what the caller is told.
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	pdu := append(append(append([]byte(nil), h...), data...), make([]byte, iscsi.Pad(len(data)))...)

@@ -13,7 +13,7 @@ import (
 // for, so that the memory is the caller's again on return; the error is then the context's. Done is not called.
 func (v *Volume) Do(ctx context.Context, r *Request) error {
 	r.reset()
-	ch, _ := waiters.Get().(chan struct{})
+	ch, _ := v.ini.waiters.Get().(chan struct{})
 	r.Err, r.Miss, r.retries, r.sent, r.fence, r.pin, r.waiter = nil, 0, 0, false, nil, nil, ch
 	r.cancelled.Store(false)
 	v.start(r)
@@ -29,11 +29,9 @@ func (v *Volume) Do(ctx context.Context, r *Request) error {
 			r.Err = context.Cause(ctx)
 		}
 	}
-	waiters.Put(ch)
+	v.ini.waiters.Put(ch)
 	return r.Err
 }
-
-var waiters = sync.Pool{New: func() any { return make(chan struct{}, 1) }}
 
 // ReadSpans reads len(data) bytes at off into registered memory.
 func (v *Volume) ReadSpans(ctx context.Context, off int64, data ...mem.Span) error {
