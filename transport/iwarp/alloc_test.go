@@ -1,6 +1,8 @@
 package iwarp
 
 import (
+	"bytes"
+	"errors"
 	"runtime"
 	"sync"
 	"testing"
@@ -44,6 +46,44 @@ func TestLargePayloadIsNotCopied(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// The answers to Reads are placed without a copy even when they come in TCP segments.
+func TestReadResponsesInSegmentsAreNotCopied(t *testing.T) {
+	o := Options{FPDU: FPDUSegment, CRC: CRCOn}
+	a, b := pair(t, pairOptions{a: o, b: o})
+	const size, reads = 128 << 10, 8
+	am, bm := slab(t, reads*size), slab(t, size+64)
+	fill(bm.Bytes(), 6)
+	w := b.window()
+	b.recv(1, bm.Cut(size, 64))
+	a.post(transport.WR{Op: transport.OpSend, Local: []mem.Span{am.Cut(0, 1)}})
+	b.ok(transport.OpRecv, 1)
+	b.post(transport.WR{Op: transport.OpBind, Window: w, Local: []mem.Span{bm.Cut(0, size)}, Access: transport.RemoteRead})
+	done := make(chan error, 1)
+	go func() { done <- b.drain() }()
+	for i := range reads {
+		a.post(transport.WR{Op: transport.OpRead, Token: uint64(i), Flags: transport.Signaled, Local: []mem.Span{am.Cut(i*size, size)}, Remote: w.Remote()})
+	}
+	for i := range reads {
+		a.ok(transport.OpRead, uint64(i))
+		if !bytes.Equal(am.Cut(i*size, size).Bytes(), bm.Cut(0, size).Bytes()) {
+			t.Fatalf("Read %d differs", i)
+		}
+	}
+	s := a.qp.Stats()
+	for i, n := range s.CopiedIn {
+		if n != 0 {
+			t.Errorf("class %d: %d bytes copied", i, n)
+		}
+	}
+	if s.Reads > s.FPDUsIn || s.TakenBack != 0 {
+		t.Errorf("%d system calls for %d FPDUs, %d bytes misplaced", s.Reads, s.FPDUsIn, s.TakenBack)
+	}
+	_ = a.qp.Close(transport.Reason{})
+	if err := <-done; !errors.Is(err, transport.ErrClosed) {
+		t.Fatal(err)
 	}
 }
 

@@ -116,26 +116,30 @@ func TestIsMPARequest(t *testing.T) {
 	}
 }
 
-// fpdu makes one FPDU with the transmitter's own builder.
-func fpdu(crc bool, hdr, payload []byte) []byte {
-	b := &batch{}
-	b.init(false)
-	var m sgl
-	if len(payload) > 0 {
-		m.seg[0], m.n, m.total = payload, 1, len(payload)
+// batchOnce makes single FPDUs with the transmitter's own builder.
+type batchOnce struct {
+	batch
+	q QP
+}
+
+func (o *batchOnce) fpdu(crc bool, hdr, payload []byte) []byte {
+	if o.arena == nil {
+		o.init(false)
 	}
+	o.reset()
+	var m sgl
+	m.one(payload)
 	pad := fpduPad(len(hdr) + len(payload) - 2)
-	b.add(hdr, &m, len(payload), pad, crc, &QP{})
-	b.end(len(hdr) + len(payload) + pad + crcLen)
-	b.ends = append(b.ends[:0], b.total)
-	b.off = 0
-	b.seal()
+	o.add(hdr, &m, len(payload), pad, crc, &o.q)
+	o.seal()
 	var out []byte
-	for _, v := range b.iov {
+	for _, v := range o.iov {
 		out = append(out, bytesOf(v)...)
 	}
 	return out
 }
+
+func fpdu(crc bool, hdr, payload []byte) []byte { return new(batchOnce).fpdu(crc, hdr, payload) }
 
 func tagged(payload int, ctrl uint16, stag uint32, to uint64) []byte {
 	b := make([]byte, taggedLen)

@@ -86,15 +86,10 @@ func (q *QP) placeWrite() *transport.TerminateError {
 			"RFC 5041 section 7.2", "a Write of %d bytes to STag 0x%08x, offset 0x%x: %s", x.left, h.stag, h.to, code)
 	}
 	x.win, x.winGen, x.sinkLen = w, w.gen, w.mem.total
-	x.guess()
-	return nil
-}
-
-// guess remembers how large the peer's FPDUs are.
-func (x *rx) guess() {
-	if !x.h.last {
+	if !h.last {
 		x.fullLen = x.left
 	}
+	return nil
 }
 
 // resolution is the outcome of looking up an STag.
@@ -158,8 +153,8 @@ func (q *QP) placeReadResp() *transport.TerminateError {
 	}
 	x.read = r
 	x.sink.one(r.buf[r.got : r.got+x.left])
+	x.rest.one(r.buf[r.got+x.left:])
 	x.sinkLen = len(r.buf)
-	x.guess()
 	return nil
 }
 
@@ -299,7 +294,7 @@ func (q *QP) finishRead() {
 	signaled, internal := r.flags&transport.Signaled != 0, r.internal
 	q.stags.Lock()
 	if len(r.buf) >= q.opt.CopyThreshold {
-		q.stags.large.Add(-1)
+		q.stags.largeReads.Add(-1)
 	}
 	r.buf = nil
 	q.stags.reads.pop()

@@ -20,6 +20,8 @@ const (
 	arenaSize       = 48 << 10               // headers, trailers and inlined payload of one transmit batch
 	maxIOV          = 512                    // iovecs of one system call; Linux refuses more than 1024 (UIO_MAXIOV)
 	maxBatch        = 512 << 10              // payload bytes of one system call: the peer starts on it while we go on
+	maxGuess        = 32                     // segments of a message that one system call places ahead of their headers
+	maxGuessed      = 48 << 10               // bytes of them, so that those of a wrong guess fit the look-ahead
 	pollReads       = 64                     // system calls of one Poll, so that a stream of Writes cannot hold its owner
 	maxHandshakes   = 256                    // connections of a listener that have not sent a whole MPA Request; the oldest gives way
 	requestTimeout  = 10 * time.Second       // siw_cm.h MPAREQ_TIMEOUT

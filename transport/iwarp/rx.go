@@ -46,7 +46,10 @@ type rx struct {
 	msnSend uint32
 	msnRead uint32
 	rtrSend bool // a zero-length Send is owed that is no message (RFC 6581 section 9.2)
-	fullLen int  // payload of the last tagged FPDU that was not the last of its message: how large the peer makes them
+	fullLen int  // payload of the last Write segment that was not the last of its message: how large the peer makes them
+	rest    sgl  // of a Read's sink, behind the current segment
+	slots   [maxGuess]slot
+	guesses int // slots in use
 
 	iov     []unix.Iovec
 	closed  bool // EOF or error seen
@@ -55,10 +58,10 @@ type rx struct {
 
 func (x *rx) init(q *QP, n negotiated) {
 	x.buf = make([]byte, lookAhead)
-	x.iov = make([]unix.Iovec, 0, maxSGE+1)
+	x.iov = make([]unix.Iovec, 0, 3*maxSGE+2*maxGuess+2)
 	x.msnSend, x.msnRead = 1, 1
-	x.rtrSend = n.rtrIn == rtrSend
 	x.fullLen = q.opt.CopyThreshold
+	x.rtrSend = n.rtrIn == rtrSend
 }
 
 // engine reads and processes until there is a completion for the owner, the socket is empty, or its turn is over.
@@ -67,7 +70,7 @@ func (q *QP) engine(fd uintptr) {
 		if q.dead.Load() || q.rx.closed || q.rxcq.len() > 0 {
 			return
 		}
-		more, err := q.rx.fill(q, int(fd))
+		more, t, err := q.rx.fill(q, int(fd))
 		if err != nil {
 			q.rx.closed = true
 			if err == io.EOF {
@@ -78,7 +81,10 @@ func (q *QP) engine(fd uintptr) {
 			q.fail(err, nil, nil)
 			return
 		}
-		if t := q.process(); t != nil {
+		if t == nil {
+			t = q.process()
+		}
+		if t != nil {
 			q.rx.closed = true
 			q.tx.Lock()
 			q.tx.hold = false // it was an FPDU of the initiator's that broke the rule
@@ -93,42 +99,42 @@ func (q *QP) engine(fd uintptr) {
 }
 
 // narrow says that the look-ahead stops at the next header, so that payload behind it is placed and not copied: while
-// there is a sink worth it, unless the peer's FPDUs are segments, of which a read takes many.
+// there is a sink worth it. Writes that come in TCP segments are copied, for a system call each costs more; Read
+// Responses in segments are placed many at a time (guess.go).
 func (x *rx) narrow(q *QP) bool {
-	return q.opt.NoBatch || !q.opt.NoZeroCopy && q.stags.large.Load() > 0 && x.fullLen >= q.opt.CopyThreshold
+	if q.opt.NoBatch || q.opt.NoZeroCopy {
+		return q.opt.NoBatch
+	}
+	return q.stags.largeReads.Load() > 0 || q.stags.large.Load() > 0 && x.fullLen >= q.opt.CopyThreshold
 }
 
-// fill does one readv: the rest of this payload to its place, what follows to the look-ahead. It reports whether there
-// may be more in the socket.
-func (x *rx) fill(q *QP, fd int) (more bool, err error) {
+// fill does one readv: the rest of this payload to its place, what follows to the look-ahead, or, inside a message, to
+// where the next segments belong if they are as long as this one. It reports whether there may be more in the socket.
+func (x *rx) fill(q *QP, fd int) (more bool, term *transport.TerminateError, err error) {
 	if x.r == x.w {
 		x.r, x.w = 0, 0
 	} else if x.r > 0 && len(x.buf)-x.w < len(x.buf)/2 {
 		x.w = copy(x.buf, x.buf[x.r:x.w])
 		x.r = 0
 	}
-	iov := x.iov[:0]
+	x.iov = x.iov[:0]
+	x.drained = false
 	ahead := len(x.buf) - x.w
-	direct := 0
+	narrow := x.narrow(q)
+	direct, guessed := 0, 0
 	have := x.w - x.r
-	switch narrow := x.narrow(q); x.ph {
+	switch x.ph {
 	case inPayload: // have is 0
-		direct = x.left
-		if x.discard || q.opt.NoZeroCopy {
-			direct = 0
-			break
-		}
-		for i, off, n := x.sink.i, x.sink.off, x.left; n > 0; i, off = i+1, 0 {
-			b := x.sink.seg[i][off:]
-			if len(b) == 0 {
-				continue
+		pad := fpduPad(x.h.ulpdu)
+		if !x.discard && !q.opt.NoZeroCopy {
+			direct = x.left
+			x.point(&x.sink, x.left)
+			if narrow && !q.opt.NoBatch && !x.h.last && x.h.op == opReadResp {
+				guessed = x.guess(pad)
 			}
-			b = b[:min(n, len(b))]
-			iov = append(iov, unix.Iovec{Base: &b[0], Len: uint64(len(b))})
-			n -= len(b)
 		}
 		if narrow {
-			ahead = min(ahead, fpduPad(x.h.ulpdu)+crcLen+taggedLen)
+			ahead = min(ahead, pad+crcLen+taggedLen)
 		}
 	case inTrailer:
 		if narrow {
@@ -139,44 +145,65 @@ func (x *rx) fill(q *QP, fd int) (more bool, err error) {
 			ahead = min(ahead, max(x.need(q)-have, 1))
 		}
 	}
-	x.drained = false
-	want := direct
-	if ahead > 0 {
-		iov = append(iov, unix.Iovec{Base: &x.buf[x.w], Len: uint64(ahead)})
-		want += ahead
+	if guessed > 0 {
+		ahead = 0
+	} else {
+		x.iov = append(x.iov, unix.Iovec{Base: &x.buf[x.w], Len: uint64(ahead)})
 	}
+	want := direct + guessed + ahead
 	var n int
 	for {
-		r, _, errno := unix.Syscall(unix.SYS_READV, uintptr(fd), uintptr(unsafe.Pointer(&iov[0])), uintptr(len(iov)))
+		r, _, errno := unix.Syscall(unix.SYS_READV, uintptr(fd), uintptr(unsafe.Pointer(&x.iov[0])), uintptr(len(x.iov)))
 		q.cnt.reads.Add(1)
 		if errno == unix.EINTR {
 			continue
 		}
 		if errno == unix.EAGAIN {
 			x.drained = true
-			return false, nil
+			return false, nil, nil
 		}
 		if errno != 0 {
-			return false, errno
+			return false, nil, errno
 		}
 		n = int(r)
 		break
 	}
 	if n == 0 {
-		return false, io.EOF
+		return false, nil, io.EOF
 	}
 	q.cnt.bytesIn.Add(uint64(n))
 	placed := min(n, direct)
+	x.placed(q, placed)
+	if guessed > 0 {
+		return n == want, x.settle(q, n-placed), nil
+	}
 	x.w += n - placed
-	x.left -= placed
-	for k := placed; k > 0; {
-		p := x.sink.next(k)
+	return n == want, nil, nil
+}
+
+// point appends iovecs for the next n bytes at the cursor of m, which stays.
+func (x *rx) point(m *sgl, n int) {
+	for i, off := m.i, m.off; n > 0; i, off = i+1, 0 {
+		b := m.seg[i][off:]
+		if len(b) == 0 {
+			continue
+		}
+		b = b[:min(n, len(b))]
+		x.iov = append(x.iov, unix.Iovec{Base: &b[0], Len: uint64(len(b))})
+		n -= len(b)
+	}
+}
+
+// placed says that n bytes of payload are where they belong.
+func (x *rx) placed(q *QP, n int) {
+	x.left -= n
+	for n > 0 {
+		p := x.sink.next(n)
 		if q.crc {
 			x.crc = crcAdd(x.crc, p)
 		}
-		k -= len(p)
+		n -= len(p)
 	}
-	return n == want, nil
 }
 
 // need is how many bytes make the next step, in the look-ahead from r on, when the header is not complete.
@@ -200,7 +227,7 @@ func (x *rx) need(q *QP) int {
 // process parses what the look-ahead holds.
 func (q *QP) process() *transport.TerminateError {
 	x := &q.rx
-	for {
+	for !x.closed {
 		switch x.ph {
 		case inHeader:
 			b := x.buf[x.r:x.w]
@@ -286,6 +313,7 @@ func (q *QP) process() *transport.TerminateError {
 			}
 		}
 	}
+	return nil // nothing is delivered behind a Terminate
 }
 
 // firstFPDU lets the responder transmit (RFC 5044 section 7.1.3).

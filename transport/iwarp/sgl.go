@@ -83,3 +83,20 @@ func (s *sgl) copyIn(p []byte) {
 		p = p[len(d):]
 	}
 }
+
+// skip moves past n bytes.
+func (s *sgl) skip(n int) {
+	for n > 0 {
+		n -= len(s.next(n))
+	}
+}
+
+// start is the byte at the cursor, nil at the end.
+func (s *sgl) start() *byte {
+	for i, off := s.i, s.off; i < s.n; i, off = i+1, 0 {
+		if off < len(s.seg[i]) {
+			return &s.seg[i][off]
+		}
+	}
+	return nil
+}

@@ -39,12 +39,13 @@ type readSink struct {
 // stags is what the peer may name: bound windows, and the sinks of our outstanding Reads.
 type stags struct {
 	sync.Mutex
-	rnd   *rand.ChaCha8
-	tab   []*window // open addressing with linear probing, a power of two, never more than half full
-	n     int
-	wins  int
-	large atomic.Int32 // sinks of at least the copy threshold: while there is one, the look-ahead is kept short
-	reads ring[readSink]
+	rnd  *rand.ChaCha8
+	tab  []*window // open addressing with linear probing, a power of two, never more than half full
+	n    int
+	wins int
+	// Sinks of at least the copy threshold: while there is one, the look-ahead is kept short.
+	large, largeReads atomic.Int32
+	reads             ring[readSink]
 }
 
 func (s *stags) init() {

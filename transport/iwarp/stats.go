@@ -16,6 +16,7 @@ type Stats struct {
 	FlusherRuns         uint64                       // full sockets handed to the flusher
 	Wakes               uint64                       // parked owners woken by a local completion
 	Terminates          uint64                       // sent or received
+	TakenBack           uint64                       // bytes that a guess put to a wrong place, moved before anything looked at them
 	ReadsRefused        uint64                       // Read Requests beyond the depth of inbound reads
 	CopiedIn, CopiedOut [len(copyClasses) + 1]uint64 // payload bytes copied in this package, by size class
 }
@@ -41,6 +42,7 @@ func (s *Stats) add(b Stats) {
 	s.FlusherRuns += b.FlusherRuns
 	s.Wakes += b.Wakes
 	s.Terminates += b.Terminates
+	s.TakenBack += b.TakenBack
 	s.ReadsRefused += b.ReadsRefused
 	for i := range s.CopiedIn {
 		s.CopiedIn[i] += b.CopiedIn[i]
@@ -55,6 +57,7 @@ type counters struct {
 	reads, writes       atomic.Uint64
 	flushes, wakes      atomic.Uint64
 	terms, refused      atomic.Uint64
+	takenBack           atomic.Uint64
 	copiedIn, copiedOut [len(copyClasses) + 1]atomic.Uint64
 }
 
@@ -62,7 +65,7 @@ func (c *counters) load() Stats {
 	s := Stats{
 		BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(), FPDUsIn: c.fpdusIn.Load(), FPDUsOut: c.fpdusOut.Load(),
 		Reads: c.reads.Load(), Writes: c.writes.Load(), FlusherRuns: c.flushes.Load(), Wakes: c.wakes.Load(),
-		Terminates: c.terms.Load(), ReadsRefused: c.refused.Load(),
+		Terminates: c.terms.Load(), ReadsRefused: c.refused.Load(), TakenBack: c.takenBack.Load(),
 	}
 	for i := range s.CopiedIn {
 		s.CopiedIn[i], s.CopiedOut[i] = c.copiedIn[i].Load(), c.copiedOut[i].Load()

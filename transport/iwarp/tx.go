@@ -176,7 +176,7 @@ func (q *QP) addRead(m *txMsg, internal bool) {
 	}
 	*q.stags.reads.push() = readSink{stag: stag, base: base, buf: buf, token: m.token, flags: m.flags, internal: internal}
 	if len(buf) >= q.opt.CopyThreshold {
-		q.stags.large.Add(1)
+		q.stags.largeReads.Add(1)
 	}
 	q.stags.Unlock()
 	m.req = readReq{SinkSTag: stag, SinkTO: base, Size: uint32(len(buf)), SrcSTag: m.remote.STag, SrcTO: m.remote.Off}
