@@ -222,7 +222,7 @@ func (p *Pool) putLocked(b *Buf) {
 func (p *Pool) reclaimLocked() {
 	for s := range p.shares {
 		s.mu.Lock()
-		if !s.claim {
+		if !s.claim.Load() {
 			p.reclaimShareLocked(s)
 		}
 		s.mu.Unlock()

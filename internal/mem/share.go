@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // ErrTooLarge is the answer to a request for more than the share may ever hold: waiting would not help.
@@ -29,9 +30,9 @@ type Share struct {
 	wantClass int   // the smallest class that helps
 	grant     *Buf  // set aside for the waiter
 	granted   int64
-	wake      func() // nil: not waiting
-	limited   bool   // waits for its own releases, not for the pool
-	claim     bool   // was called back and has not asked yet: its cache is its own
+	wake      func()      // nil: not waiting
+	limited   bool        // waits for its own releases, not for the pool
+	claim     atomic.Bool // was called back and has not asked yet: its cache is its own; written under mu
 }
 
 // Share returns a share of the pool that may hold limit bytes, at most half of the pool, and has no reserve.
@@ -86,9 +87,11 @@ func (s *Share) Held() int64 {
 func (s *Share) Get(n int) (*Buf, error) {
 	c := mustClass(n)
 	b, err := s.get(n, c, true)
+	if err == nil && !s.claim.Load() {
+		return b, nil
+	}
 	s.mu.Lock()
-	claimed := s.claim
-	s.claim = false
+	claimed := s.claim.Swap(false)
 	if errors.Is(err, ErrNoMemory) {
 		if int64(classes[c]) > s.limit {
 			err = ErrTooLarge
@@ -170,9 +173,11 @@ func (s *Share) GetAll(n int, into []*Buf) ([]*Buf, error) {
 		}
 		into = into[:mark]
 	}
+	if err == nil && !s.claim.Load() {
+		return into, nil
+	}
 	s.mu.Lock()
-	claimed := s.claim
-	s.claim = false
+	claimed := s.claim.Swap(false)
 	if errors.Is(err, ErrNoMemory) {
 		page := int64(classes[0])
 		s.want, s.wantClass = (int64(n)+page-1)&^(page-1), 0
@@ -212,7 +217,7 @@ func (s *Share) Wait(f func()) {
 	switch {
 	case f == nil || s.closed:
 		p.unqueueLocked(s)
-		s.claim = false
+		s.claim.Store(false)
 		p.dropGrantLocked(s)
 	case s.wake != nil:
 		s.wake = f
@@ -267,7 +272,7 @@ func (s *Share) Trim() {
 	p := s.pool
 	p.mu.Lock()
 	s.mu.Lock()
-	if !s.claim {
+	if !s.claim.Load() {
 		p.reclaimShareLocked(s)
 	}
 	s.mu.Unlock()
@@ -283,7 +288,8 @@ func (s *Share) Close() {
 	p.mu.Lock()
 	s.mu.Lock()
 	p.unqueueLocked(s)
-	s.claim, s.closed = false, true
+	s.claim.Store(false)
+	s.closed = true
 	p.emptyShareLocked(s)
 	p.reserved -= s.reserve
 	s.reserve = 0
@@ -328,7 +334,8 @@ func (s *Share) readyLocked() func() {
 		s.grant = b.next
 		s.push(b)
 	}
-	s.granted, s.claim = 0, true
+	s.granted = 0
+	s.claim.Store(true)
 	f := s.wake
 	s.wake, s.want = nil, 0
 	return f
