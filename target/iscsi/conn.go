@@ -100,6 +100,7 @@ type conn struct {
 	edge      uint32 // MaxCmdSN when the batch under way was begun
 	control   int    // queued PDUs that no window bounds
 	tasks     []*task
+	itts      []uint32 // initiator task tags of tasks, side by side: each command is looked up once
 	free      []*task
 	live      int // tasks not free
 	stash     int // bytes of unsolicited data parked
@@ -293,7 +294,7 @@ func (c *conn) tick() {
 		c.window = max(firstWindow, c.window/2)
 	}
 	if c.peak == 0 && c.live == 0 {
-		c.free, c.tasks = nil, nil
+		c.free, c.tasks, c.itts = nil, nil, nil
 		c.link.idleLocked()
 	}
 	c.peak = c.active

@@ -69,6 +69,7 @@ func (c *conn) beginCommand(b iscsi.BHS, ahs []byte, h *iscsi.ISERHeader) (*task
 	}
 	t := c.takeTaskLocked()
 	t.itt, t.lun, t.immediate = b.ITT(), b.LUN(), b.Immediate()
+	c.itts[t.slot] = t.itt
 	if t.immediate {
 		c.immediate++
 	} else {

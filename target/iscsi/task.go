@@ -91,7 +91,7 @@ func (c *conn) takeTaskLocked() *task {
 		t, c.free = c.free[n-1], c.free[:n-1]
 	} else {
 		t = &task{c: c, slot: uint32(len(c.tasks))}
-		c.tasks = append(c.tasks, t)
+		c.tasks, c.itts = append(c.tasks, t), append(c.itts, 0)
 	}
 	c.live++
 	t.gen = t.gen%0x7fff + 1
@@ -119,8 +119,11 @@ func (c *conn) endTaskLocked(t *task) {
 
 // taskOfITT finds the live task of an initiator task tag.
 func (c *conn) taskOfITTLocked(itt uint32) *task {
-	for _, t := range c.tasks {
-		if t.live && !t.responded && t.itt == itt {
+	for i, v := range c.itts {
+		if v != itt {
+			continue
+		}
+		if t := c.tasks[i]; t.live && !t.responded {
 			return t
 		}
 	}
