@@ -14,10 +14,8 @@ import (
 
 // setup is what a case wants of a connection. Zero values take the defaults below.
 type setup struct {
-	a, b      transport.QPOptions
-	pa, pb    transport.ConnParams
-	noHello   bool
-	noRunning bool // the case polls itself
+	a, b   transport.QPOptions
+	pa, pb transport.ConnParams
 }
 
 const (
@@ -100,8 +98,8 @@ func (s *scene) connect(c setup) (a, b *end) {
 	return a, b
 }
 
-// tryConnect makes a connection, says hello from the dialler (RFC 6581 section 5: the responder may not be the first
-// to send), and starts the owners.
+// tryConnect makes a connection, starts the owners, and lets them say hello, the dialler first (RFC 6581 section 5: the
+// responder may not be the first to send).
 func (s *scene) tryConnect(addr string, c setup) (*end, *end, error) {
 	s.Helper()
 	if c.pa.ReadsIn == 0 && c.pa.ReadsOut == 0 && c.pb.ReadsIn == 0 && c.pb.ReadsOut == 0 {
@@ -134,18 +132,15 @@ func (s *scene) tryConnect(addr string, c setup) (*end, *end, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if c.noRunning {
-		return a, b, nil
-	}
 	a.run()
 	b.run()
-	if !c.noHello {
-		a.hello(b)
-	}
+	a.recv(helloTok, 8)
+	a.hello(b)
+	b.hello(a)
 	return a, b, nil
 }
 
-// hello is the first Send of a connection.
+// hello is the first Send of a connection, and the answer to it.
 func (a *end) hello(b *end) {
 	a.Helper()
 	a.post(transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: helloTok, Local: []mem.Span{a.span(8)}})
