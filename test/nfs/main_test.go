@@ -57,7 +57,7 @@ func start(t *testing.T, how string, o nfs.Options, ro rpc.Options, e nfs.Export
 		if err != nil {
 			t.Fatal(err)
 		}
-		go func() { _ = s.rpc.ServeTCP(l) }()
+		go func(srv *rpc.Server) { _ = srv.ServeTCP(l) }(s.rpc)
 		port := netip.MustParseAddrPort(l.Addr().String()).Port()
 		s.url = "nfs://127.0.0.1:" + itoa(port) + e.Path + "?mountport=" + itoa(port)
 		return s
@@ -81,7 +81,7 @@ func start(t *testing.T, how string, o nfs.Options, ro rpc.Options, e nfs.Export
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = s.rpc.ServeRDMA(listen, l) }()
+	go func(srv *rpc.Server) { _ = srv.ServeRDMA(listen, l) }(s.rpc)
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
