@@ -193,14 +193,25 @@ func (c *iserConn) message(s *session, b []byte, inv uint32) (*task, error) {
 	if err != nil || inv == 0 {
 		return t, err
 	}
-	// RFC 7145 section 7.3.3: only the command's own STag may be invalidated by its response. Anything else means that
-	// memory of another command is no longer what it was thought to be.
-	if t == nil || !t.bound || t.stag != inv || h.Opcode() != iscsi.OpSCSIResponse {
-		return nil, &iscsi.ProtocolError{RFC: 7145, Clause: "7.3.3", Detail: fmt.Sprintf("a Send that invalidates STag 0x%08x, which is not the command's", inv)}
-	}
-	if !c.sendInv {
-		return nil, &iscsi.ProtocolError{RFC: 7145, Clause: "5.1.2", Detail: "a Send with Invalidate, which was not agreed"}
+	if err := c.invalidated(t, h, inv); err != nil {
+		if t != nil {
+			t.answered = false // nothing that such a peer says is an outcome
+		}
+		return nil, err
 	}
 	t.bound = false
 	return t, nil
+}
+
+// invalidated judges a Send with Invalidate.
+func (c *iserConn) invalidated(t *task, h iscsi.BHS, inv uint32) error {
+	// RFC 7145 section 7.3.3: only the command's own STag may be invalidated by its response. Anything else means that
+	// memory of another command is no longer what it was thought to be.
+	if t == nil || !t.bound || t.stag != inv || h.Opcode() != iscsi.OpSCSIResponse {
+		return &iscsi.ProtocolError{RFC: 7145, Clause: "7.3.3", Detail: fmt.Sprintf("a Send that invalidates STag 0x%08x, which is not the command's", inv)}
+	}
+	if !c.sendInv {
+		return &iscsi.ProtocolError{RFC: 7145, Clause: "5.1.2", Detail: "a Send with Invalidate, which was not agreed"}
+	}
+	return nil
 }

@@ -114,6 +114,11 @@ func (l *loginRun) operational() {
 			n.WantInt("MaxRecvDataSegmentLength", iscsi.DefaultRecvData)
 		}
 		n.Offer("MaxRecvDataSegmentLength")
+		if !l.p.iser {
+			// LIO digests what it was not asked not to.
+			digest("HeaderDigest", false)
+			digest("DataDigest", false)
+		}
 		return
 	}
 	n.Want("ImmediateData", map[bool]string{true: "No", false: "Yes"}[l.p.noImm])

@@ -77,6 +77,7 @@ const (
 func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
 	t.req, t.err, t.answered, t.aborting, t.aborted, t.n, t.imm = r, nil, false, false, 0, 0, 0
 	t.in, t.out, t.rcvd, t.dataSN, t.r2tSN = false, false, 0, 0, 0
+	t.edtl = 0 // LIO rejects a command that moves nothing and expects something
 	t.spans = t.spans[:0]
 	clear(t.short[:])
 	t.cdb = t.short[:]
