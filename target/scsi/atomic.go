@@ -13,15 +13,15 @@ func beginCompareAndWrite(c *Command) stepResult {
 	if err := lu.inRange(r.lba, r.n); err != nil {
 		return c.end(err)
 	}
-	if r.n == 0 {
+	if r.n == 0 && c.ExpectOut == 0 {
 		return stepDone
 	}
-	if r.n > lu.maxCompareBlocks() {
+	if r.n == 0 || r.n > lu.maxCompareBlocks() {
 		return c.end(badCDB(13))
 	}
 	n := int(r.n) << lu.shift
 	return c.async(func(c *Command) error {
-		if err := c.dataOut(int64(2 * n)); err != nil {
+		if err := c.wholeData(int64(2 * n)); err != nil {
 			return err
 		}
 		bufs, err := c.alloc(2 * n)

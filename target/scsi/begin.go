@@ -39,7 +39,7 @@ func (c *Command) admit() error {
 		x.itl.stats.conflicts.Add(1)
 		return statusError(StatusReservationConflict)
 	}
-	if f := x.lu.flags.Load(); f&(flagStopped|flagEjected|flagFormatting|flagSanitizing) != 0 && r.traits&notReadyToo == 0 {
+	if f := x.lu.flags.Load(); f&(flagEjected|flagFormatting|flagSanitizing) != 0 && r.traits&notReadyToo == 0 {
 		return x.lu.notReady(f)
 	}
 	if r.traits&mutates != 0 && (x.lu.has(flagSWP) || x.lu.readOnly()) {

@@ -22,11 +22,12 @@ const (
 
 // erasure is a pass over the whole medium: FORMAT UNIT or SANITIZE. It outlives the command that began it (IMMED).
 type erasure struct {
-	flag    uint32
-	zero    bool                     // write zeroes and give the space back
-	fill    func(pass int, b []byte) // else what to write
-	passes  int
-	verbose string
+	flag     uint32
+	zero     bool                     // write zeroes and give the space back
+	zeroLast bool                     // do so in the last pass
+	fill     func(pass int, b []byte) // else what to write
+	passes   int
+	verbose  string
 }
 
 // erase runs e in the background. Exactly one runs at a time: the flag, which keeps other commands off, is set here.
@@ -59,6 +60,7 @@ func (lu *LogicalUnit) erasePasses(e erasure) error {
 	defer func() { _ = slab.Close() }()
 	size := lu.geo.Load().Size
 	for pass := range e.passes {
+		zero := e.zero || e.zeroLast && pass == e.passes-1
 		for off := int64(0); off < size; {
 			if err := lu.stop.Err(); err != nil {
 				return err
@@ -66,10 +68,10 @@ func (lu *LogicalUnit) erasePasses(e erasure) error {
 			n := min(size-off, pieceSize)
 			r := blockdev.Request{Op: blockdev.Write, Offset: off, Data: []mem.Span{{Slab: slab, Len: int(n)}}}
 			switch {
-			case e.zero && lu.can(blockdev.WriteZeroes):
+			case zero && lu.can(blockdev.WriteZeroes):
 				n = min(size-off, 64<<20)
 				r = blockdev.Request{Op: blockdev.WriteZeroes, Offset: off, Unmap: lu.canUnmap()}
-			case e.zero:
+			case zero:
 				clear(slab.Bytes())
 			default:
 				e.fill(pass, slab.Bytes()[:n])
@@ -92,7 +94,17 @@ func (c *Command) begun(done chan error, immed bool) error {
 	if immed {
 		return nil
 	}
-	return <-done
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-c.x.wake:
+			// SBC-3 section 4.11.2: an abort ends the command, never the operation.
+			if c.stopping() {
+				return c.x.err
+			}
+		}
+	}
 }
 
 func (lu *LogicalUnit) erasing() bool { return lu.has(flagFormatting | flagSanitizing) }
@@ -104,12 +116,12 @@ func beginSanitize(c *Command) stepResult {
 	if lu.erasing() {
 		return c.end(lu.notReady(lu.flags.Load()))
 	}
+	if sa != sanitizeOverwrite && n != 0 {
+		return c.end(badCDB(7))
+	}
 	if sa == sanitizeExit {
 		lu.set(flagSanitizeBad, false)
 		return stepDone
-	}
-	if sa != sanitizeOverwrite && n != 0 {
-		return c.end(badCDB(7))
 	}
 	if sa == sanitizeOverwrite && n < 5 {
 		return c.end(badCDB(7))
@@ -122,12 +134,14 @@ func beginSanitize(c *Command) stepResult {
 				return err
 			}
 		case sanitizeCrypto:
-			// What is left is what a medium looks like whose key is gone.
+			// First what a medium looks like whose key is gone, then the zeroes that LBPRZ promises of unmapped blocks.
 			stream, err := randomStream()
 			if err != nil {
 				return err
 			}
-			e.zero = false
+			if e.zero, e.zeroLast = false, lu.zeroReads(); e.zeroLast {
+				e.passes = 2
+			}
 			e.fill = func(_ int, b []byte) { clear(b); stream.XORKeyStream(b, b) }
 		}
 		return c.begun(lu.erase(e), immed)

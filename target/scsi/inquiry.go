@@ -197,7 +197,7 @@ func vpdBlockLimits(c *Command, b []byte) []byte {
 	}
 	binary.BigEndian.PutUint32(p[12:], uint32(opt>>lu.shift))
 	if lu.canUnmap() {
-		binary.BigEndian.PutUint32(p[20:], uint32(lu.unmapLimit()>>lu.shift))
+		binary.BigEndian.PutUint32(p[20:], uint32(lu.maxUnmapBlocks()))
 		binary.BigEndian.PutUint32(p[24:], maxUnmapDescriptors)
 		binary.BigEndian.PutUint32(p[28:], uint32(max(g.DiscardUnit>>lu.shift, 1)))
 		binary.BigEndian.PutUint32(p[32:], 1<<31) // UGAVALID, alignment 0
@@ -211,12 +211,15 @@ func vpdBlockLimits(c *Command, b []byte) []byte {
 	return append(b, p[4:]...)
 }
 
-func (lu *LogicalUnit) unmapLimit() int64 { return maxUnmapBytes }
+func (lu *LogicalUnit) maxUnmapBlocks() uint64 { return uint64(maxUnmapBytes) >> lu.shift }
 
 func vpdCharacteristics(c *Command, b []byte) []byte {
 	b = append(b, make([]byte, 60)...)
 	if !c.x.lu.geo.Load().Rotational {
 		b[5] = 1 // medium rotation rate: 0001h, non-rotating
+	}
+	if c.x.lu.opt.AllowSanitize {
+		b[7] = 0x40 | 0x10 // WABEREQ and WACEREQ 01b: after an erasure reads succeed
 	}
 	b[8] |= 0x02 // FUAB
 	return b

@@ -11,7 +11,7 @@ const (
 	minPiece = 4 << 10
 	// maxTransfer bounds READ, WRITE and their kin (VPD B0, MAXIMUM TRANSFER LENGTH), in bytes. It is a promise to the
 	// initiator and keeps one command from occupying a connection for seconds.
-	maxTransfer = 16 << 20
+	maxTransfer = 64 << 20
 	// maxCompare bounds COMPARE AND WRITE, ORWRITE and WRITE ATOMIC in bytes: all of it is in memory at once, twice.
 	maxCompare = 64 << 10
 	// maxParameter bounds every parameter list an initiator sends.

@@ -43,7 +43,6 @@ const (
 	flagDescriptor  = 1 << iota // D_SENSE
 	flagSWP                     // software write protect
 	flagNoCache                 // WCE is zero: every write is durable before its status
-	flagStopped                 // START STOP UNIT stopped it
 	flagEjected                 // removable, and the medium is out
 	flagFormatting              // FORMAT UNIT runs
 	flagSanitizing              // SANITIZE runs

@@ -59,6 +59,11 @@ func (lu *LogicalUnit) allOpcodes(b []byte, rctd bool) []byte {
 			b = lu.appendOpcode(b, e.row, rctd)
 		}
 		for _, r := range e.sas {
+			if r.op == OpVariableLength {
+				// Told when asked for by name. In the list they make libiscsi and others that keep 16 bytes of usage data
+				// believe that the answer is wrong.
+				continue
+			}
 			b = lu.appendOpcode(b, r, rctd)
 		}
 	}

@@ -55,7 +55,7 @@ func beginUnmap(c *Command) stepResult {
 			if err := lu.inRange(lba, n); err != nil {
 				return err
 			}
-			if total += n; total > uint64(maxUnmapBytes)>>lu.shift {
+			if total += n; total > lu.maxUnmapBlocks() {
 				return badParam(8 + i + 8)
 			}
 		}
@@ -98,7 +98,7 @@ func beginWriteSame(c *Command) stepResult {
 		if ndob {
 			return c.writeZeroes(at, n, unmap)
 		}
-		if err := c.dataOut(int64(lu.bs)); err != nil {
+		if err := c.wholeData(int64(lu.bs)); err != nil {
 			return err
 		}
 		return c.writeSame(at, n, unmap)

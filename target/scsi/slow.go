@@ -231,7 +231,17 @@ func advance(s []mem.Span, n int) []mem.Span {
 	return c
 }
 
-// dataOut checks that the initiator gives all of n bytes; commands that need whole data do nothing with a part of it.
+// wholeData checks that the initiator gives exactly n bytes. COMPARE AND WRITE and WRITE SAME do nothing with a part of
+// their data, and data too many mean that initiator and target disagree on the block size.
+func (c *Command) wholeData(n int64) error {
+	c.TransferOut = n
+	if c.ExpectOut != n {
+		return check(IllegalRequest, ASCInvalidFieldInCDB)
+	}
+	return nil
+}
+
+// dataOut checks that the initiator gives all of n bytes.
 func (c *Command) dataOut(n int64) error {
 	c.TransferOut = n
 	if c.ExpectOut < n {

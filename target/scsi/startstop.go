@@ -7,24 +7,19 @@ func beginStartStop(c *Command) stepResult {
 	lu := c.x.lu
 	condition, noFlush, loej, start := c.CDB[4]>>4, c.CDB[4]&4 != 0, c.CDB[4]&2 != 0, c.CDB[4]&1 != 0
 	if condition != 0 {
-		switch condition {
-		case 0x1, 0x2, 0x3, 0x7, 0xA, 0xB: // ACTIVE, IDLE, STANDBY, LU CONTROL, FORCE IDLE and STANDBY: no such conditions here
-			return stepDone
-		}
-		return c.end(badCDBBit(4, 7))
+		return stepDone // there are no power conditions to enter
 	}
 	if loej && !lu.opt.Removable {
 		return c.end(badCDBBit(4, 1))
 	}
-	if loej && !start && lu.prevented() {
+	if loej && lu.prevented() {
 		return c.end(check(IllegalRequest, ASCRemovalPrevented))
 	}
+	// START zero without LOEJ only flushes: nothing spins down, and what one initiator stops others still use.
 	apply := func() {
-		lu.set(flagStopped, !start)
 		if loej {
 			was := lu.has(flagEjected)
 			lu.set(flagEjected, !start)
-			lu.set(flagStopped, false)
 			if was && start {
 				lu.attention(ASCMediumMayHaveChanged, c.x.itl)
 			}

@@ -200,11 +200,10 @@ func (t *Target) reset(done func()) {
 	w.release()
 }
 
-// resetState undoes what a reset undoes: unsaved mode pages; reservations of the old kind; a stopped medium.
+// resetState undoes what a reset undoes: unsaved mode pages and reservations of the old kind.
 func (lu *LogicalUnit) resetState() {
 	lu.mu.Lock()
 	defer lu.mu.Unlock()
 	lu.revertModesLocked()
-	lu.set(flagStopped, false)
 	lu.spc2.Store(nil)
 }

@@ -84,8 +84,11 @@ func copyAborted(err error, segment int) error {
 	}
 	e := *s
 	e.Key, e.FieldValid, e.Specific = CopyAborted, false, uint64(segment)
-	if s.Key == MediumError || s.Key == HardwareError {
+	switch {
+	case s.Key == MediumError || s.Key == HardwareError:
 		e.ASC = ASCThirdPartyDeviceFailure
+	case s.ASC == ASCLBAOutOfRange:
+		e.ASC = ASCNone // the segment descriptor is at fault, which Specific tells
 	}
 	return &e
 }
@@ -157,9 +160,9 @@ func (c *Command) parseCopyTarget(d []byte, off int) (copyTarget, error) {
 	if d[1]&0x1F != 0 {
 		return copyTarget{}, &SenseError{Key: IllegalRequest, ASC: ASCUnsupportedTargetDesc, FieldValid: true, Field: uint16(off + 1)}
 	}
-	if d[1]>>6 != 0 {
-		// LU ID TYPE: the identifier is a designator, not a proxy token.
-		return copyTarget{}, badParam(off + 1)
+	if d[1]&0x20 != 0 {
+		// NUL: nothing there to copy from or to. LU ID TYPE means nothing in this descriptor.
+		return copyTarget{}, check(CopyAborted, ASCUnreachableCopyTarget)
 	}
 	n := int(d[7])
 	if n > 20 {
@@ -208,11 +211,8 @@ func parseCopySegment(d []byte, off, targets int) (s copySegment, n int, err err
 	}
 	s = copySegment{src: int(be16(d[4:])), dst: int(be16(d[6:])), blocks: uint64(be16(d[10:])),
 		srcLBA: be64(d[12:]), dstLBA: be64(d[20:]), dc: d[1]&2 != 0}
-	if s.src >= targets {
-		return s, 0, badParam(off + 4)
-	}
-	if s.dst >= targets {
-		return s, 0, badParam(off + 6)
+	if s.src >= targets || s.dst >= targets {
+		return s, 0, check(CopyAborted, ASCUnreachableCopyTarget)
 	}
 	return s, 28, nil
 }
@@ -241,7 +241,7 @@ func (c *Command) copySegment(targets []copyTarget, s copySegment) (int64, error
 		return 0, check(DataProtect, ASCWriteProtected)
 	}
 	for _, lu := range [...]*LogicalUnit{src.lu, dst.lu} {
-		if f := lu.flags.Load(); f&(flagStopped|flagEjected|flagFormatting|flagSanitizing) != 0 {
+		if f := lu.flags.Load(); f&(flagEjected|flagFormatting|flagSanitizing) != 0 {
 			return 0, lu.notReady(f)
 		}
 	}
