@@ -61,6 +61,9 @@ func (i *Initiator) Discover(ctx context.Context, rawURL string) ([]Target, erro
 	// The answer to a logout is waited for, so that the target has no half-open session; a failure changes nothing.
 	out := iscsi.LogoutRequest{Immediate: true, Reason: iscsi.LogoutSession, ITT: 3, CmdSN: r.cmdSN, ExpStatSN: r.statSN}
 	_, _, _ = w.exchange(ctx, iscsi.Append(nil, &out), nil)
+	if c, ok := w.(*iserConn); ok {
+		c.linger()
+	}
 	return parseTargets(text, u)
 }
 

@@ -152,6 +152,21 @@ func (c *iserConn) drain(err error) {
 	}
 }
 
+// linger leaves it to the target to close after a logout, for a moment: LIO over siw takes a connection that ends while it
+// still completes the Logout Response for a failure, and frees the command twice.
+func (c *iserConn) linger() {
+	ctx, cancel := context.WithTimeout(context.Background(), lingerTimeout)
+	defer cancel()
+	for {
+		if _, err := c.qp.Poll(c.wc[:]); err != nil {
+			return
+		}
+		if err := c.qp.Wait(ctx); err != nil {
+			return
+		}
+	}
+}
+
 func (c *iserConn) close(err error) {
 	var pe *iscsi.ProtocolError
 	r := transport.Reason{}

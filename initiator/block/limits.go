@@ -44,6 +44,8 @@ const (
 	abortTimeout = 10 * time.Second
 	// logoutTimeout is how long the answer to a logout is waited for.
 	logoutTimeout = 2 * time.Second
+	// lingerTimeout is how long after that answer the target's end of the connection is waited for.
+	lingerTimeout = 250 * time.Millisecond
 	// minBackoff and maxBackoff are the pauses between attempts to log in again.
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 5 * time.Second

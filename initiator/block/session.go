@@ -473,6 +473,12 @@ func (s *session) leave() {
 		t := time.NewTimer(logoutTimeout)
 		select {
 		case <-s.logout:
+			// The target closes now; see iserConn.linger for why it goes first.
+			t.Reset(lingerTimeout)
+			select {
+			case <-s.ended:
+			case <-t.C:
+			}
 		case <-s.ended:
 		case <-t.C:
 		}
