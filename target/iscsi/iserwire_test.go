@@ -19,6 +19,8 @@ type iserWire struct {
 	err   error
 	size  int // of the receives posted from now on
 	reply []byte
+	// reader is closed when the goroutine that owns the queue pair has ended; nil while the test itself owns it.
+	reader chan struct{}
 }
 
 const (
@@ -144,6 +146,9 @@ func (w *iserWire) recv() (pdu, error) {
 
 func (w *iserWire) close() {
 	_ = w.qp.Close(transport.Reason{})
+	if w.reader != nil {
+		<-w.reader
+	}
 	for {
 		var wc [16]transport.WC
 		n, err := w.qp.Poll(wc[:])

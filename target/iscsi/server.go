@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/target/iscsi/isns"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -31,6 +32,7 @@ type Server struct {
 	byName   map[sessionKey]*session
 	lastTSIH uint16
 	portals  []*portalEntry
+	isns     []*isns.Client
 	wg       sync.WaitGroup
 	changed  chan struct{} // closed and replaced when a connection or session has gone
 }
@@ -79,6 +81,7 @@ func (s *Server) AddTarget(t Target) error {
 		return ErrTargetKnown
 	}
 	s.targets[t.Name] = &targetEntry{t}
+	s.tellISNSLocked()
 	return nil
 }
 
@@ -96,6 +99,7 @@ func (s *Server) UpdateTarget(t Target) error {
 	}
 	// Sessions keep the entry they logged in with; visibility asks the server.
 	s.targets[t.Name] = &targetEntry{t}
+	s.tellISNSLocked()
 	var drop []*conn
 	for _, ss := range s.sessions {
 		if ss.target != nil && ss.target.Name == t.Name {
@@ -123,6 +127,7 @@ func (s *Server) RemoveTarget(ctx context.Context, name string) error {
 		return ErrNoTarget
 	}
 	delete(s.targets, name)
+	s.tellISNSLocked()
 	s.mu.Unlock()
 	s.dropTarget(t, nil, errRemoved)
 	return s.wait(ctx, func() bool {
@@ -313,6 +318,7 @@ func (s *Server) addPortal(e *portalEntry) error {
 		return ErrClosed
 	}
 	s.portals = append(s.portals, e)
+	s.tellISNSLocked()
 	s.wg.Add(1)
 	return nil
 }
@@ -325,6 +331,7 @@ func (s *Server) removePortal(e *portalEntry) {
 			break
 		}
 	}
+	s.tellISNSLocked()
 	s.mu.Unlock()
 	s.wg.Done()
 }

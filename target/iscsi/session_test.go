@@ -50,8 +50,13 @@ func (p *peer) startWrite(lba int, seed int) *iscsi.SCSICommand {
 // arrivals collects what the target sends, in the background.
 func (p *peer) arrivals() chan pdu {
 	ch := make(chan pdu, 64)
+	ended := make(chan struct{})
+	if w, ok := p.w.(*iserWire); ok {
+		w.reader = ended
+	}
 	go func() {
 		defer close(ch)
+		defer close(ended)
 		for {
 			r, err := p.w.recv()
 			if err != nil {
