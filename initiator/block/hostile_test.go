@@ -192,11 +192,11 @@ func TestISERTargetsThatBreakRules(t *testing.T) {
 		say     func(f *rdmaFake, h iscsi.ISERHeader, b iscsi.BHS)
 		clause  string // of RFC 7145; empty: the fabric itself ends the connection
 	}{
-		"not agreed":      {iscsi.CMPrivate(false), func(f *rdmaFake, h iscsi.ISERHeader, b iscsi.BHS) { f.send(good(f, b), nil, h.ReadSTag) }, "5.1.2"},
-		"no private data": {nil, func(f *rdmaFake, h iscsi.ISERHeader, b iscsi.BHS) { f.send(good(f, b), nil, h.ReadSTag) }, "5.1.2"},
+		"not agreed":      {iscsi.CMPrivate(false), func(f *rdmaFake, h iscsi.ISERHeader, b iscsi.BHS) { f.send(good(f, b), nil, h.ReadSTag) }, "7.3.2"},
+		"no private data": {nil, func(f *rdmaFake, h iscsi.ISERHeader, b iscsi.BHS) { f.send(good(f, b), nil, h.ReadSTag) }, "7.3.2"},
 		"with another PDU": {agree, func(f *rdmaFake, h iscsi.ISERHeader, b iscsi.BHS) {
 			f.send(&iscsi.NopIn{ITT: iscsi.Reserved, TTT: iscsi.Reserved, Numbers: f.numbers()}, nil, h.ReadSTag)
-		}, "7.3.3"},
+		}, "7.3.2"},
 		"a guess": {agree, func(f *rdmaFake, h iscsi.ISERHeader, b iscsi.BHS) { f.send(good(f, b), nil, h.ReadSTag^0x100) }, ""},
 		"a lie about the length": {agree, func(f *rdmaFake, h iscsi.ISERHeader, b iscsi.BHS) {
 			m := iscsi.Append((&iscsi.ISERHeader{}).Append(nil), good(f, b))

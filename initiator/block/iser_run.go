@@ -205,13 +205,13 @@ func (c *iserConn) message(s *session, b []byte, inv uint32) (*task, error) {
 
 // invalidated judges a Send with Invalidate.
 func (c *iserConn) invalidated(t *task, h iscsi.BHS, inv uint32) error {
-	// RFC 7145 section 7.3.3: only the command's own STag may be invalidated by its response. Anything else means that
+	// RFC 7145 section 7.3.2: only the command's own STag may be invalidated by its response. Anything else means that
 	// memory of another command is no longer what it was thought to be.
 	if t == nil || !t.bound || t.stag != inv || h.Opcode() != iscsi.OpSCSIResponse {
-		return &iscsi.ProtocolError{RFC: 7145, Clause: "7.3.3", Detail: fmt.Sprintf("a Send that invalidates STag 0x%08x, which is not the command's", inv)}
+		return &iscsi.ProtocolError{RFC: 7145, Clause: "7.3.2", Detail: fmt.Sprintf("a Send that invalidates STag 0x%08x, which is not the command's", inv)}
 	}
 	if !c.sendInv {
-		return &iscsi.ProtocolError{RFC: 7145, Clause: "5.1.2", Detail: "a Send with Invalidate, which was not agreed"}
+		return &iscsi.ProtocolError{RFC: 7145, Clause: "7.3.2", Detail: "a Send with Invalidate, which was not agreed"}
 	}
 	return nil
 }

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"math/rand"
 	"net"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,6 +26,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if path, addr, ok := strings.Cut(os.Getenv(asTarget), ","); ok {
+		if err := targetMain(path, addr); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(1)
+	}
 	// Each example is a conversation over sockets; a few of each are enough, as there are many variants.
 	flag.Parse()
 	if f := flag.Lookup("rapid.checks"); f != nil && f.Value.String() == f.DefValue {
