@@ -1,0 +1,193 @@
+package files
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/goleak"
+
+	"github.com/sluice-storage/sluice/cmd/sluice/ui"
+	infs "github.com/sluice-storage/sluice/initiator/nfs"
+	"github.com/sluice-storage/sluice/target/nfs"
+	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/transport/iwarp"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// serve exports a directory over the software RNIC.
+func serve(t *testing.T) (dir, url string) {
+	t.Helper()
+	dir = t.TempDir()
+	s, err := nfs.NewServer(nfs.Options{}, nfs.Export{Path: "/data", Dir: dir, Async: true, Rights: nfs.Rights{Squash: nfs.SquashNone, Insecure: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := rpc.NewServer(rpc.Options{}, s.Programs()...)
+	dev := iwarp.New(iwarp.Options{})
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := errors.Join(srv.Close(ctx), s.Close(), dev.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	l, err := dev.Listen(context.Background(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = srv.ServeRDMA(dev, l) }()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir, "nfs+rdma://127.0.0.1:" + port + "/data"
+}
+
+func sluice(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	root := &cobra.Command{Use: "sluice", SilenceUsage: true, SilenceErrors: true}
+	ui.AddOutputFlag(root)
+	cp := &cobra.Command{Use: "cp A B", Args: cobra.ExactArgs(2), RunE: func(*cobra.Command, []string) error { return errors.New("volumes") }}
+	cp.Flags().BoolP("quiet", "q", false, "")
+	root.AddCommand(append(Commands(), ExtendCopy(cp))...)
+	var out bytes.Buffer
+	root.SetOut(&out)
+	root.SetErr(&out)
+	root.SetArgs(args)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	err := root.ExecuteContext(ctx)
+	return out.String(), err
+}
+
+func TestCommands(t *testing.T) {
+	dir, url := serve(t)
+	local := t.TempDir()
+	big := bytes.Repeat([]byte("0123456789abcdef"), 200_001)
+	if err := os.MkdirAll(filepath.Join(local, "src/deep"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string][]byte{"src/big": big, "src/deep/small": []byte("small\n")} {
+		if err := os.WriteFile(filepath.Join(local, name), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ok := func(args ...string) string {
+		t.Helper()
+		out, err := sluice(t, args...)
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		return out
+	}
+	ok("mkdir", "-p", url+"/a/b")
+	ok("cp", "-q", "-r", filepath.Join(local, "src"), url+"/a/b")
+	if got, err := os.ReadFile(filepath.Join(dir, "a/b/src/big")); err != nil || !bytes.Equal(got, big) {
+		// A directory that is the mount itself is filled, not nested.
+		if got, err = os.ReadFile(filepath.Join(dir, "a/b/big")); err != nil || !bytes.Equal(got, big) {
+			t.Fatalf("%d bytes, %v", len(got), err)
+		}
+	}
+	if out := ok("ls", url+"/a/b"); !strings.Contains(out, "big") || !strings.Contains(out, "deep") {
+		t.Errorf("ls:\n%s", out)
+	}
+	if out := ok("cat", url+"/a/b/deep/small"); out != "small\n" {
+		t.Errorf("cat: %q", out)
+	}
+	if out := ok("tree", url); !strings.Contains(out, "└── small") || !strings.Contains(out, "3 directories, 2 files") {
+		t.Errorf("tree:\n%s", out)
+	}
+	ok("cp", "-q", url+"/a/b/big", filepath.Join(local, "back"))
+	if got, err := os.ReadFile(filepath.Join(local, "back")); err != nil || !bytes.Equal(got, big) {
+		t.Errorf("copied back: %d bytes, %v", len(got), err)
+	}
+	if _, err := sluice(t, "rm", url+"/a"); err == nil {
+		t.Error("a full directory was removed without -r")
+	}
+	ok("rm", "-r", url+"/a")
+	if l, err := os.ReadDir(dir); err != nil || len(l) != 0 {
+		t.Errorf("after rm -r: %v, %v", l, err)
+	}
+	var code ui.ExitError
+	if _, err := sluice(t, "cat", url+"/nothing"); !errors.As(err, &code) || code.Code != ui.CodeRefused {
+		t.Errorf("cat of nothing: %v", err)
+	}
+	if _, err := sluice(t, "ls", "iser://x"); !errors.As(err, &code) || code.Code != ui.CodeUsage {
+		t.Errorf("ls of a volume: %v", err)
+	}
+}
+
+func TestGateway(t *testing.T) {
+	dir, url := serve(t)
+	dev := iwarp.New(iwarp.Options{})
+	defer func() {
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	ctx, cancel := context.WithCancel(context.Background())
+	at := make(chan net.Addr, 1)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- gateway(ctx, url, "127.0.0.1:0", false, infs.Options{Device: dev}, func(a net.Addr) { at <- a })
+	}()
+	var a net.Addr
+	select {
+	case a = <-at:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(a.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, _, err := infs.Mount(ctx, "nfs://127.0.0.1:"+port+"/data?mountport="+port, infs.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := bytes.Repeat([]byte("gateway!"), 300_000)
+	f, err := v.Create(ctx, "f", 0o600)
+	if err == nil {
+		_, err = f.Write(want)
+	}
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("on disk: %d bytes, %v", len(got), err)
+	}
+	if got, err := v.ReadFile("f"); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("read back: %d bytes, %v", len(got), err)
+	}
+	if err := v.Symlink(ctx, strings.Repeat("t/", 1500), "l"); err != nil {
+		t.Error(err)
+	}
+	if s, err := v.ReadLink("l"); err != nil || len(s) != 3000 {
+		t.Errorf("link of %d bytes, %v", len(s), err)
+	}
+	if l, err := v.ReadDir("."); err != nil || len(l) != 2 {
+		t.Errorf("%v, %v", l, err)
+	}
+	if err := v.Remove(ctx, "nothing"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("remove of nothing: %v", err)
+	}
+	if err := v.Close(); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
