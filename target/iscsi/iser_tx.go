@@ -284,11 +284,11 @@ func (x *iserLink) cancelLocked(t *task) bool {
 func (x *iserLink) wrote(slot int, err error) {
 	c := x.c
 	c.mu.Lock()
-	t := c.tasks[slot]
-	if !t.moving {
+	if slot >= len(c.tasks) || !c.tasks[slot].moving {
 		c.mu.Unlock()
 		return
 	}
+	t := c.tasks[slot]
 	// An unsignaled Write completes with an error only; the move ends with the last of them or with the connection.
 	if err != nil {
 		c.mu.Unlock()

@@ -52,6 +52,15 @@ func (c *conn) loginPDU(b iscsi.BHS, data []byte) error {
 	if c.login == nil {
 		c.login = &login{}
 	}
+	c.mu.Lock()
+	state := c.state
+	c.mu.Unlock()
+	switch state {
+	case stateEnding:
+		return nil // refused already; the connection ends as soon as the answer has left
+	case stateHeld:
+		return broken("6.3", iscsi.RejectProtocol, "a request while the final response is awaited")
+	}
 	l := c.login
 	var q iscsi.LoginRequest
 	if b.Opcode() != iscsi.OpLoginRequest {
@@ -66,12 +75,6 @@ func (c *conn) loginPDU(b iscsi.BHS, data []byte) error {
 }
 
 func (c *conn) loginStep(l *login, q *iscsi.LoginRequest, data []byte) error {
-	c.mu.Lock()
-	state := c.state
-	c.mu.Unlock()
-	if state != stateLogin {
-		return refuse(iscsi.LoginInvalidRequest, "", "a request while the final response is awaited")
-	}
 	if l.pdus++; l.pdus > iscsi.MaxLoginPDUs {
 		return refuse(iscsi.LoginInitiatorError, "", "the login takes more than %d requests", iscsi.MaxLoginPDUs)
 	}

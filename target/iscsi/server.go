@@ -33,6 +33,7 @@ type Server struct {
 	lastTSIH uint16
 	portals  []*portalEntry
 	isns     []*isns.Client
+	devices  map[transport.Device]bool // that the memory is registered with
 	wg       sync.WaitGroup
 	changed  chan struct{} // closed and replaced when a connection or session has gone
 }
@@ -63,8 +64,29 @@ func NewServer(o Options) (*Server, error) {
 	}
 	o.Limits.fill()
 	o.Timeouts.fill()
-	return &Server{opt: o, logs: newPeerLogs(o.Log), targets: map[string]*targetEntry{}, conns: map[*conn]struct{}{},
-		sessions: map[uint16]*session{}, byName: map[sessionKey]*session{}, changed: make(chan struct{})}, nil
+	s := &Server{opt: o, logs: newPeerLogs(o.Log), targets: map[string]*targetEntry{}, conns: map[*conn]struct{}{}, devices: map[transport.Device]bool{},
+		sessions: map[uint16]*session{}, byName: map[sessionKey]*session{}, changed: make(chan struct{})}
+	if o.Device != nil {
+		if err := s.register(o.Device); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// register makes the pool's memory known to a device, once.
+func (s *Server) register(d transport.Device) error {
+	s.mu.Lock()
+	known := s.devices[d]
+	s.devices[d] = true
+	s.mu.Unlock()
+	if known {
+		return nil
+	}
+	if err := s.opt.Memory.OnSlab(d.Register); err != nil {
+		return fmt.Errorf("iscsi: register memory with %s: %w", d.Name(), err)
+	}
+	return nil
 }
 
 // AddTarget makes a target known to discovery and logins.
@@ -272,9 +294,9 @@ func (s *Server) accept(ctx context.Context, nc net.Conn, p Portal) {
 func (s *Server) ServeRDMA(ctx context.Context, d transport.Device, l transport.Listener, p Portal) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := s.opt.Memory.OnSlab(d.Register); err != nil {
+	if err := s.register(d); err != nil {
 		_ = l.Close()
-		return fmt.Errorf("iscsi: register memory with %s: %w", d.Name(), err)
+		return err
 	}
 	e := &portalEntry{Portal: p, addr: l.Addr(), stop: cancel}
 	if err := s.addPortal(e); err != nil {
@@ -399,7 +421,7 @@ func (s *Server) connGone(c *conn) {
 
 // Close stops accepting, asks every initiator to leave (RFC 7143 section 11.9.1, event 1), waits until their tasks have
 // ended and they are gone, for Timeouts.Drain or until the context ends, and then cuts. It returns when nothing of the
-// server runs any more.
+// server runs any more, with an error only if commands are still with a medium that does not answer.
 func (s *Server) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.opt.Timeouts.Drain)
 	defer cancel()
@@ -420,21 +442,26 @@ func (s *Server) Close(ctx context.Context) error {
 	for _, c := range full {
 		c.askToLeave(s.opt.Timeouts.Drain)
 	}
-	err := s.wait(ctx, func() bool { return len(s.sessions) == 0 && len(s.conns) == 0 })
-	s.mu.Lock()
-	var rest []*conn
-	for c := range s.conns {
-		rest = append(rest, c)
+	gone := func() bool { return len(s.sessions) == 0 && len(s.conns) == 0 }
+	err := s.wait(ctx, gone)
+	if err != nil {
+		s.mu.Lock()
+		var rest []*conn
+		for c := range s.conns {
+			rest = append(rest, c)
+		}
+		s.mu.Unlock()
+		for _, c := range rest {
+			c.kill(errDown)
+		}
+		// What is on its way to the medium comes back, unless the medium hangs: nobody can wait for that for ever.
+		last, stop := context.WithTimeout(context.WithoutCancel(ctx), s.opt.Timeouts.Drain)
+		defer stop()
+		if err = s.wait(last, gone); err != nil {
+			err = fmt.Errorf("iscsi: commands are still with the medium: %w", err)
+		}
 	}
-	s.mu.Unlock()
-	for _, c := range rest {
-		c.kill(errDown)
-	}
-	// Commands on a medium that does not answer may outlast this; their memory is theirs until they end.
 	s.wg.Wait()
-	if len(rest) == 0 {
-		return nil
-	}
 	return err
 }
 
