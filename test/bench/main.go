@@ -55,7 +55,7 @@ type options struct {
 type result struct {
 	Work         string    `json:"work"`
 	Raw          float64   `json:"raw_per_second"`
-	Sluice       float64   `json:"oursper_second"`
+	Sluice       float64   `json:"sluice_per_second"`
 	Ratio        float64   `json:"ratio"`
 	Bar          float64   `json:"bar"`
 	RawCPU       float64   `json:"raw_cpu_us_per_io"`

@@ -196,7 +196,7 @@ func startRaw(path string) (*rawPeer, error) {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
 	fd, err := blocking(c)
-	return &rawPeer{cmd: cmd, sock: fd, in: make([]byte, rawBuffer), data: make([]byte, 1<<20), out: make([]byte, rawSlots*rawHeader)}, err
+	return &rawPeer{cmd: cmd, sock: fd, in: make([]byte, rawBuffer), data: make([]byte, rawBuffer), out: make([]byte, rawSlots*rawHeader)}, err
 }
 
 func (p *rawPeer) close() error {
@@ -223,7 +223,9 @@ func (p *rawPeer) run(w work, d time.Duration) (int, time.Duration, error) {
 			binary.LittleEndian.PutUint64(h[8:], uint64(w.offset(sent+i)))
 			iov = append(iov, h)
 			if w.write {
-				iov = append(iov, p.data[:w.size])
+				// Each request under way has its own buffer, as any client's has: one that never leaves the processor's
+				// cache would be no peer to compare with.
+				iov = append(iov, p.data[(sent+i)%w.depth*w.size:][:w.size])
 			}
 		}
 		sent += n
