@@ -52,7 +52,7 @@ refused() { # refused TARGET CLASS/DETAIL
   iscsiadm -m node -T "$1" -o delete
 }
 must "a name that nobody has: 0203" refused iqn.2026-11.io.sluice:nobody '02/03'
-must "a target that is not ours: 0202" refused $closed '02/02'
+must "a target that is not ours: 0202" refused $closed 'failed authorization'
 must "and the others still work" iscsi_login iser $a 10.9.0.2:3260
 must "logout" iscsi_logout $a
 capture_end

@@ -11,13 +11,13 @@ exports:
   - path: /export
     name: /data
     clients: [{match: 10.9.0.0/24, squash: none, any_port: true}]
-files: {tcp: "10.9.0.2:2049", rdma: "10.9.0.2:20049", mount: "10.9.0.2:20048", rpcbind: none}
+files: {tcp: "10.9.0.2:2049", rdma: "10.9.0.2:20049", rpcbind: none}
 E
 far /lab/files/sluiced --config /tmp/sluiced.yaml >/share/out/sluiced.txt 2>&1 &
 waitfor 60 far sh -c 'ss -Hltn "sport = :20049" | grep -q .' || fail "sluiced: $(cat /share/out/sluiced.txt)"
 must "client" nfs_up
 capture v0 nfs-mount tcp port 20049
-o=vers=3,nolock,mountport=20048,mountproto=tcp,timeo=600,retrans=2
+o=vers=3,nolock,mountport=2049,mountproto=tcp,timeo=600,retrans=2
 must "mount over RDMA" timeout 120 mount -t nfs -o rdma,port=20049,$o 10.9.0.2:/data /mnt/rdma
 must "mount over TCP" timeout 120 mount -t nfs -o proto=tcp,port=2049,$o 10.9.0.2:/data /mnt/tcp
 grep -q 'proto=rdma' /proc/mounts || fail "the first mount is not over RDMA"
