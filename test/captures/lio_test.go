@@ -47,7 +47,7 @@ func serveAsLIO(t *testing.T) string {
 	st, err := scsi.NewTarget(scsi.TargetOptions{Name: lioName, Memory: pool})
 	check(err)
 	check(st.AddLUN(0, lu))
-	srv, err := iscsi.NewServer(iscsi.Options{Memory: pool, Device: dev, Timeouts: iscsi.Timeouts{Drain: time.Millisecond}})
+	srv, err := iscsi.NewServer(iscsi.Options{Memory: pool, Device: dev})
 	check(err)
 	check(srv.AddTarget(iscsi.Target{Name: lioName, Alias: lioAlias, SCSI: st}))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
