@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/delay"
 	"github.com/sluice-storage/sluice/blockdev/file"
+	"github.com/sluice-storage/sluice/blockdev/limit"
 	memdev "github.com/sluice-storage/sluice/blockdev/mem"
 	"github.com/sluice-storage/sluice/blockdev/null"
 	"github.com/sluice-storage/sluice/target/scsi"
@@ -26,6 +27,9 @@ type volume struct {
 func (d *Daemon) openVolume(cfg VolumeConfig) (*volume, error) {
 	dev, err := openEngine(cfg)
 	if err != nil {
+		return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
+	}
+	if dev, err = limited(dev, cfg.Limits); err != nil {
 		return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
 	}
 	lu, err := d.newUnit(cfg, dev)
@@ -45,6 +49,18 @@ func (d *Daemon) newUnit(cfg VolumeConfig, dev blockdev.Device) (*scsi.LogicalUn
 		ReadOnly: cfg.ReadOnly, Removable: cfg.Removable,
 		AllowFormat: cfg.Erase, AllowSanitize: cfg.Erase, StateDir: state, Log: d.log,
 	})
+}
+
+// limited puts the limits of l before dev, which it closes when they make no sense.
+func limited(dev blockdev.Device, l *LimitsConfig) (blockdev.Device, error) {
+	if l == nil || l.IOPS == 0 && l.Bandwidth == 0 {
+		return dev, nil
+	}
+	d, err := limit.Open(dev, limit.Options{IOPS: l.IOPS, Bandwidth: int64(l.Bandwidth)})
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	return d, nil
 }
 
 func openEngine(cfg VolumeConfig) (blockdev.Device, error) {
