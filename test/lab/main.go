@@ -198,6 +198,7 @@ type result struct {
 	name    string
 	err     error
 	elapsed time.Duration
+	cpu     time.Duration // of the guest's emulator: what a scenario costs on a busy machine
 }
 
 func (l *lab) runAll(ctx context.Context, chosen []Scenario, jobs int) int {
@@ -215,8 +216,8 @@ func (l *lab) runAll(ctx context.Context, chosen []Scenario, jobs int) int {
 			s := &chosen[i]
 			fmt.Printf("lab: %s begins (%d of %d): %s\n", s.Name, i+1, len(chosen), s.About)
 			t0 := time.Now()
-			err := l.runOne(ctx, s)
-			results[i] = result{s.Name, err, time.Since(t0)}
+			cpu, err := l.runOne(ctx, s)
+			results[i] = result{s.Name, err, time.Since(t0), cpu}
 			if err != nil {
 				fmt.Printf("lab: %s FAILED: %v\n     logs in %s\n", s.Name, err, filepath.Join(l.out, s.Name))
 			} else {
@@ -232,7 +233,7 @@ func (l *lab) runAll(ctx context.Context, chosen []Scenario, jobs int) int {
 func report(results []result, wanted int, all time.Duration) int {
 	bad := 0
 	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(w, "\nscenario\tresult\tseconds\n")
+	fmt.Fprintf(w, "\nscenario\tresult\tseconds\tCPU seconds\n")
 	for _, r := range results {
 		verdict := "ok"
 		if r.err != nil {
@@ -241,7 +242,7 @@ func report(results []result, wanted int, all time.Duration) int {
 				verdict = "KERNEL COMPLAINS"
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%.1f\n", r.name, verdict, r.elapsed.Seconds())
+		fmt.Fprintf(w, "%s\t%s\t%.1f\t%.1f\n", r.name, verdict, r.elapsed.Seconds(), r.cpu.Seconds())
 	}
 	_ = w.Flush()
 	fmt.Printf("%d of %d scenarios passed in %.0f s\n", len(results)-bad, wanted, all.Seconds())

@@ -74,20 +74,21 @@ func (l *log) line(s string) {
 	fmt.Printf("%14s | %s\n", l.name, s)
 }
 
-func (l *lab) runOne(ctx context.Context, s *Scenario) (err error) {
+// runOne runs one scenario and returns the processor time its guest took.
+func (l *lab) runOne(ctx context.Context, s *Scenario) (cpu time.Duration, err error) {
 	r := &Run{lab: l, s: s, Dir: filepath.Join(l.out, s.Name)}
 	if err := os.RemoveAll(r.Dir); err != nil {
-		return err
+		return 0, err
 	}
 	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
-		return err
+		return 0, err
 	}
 	if r.Tmp, err = os.MkdirTemp("", "lab-"); err != nil {
-		return err
+		return 0, err
 	}
 	logf, err := os.Create(filepath.Join(r.Dir, "log.txt"))
 	if err != nil {
-		return err
+		return 0, err
 	}
 	r.Log = &log{name: s.Name, file: logf}
 	ctx, cancel := context.WithTimeout(ctx, s.Limit+time.Minute)
@@ -102,7 +103,7 @@ func (l *lab) runOne(ctx context.Context, s *Scenario) (err error) {
 	}()
 	if s.Prepare != nil {
 		if err := s.Prepare(r); err != nil {
-			return fmt.Errorf("prepare: %w", err)
+			return 0, fmt.Errorf("prepare: %w", err)
 		}
 	}
 	script := s.Script
@@ -114,20 +115,20 @@ func (l *lab) runOne(ctx context.Context, s *Scenario) (err error) {
 	}
 	g, err := l.boot(r, script)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	err = g.wait()
+	if st := g.cmd.ProcessState; st != nil {
+		cpu = st.UserTime() + st.SystemTime()
+	}
 	// What the kernel says outranks the script's own verdict: a script may well end happily after a warning.
 	if kerr := kernelVerdict(r.Dir); kerr != nil {
-		return errors.Join(kerr, err)
+		return cpu, errors.Join(kerr, err)
 	}
-	if err != nil {
-		return err
+	if err == nil && s.Finish != nil {
+		err = s.Finish(r)
 	}
-	if s.Finish != nil {
-		return s.Finish(r)
-	}
-	return nil
+	return cpu, err
 }
 
 // line takes each line of the script's output, and answers on_host.
