@@ -301,6 +301,9 @@ func (q *QP) finishRead() {
 	q.stags.Unlock()
 	q.readsUp.Add(-1)
 	q.readsOK.Add(1)
+	if q.invals.Load() > 0 {
+		q.pending.Store(true) // one of them may have been fenced
+	}
 	switch {
 	case internal:
 	case signaled:

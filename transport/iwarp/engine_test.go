@@ -82,3 +82,29 @@ func TestExchange(t *testing.T) {
 		}
 	}
 }
+
+// A fenced Invalidate leaves its STag valid until the Reads before it are complete, and then completes.
+func TestFencedInvalidate(t *testing.T) {
+	a, b := pair(t, pairOptions{})
+	am, bm := slab(t, 4096), slab(t, 4096)
+	b.recv(1, bm.Cut(0, 64))
+	w, v := a.window(), b.window()
+	a.post(transport.WR{Op: transport.OpBind, Window: w, Local: []mem.Span{am.Cut(0, 64)}, Access: transport.RemoteRead},
+		transport.WR{Op: transport.OpSend, Local: []mem.Span{am.Cut(0, 1)}})
+	b.ok(transport.OpRecv, 1)
+	b.post(transport.WR{Op: transport.OpBind, Window: v, Local: []mem.Span{bm.Cut(64, 64)}, Access: transport.RemoteRead})
+	a.post(transport.WR{Op: transport.OpRead, Token: 2, Local: []mem.Span{am.Cut(64, 64)}, Remote: v.Remote(), Flags: transport.Signaled},
+		transport.WR{Op: transport.OpInvalidate, Token: 3, Window: w, Flags: transport.Signaled | transport.Fence})
+	if !w.Valid() {
+		t.Fatal("dead before the Read is complete, which nobody has answered")
+	}
+	done := make(chan error, 1)
+	go func() { done <- b.drain() }()
+	a.ok(transport.OpRead, 2)
+	a.ok(transport.OpInvalidate, 3)
+	if w.Valid() {
+		t.Fatal("still valid")
+	}
+	_ = a.qp.Close(transport.Reason{})
+	<-done
+}

@@ -17,11 +17,17 @@ func (q *QP) Poll(wc []transport.WC) (int, error) {
 		return 0, nil
 	}
 	if q.rxcq.len() == 0 && q.connected.Load() && !q.dead.Load() {
-		_ = q.rc.Control(q.pollFn) // fails only when the QP has
+		if q.rx.short {
+			q.rx.short = false // the last read emptied the socket: Wait looks again, and looking twice is a system call more
+		} else {
+			_ = q.rc.Control(q.pollFn) // fails only when the QP has
+		}
 	}
 	if q.pending.Load() {
 		q.pending.Store(false)
-		q.invalidations()
+		if q.invals.Load() > 0 {
+			q.invalidations()
+		}
 	}
 	n := 0
 	for ; n < len(wc) && q.rxcq.len() > 0; n++ {
@@ -83,6 +89,7 @@ func (q *QP) invalidations() {
 			return // dropRefs wakes us
 		}
 		q.cq.inval.pop()
+		q.invals.Add(-1)
 		if iv.flags&transport.Signaled != 0 {
 			*q.rxcq.push() = transport.WC{Token: iv.token, Op: transport.OpInvalidate}
 		} else {

@@ -150,6 +150,7 @@ func (q *QP) invalidate(wr *transport.WR) error {
 	q.cq.Lock()
 	*q.cq.inval.push() = iv
 	q.cq.Unlock()
+	q.invals.Add(1)
 	q.notify()
 	return nil
 }

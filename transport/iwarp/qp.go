@@ -45,7 +45,8 @@ type QP struct {
 		ring  ring[transport.WC] // completions of the transmitter and of Post
 		inval ring[invalidation]
 	}
-	pending atomic.Bool // something for the owner in cq, or the QP failed
+	invals  atomic.Int32 // entries of cq.inval
+	pending atomic.Bool  // something for the owner in cq, or the QP failed
 	dead    atomic.Bool
 	parked  atomic.Bool
 	wake    chan struct{} // to the flusher

@@ -53,6 +53,7 @@ type rx struct {
 
 	iov     []unix.Iovec
 	closed  bool // EOF or error seen
+	short   bool // the last read brought less than it could take
 	drained bool // the last read found nothing: only then may the owner park, for a FIN may lie behind a short read
 }
 
@@ -93,6 +94,7 @@ func (q *QP) engine(fd uintptr) {
 			return
 		}
 		if !more {
+			q.rx.short = !q.rx.drained
 			return
 		}
 	}
@@ -118,7 +120,7 @@ func (x *rx) fill(q *QP, fd int) (more bool, term *transport.TerminateError, err
 		x.r = 0
 	}
 	x.iov = x.iov[:0]
-	x.drained = false
+	x.drained, x.short = false, false
 	ahead := len(x.buf) - x.w
 	narrow := x.narrow(q)
 	direct, guessed := 0, 0
