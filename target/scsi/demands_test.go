@@ -372,6 +372,7 @@ func TestEraseCommandsAreGuarded(t *testing.T) {
 	r.good(nil, 0, "48 82 00 00 00 00 00 00 00 00")
 	<-r.disk.arrived
 	r.sense(NotReady, ASCSanitizeInProgress, nil, 512, "28 00 00000000 00 0001 00")
+	r.sense(NotReady, ASCSanitizeInProgress, nil, 0, "1b 00 00 00 01 00")
 	if b := r.good(nil, 96, "03 00 00 00 60 00"); b[2] != byte(NotReady) || b[15] != 0x80 {
 		t.Errorf("REQUEST SENSE % X", b[:18])
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -53,11 +54,13 @@ func startSluiced(ctx context.Context, dir, binary string) (*daemon, error) {
 		lane          int
 	}
 	vols := []vol{
-		{"thin", "engine: file, size: 64MiB, erase: true", 0},
+		{"thin", "engine: file, size: 64MiB, physical: 512, erase: true", 0},
 		{"readonly", "engine: file, size: 64MiB, read_only: true, path: readonly.img", 1},
 		{"removable", "engine: file, size: 64MiB, removable: true", 1},
 		{"block4096", "engine: file, size: 128MiB, block: 4096", 1},
 		{"multipath", "engine: file, size: 64MiB", 0},
+		// Sanitize.Reset wants to find the overwrite still going on after four seconds.
+		{"slow", "engine: delay, delay: 30ms, size: 64MiB, erase: true", 2},
 	}
 	img, err := os.Create(filepath.Join(dir, "readonly.img"))
 	if err != nil {
@@ -82,6 +85,9 @@ func startSluiced(ctx context.Context, dir, binary string) (*daemon, error) {
 		k := kind{Name: v.name, lane: v.lane, URLs: []string{fmt.Sprintf("iscsi://127.0.0.1:%d/%s%s/0", ports[0], iqn, v.name)}}
 		if v.name == "multipath" {
 			k.URLs = append(k.URLs, fmt.Sprintf("iscsi://127.0.0.1:%d/%s%s/0", ports[1], iqn, v.name))
+		}
+		if v.name == "slow" {
+			k.only = regexp.MustCompile(`^Sanitize\.Reset$`)
 		}
 		d.kinds = append(d.kinds, k)
 	}
