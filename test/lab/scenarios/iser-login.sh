@@ -21,7 +21,7 @@ targets:
     initiators: [{name: "iqn.2024-01.lab:somebody-else"}]
 E
 mkdir -p /tmp/state
-far /lab/files/sluiced --config /tmp/sluiced.yaml >/share/out/sluiced.txt 2>&1 &
+ip netns exec far /lab/files/sluiced --config /tmp/sluiced.yaml >/share/out/sluiced.txt 2>&1 &
 daemon=$!
 waitfor 30 far sh -c 'ss -Hltn "sport = :3260" | grep -q fd09' || fail "sluiced does not listen: $(cat /share/out/sluiced.txt)"
 must "iscsid" iscsid_up
