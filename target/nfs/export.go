@@ -56,6 +56,8 @@ type Export struct {
 	AnonUID, AnonGID uint32 // 0 means Nobody
 	// Async answers changes of metadata before they are durable. Data follows WRITE and COMMIT in any case.
 	Async bool
+	// InodeHandles makes file handles of inode numbers even where the kernel's own could be had.
+	InodeHandles bool
 	// SubtreeCheck refuses handles of files that have been moved out of Dir.
 	SubtreeCheck bool
 }
@@ -111,7 +113,9 @@ func (e Export) open() (*export, error) {
 		return nil, fmt.Errorf("nfs: export %s: %w", e.Path, err)
 	}
 	x.dev, x.ino = st.Dev, st.Ino
-	x.kind = probeHandles(fd)
+	if x.kind = kindInode; !e.InodeHandles {
+		x.kind = probeHandles(fd)
+	}
 	if x.kind == kindInode {
 		x.table = newPathTable(x)
 	}

@@ -240,3 +240,14 @@ func (s *Server) after(n *node, w *nfs3.Wcc) {
 	s.post(n, &w.After)
 	n.change.Unlock()
 }
+
+// CheckLock finds the file that a handle is, for the lock manager: the caller needs the rights to the export, not to the
+// file, because what may be locked a client decides when the file is opened.
+func (s *Server) CheckLock(c *rpc.Call, fh []byte) (key string, st nfs3.Status) {
+	var q request
+	if st := s.find(c, fh, &q); st != nfs3.OK {
+		return "", st
+	}
+	defer s.end(&q)
+	return q.n.key, nfs3.OK
+}

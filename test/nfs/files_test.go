@@ -183,7 +183,7 @@ func TestManyCallsInFlight(t *testing.T) {
 
 func TestListingWhileRenaming(t *testing.T) {
 	each(t, func(t *testing.T, s *server) {
-		const files = 3000
+		const files = 1000
 		for i := range files {
 			must(t, os.WriteFile(filepath.Join(s.dir, "stay"+itoa(uint16(i))), nil, 0o600))
 		}

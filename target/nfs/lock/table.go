@@ -1,0 +1,124 @@
+package lock
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// held is one range that an owner has; end is its last byte.
+type held struct {
+	owner      string
+	host       string
+	svid       uint32
+	oh         string // the owner's handle, for TEST
+	exclusive  bool
+	start, end uint64
+}
+
+// file is the locks of one file. Ranges of one owner never overlap, and are merged where they touch and agree, as POSIX
+// has it.
+type file struct {
+	locks   []held
+	waiters []*waiter
+	shares  []share
+}
+
+// endOf is the last byte of a range; length 0, or one that wraps, goes to the end.
+func endOf(off, n uint64) uint64 {
+	if n == 0 || off+n-1 < off {
+		return math.MaxUint64
+	}
+	return off + n - 1
+}
+
+func (h *held) overlaps(start, end uint64) bool { return h.start <= end && start <= h.end }
+
+// conflict finds a lock that stands in the way of l.
+func (f *file) conflict(l *held) *held {
+	for i := range f.locks {
+		h := &f.locks[i]
+		if h.owner != l.owner && (h.exclusive || l.exclusive) && h.overlaps(l.start, l.end) {
+			return h
+		}
+	}
+	return nil
+}
+
+// clear takes a range away from an owner, and splits what reaches beyond it.
+func (f *file) clear(owner string, start, end uint64) {
+	var out []held
+	for _, h := range f.locks {
+		if h.owner != owner || !h.overlaps(start, end) {
+			out = append(out, h)
+			continue
+		}
+		if h.start < start {
+			left := h
+			left.end = start - 1
+			out = append(out, left)
+		}
+		if h.end > end {
+			right := h
+			right.start = end + 1
+			out = append(out, right)
+		}
+	}
+	f.locks = out
+}
+
+// set gives an owner a range in place of what it had there.
+func (f *file) set(l held) {
+	f.clear(l.owner, l.start, l.end)
+	// Merging: what touches l on either side and is of its kind.
+	f.locks = slices.DeleteFunc(f.locks, func(h held) bool {
+		if h.owner != l.owner || h.exclusive != l.exclusive {
+			return false
+		}
+		if h.end != math.MaxUint64 && h.end+1 == l.start {
+			l.start = h.start
+			return true
+		}
+		if l.end != math.MaxUint64 && l.end+1 == h.start {
+			l.end = h.end
+			return true
+		}
+		return false
+	})
+	f.locks = append(f.locks, l)
+	slices.SortFunc(f.locks, func(a, b held) int { return cmp.Compare(a.start, b.start) })
+}
+
+// dropHost takes all of a client's locks, waiters and shares away.
+func (f *file) dropHost(host string) {
+	f.locks = slices.DeleteFunc(f.locks, func(h held) bool { return h.host == host })
+	f.waiters = slices.DeleteFunc(f.waiters, func(w *waiter) bool { return w.lock.host == host })
+	f.shares = slices.DeleteFunc(f.shares, func(s share) bool { return s.host == host })
+}
+
+func (f *file) empty() bool { return len(f.locks) == 0 && len(f.waiters) == 0 && len(f.shares) == 0 }
+
+// share is a DOS share reservation: what its owner does, and what it denies others.
+type share struct {
+	host, owner  string
+	mode, access uint32
+}
+
+// mayShare reports whether a share can stand beside the others.
+func (f *file) mayShare(s share) bool {
+	for _, o := range f.shares {
+		if (o.host != s.host || o.owner != s.owner) && (o.mode&s.access != 0 || s.mode&o.access != 0) {
+			return false
+		}
+	}
+	return true
+}
+
+func (f *file) setShare(s share) {
+	f.clearShare(s.host, s.owner)
+	f.shares = append(f.shares, s)
+}
+
+func (f *file) clearShare(host, owner string) {
+	f.shares = slices.DeleteFunc(f.shares, func(s share) bool { return s.host == host && s.owner == owner })
+}
