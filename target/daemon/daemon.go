@@ -231,7 +231,7 @@ func (d *Daemon) serveAdmin() (func(context.Context) error, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := admin.New(d, nil, d.log)
+	s := admin.New(d, d.metricsHandler(), d.log)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	return func(ctx context.Context) error { return errors.Join(s.Close(ctx), <-done) }, nil
@@ -270,6 +270,7 @@ func (d *Daemon) closeAll(ctx context.Context) error {
 }
 
 func (v *volume) close() error {
+	v.lu.Close()
 	if err := v.dev.Close(); err != nil {
 		return fmt.Errorf("volume %s: %w", v.cfg.Name, err)
 	}
