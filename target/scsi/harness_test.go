@@ -225,6 +225,11 @@ func newRig(t testing.TB, change ...func(*LUOptions)) *rig {
 
 func rigOn(t testing.TB, d *disk, change ...func(*LUOptions)) *rig {
 	t.Helper()
+	return rigIn(t, mem.NewPool(256<<20), d, change...)
+}
+
+func rigIn(t testing.TB, pool *mem.Pool, d *disk, change ...func(*LUOptions)) *rig {
+	t.Helper()
 	o := LUOptions{Device: d, Name: "vol0", Serial: "S0001"}
 	for _, f := range change {
 		f(&o)
@@ -233,7 +238,7 @@ func rigOn(t testing.TB, d *disk, change ...func(*LUOptions)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, disk: d, lu: lu, pool: mem.NewPool(256 << 20)}
+	r := &rig{t: t, disk: d, lu: lu, pool: pool}
 	r.target, err = NewTarget(TargetOptions{Name: "iqn.2026-01.example:t", Memory: r.pool})
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"strings"
 	"testing"
+
+	"github.com/sluice-storage/sluice/internal/mem"
 )
 
 func TestEveryRowIsCoherent(t *testing.T) {
@@ -108,12 +110,13 @@ func FuzzCommand(f *testing.F) {
 			}
 		}
 	}
+	pool := mem.NewPool(256 << 20)
 	f.Fuzz(func(t *testing.T, cdb, out []byte, in uint16, shape uint8) {
 		if len(cdb) == 0 || len(cdb) > MaxCDB {
 			return
 		}
-		d := newDisk(256<<10, 512)
-		r := rigOn(t, d, func(o *LUOptions) {
+		d := newDisk(64<<10, 512)
+		r := rigIn(t, pool, d, func(o *LUOptions) {
 			o.Removable, o.AllowFormat, o.AllowSanitize = shape&8 != 0, true, true
 		})
 		switch shape & 3 {
@@ -140,8 +143,9 @@ func FuzzCommand(f *testing.F) {
 		r.n.Close(func() { close(done) })
 		<-done
 		r.lu.Close()
-		if err := r.pool.Close(); err != nil {
-			t.Errorf("memory is still out: %v", err)
+		r.n.opt.Memory.Close()
+		if n := pool.Used(); n != 0 {
+			t.Errorf("%d bytes of memory are still out", n)
 		}
 	})
 }
