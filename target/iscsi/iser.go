@@ -42,6 +42,7 @@ type iserLink struct {
 	wanted    int // receives to keep posted
 	loginRecv *mem.Buf
 	q, spare  []transport.WR
+	queued    int // bytes of Writes in q
 	posting   bool
 	sends     []sendSlot
 	freeSend  []int

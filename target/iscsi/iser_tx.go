@@ -145,11 +145,16 @@ func (x *iserLink) dataInLocked(t *task) {
 			wr.Flags = transport.Signaled
 		}
 		x.q = append(x.q, wr)
+		x.queued += n
 	}
 	if last {
 		t.responded = true
 		c.retireLocked(t)
 		x.responseLocked(t, t)
+	}
+	if x.queued >= corkBytes {
+		// The initiator works on this while the owner reads what comes next.
+		x.flushLocked()
 	}
 }
 
@@ -336,7 +341,7 @@ func (x *iserLink) flushLocked() {
 	for len(x.q) > 0 {
 		x.posting = true
 		batch := x.q
-		x.q = x.spare[:0]
+		x.q, x.queued = x.spare[:0], 0
 		x.c.mu.Unlock()
 		n, err := x.qp.Post(batch)
 		x.c.mu.Lock()
