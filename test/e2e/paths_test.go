@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/target/scsi"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
@@ -104,4 +105,48 @@ func TestAnotherUnitIsNoPath(t *testing.T) {
 	if err == nil {
 		t.Fatal(errors.Join(errors.New("two units are taken for one"), v.Close()))
 	}
+}
+
+// Commands go where the target port groups say: to the optimized group, and to another one as soon as that is better,
+// also while requests are under way.
+func TestPathsFollowALUA(t *testing.T) {
+	s := stands(t, iwarp.Options{}, scsi.TargetOptions{PortGroups: []scsi.PortGroup{
+		{ID: 1, State: scsi.ActiveOptimized, Ports: []uint16{1}}, {ID: 2, State: scsi.ActiveNonOptimized, Ports: []uint16{2}}}}, "e2e-alua")
+	v := open(t, host(t, block.Options{}, iwarp.Options{}), url("iser", s.portal("127.0.0.1", 1)), url("iscsi", s.portal("127.0.0.1", 2)))
+	inUse := func(want uint16) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // a unit attention has to arrive with some command
+			_, err := v.ReadAt(make([]byte, 512), 0)
+			must(t, err)
+			ok := true
+			for _, p := range v.Paths() {
+				ok = ok && p.InUse == (p.Group == want)
+			}
+			if ok {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%+v", v.Paths())
+			}
+		}
+	}
+	inUse(1)
+	writers(t, v, 8, 12, 16<<10, func(round int32) {
+		a, b := scsi.Standby, scsi.ActiveOptimized
+		if round%4 == 0 {
+			a, b = b, a
+		} else if round%4 != 2 {
+			return
+		}
+		// The better group first: the unit is never without one.
+		if b == scsi.ActiveOptimized {
+			must(t, errors.Join(s.scsi.SetPortGroup(2, b), s.scsi.SetPortGroup(1, a)))
+		} else {
+			must(t, errors.Join(s.scsi.SetPortGroup(1, a), s.scsi.SetPortGroup(2, b)))
+		}
+	})
+	must(t, errors.Join(s.scsi.SetPortGroup(2, scsi.ActiveOptimized), s.scsi.SetPortGroup(1, scsi.Unavailable)))
+	inUse(2)
+	must(t, errors.Join(s.scsi.SetPortGroup(1, scsi.ActiveOptimized), s.scsi.SetPortGroup(2, scsi.ActiveNonOptimized)))
+	inUse(1)
 }

@@ -61,15 +61,15 @@ type stand struct {
 
 func newStand(t testing.TB, o iwarp.Options, wrap ...func(blockdev.Device) blockdev.Device) *stand {
 	t.Helper()
-	return stands(t, o, "e2e-0001", wrap...)
+	return stands(t, o, scsi.TargetOptions{}, "e2e-0001", wrap...)
 }
 
 func newStandNamed(t testing.TB, serial string) *stand {
 	t.Helper()
-	return stands(t, iwarp.Options{}, serial)
+	return stands(t, iwarp.Options{}, scsi.TargetOptions{}, serial)
 }
 
-func stands(t testing.TB, o iwarp.Options, serial string, wrap ...func(blockdev.Device) blockdev.Device) *stand {
+func stands(t testing.TB, o iwarp.Options, to scsi.TargetOptions, serial string, wrap ...func(blockdev.Device) blockdev.Device) *stand {
 	t.Helper()
 	s := &stand{t: t, pool: mem.NewPool(128 << 20), rnic: iwarp.New(o)}
 	d, err := bmem.Open(bmem.Options{Size: diskSize, Logical: 512})
@@ -78,7 +78,8 @@ func stands(t testing.TB, o iwarp.Options, serial string, wrap ...func(blockdev.
 	for _, w := range wrap {
 		s.dev = w(s.dev)
 	}
-	s.scsi, err = scsi.NewTarget(scsi.TargetOptions{Name: iqn, Memory: s.pool})
+	to.Name, to.Memory = iqn, s.pool
+	s.scsi, err = scsi.NewTarget(to)
 	must(t, err)
 	lu, err := scsi.NewLogicalUnit(scsi.LUOptions{Device: s.dev, Name: "disk", Serial: serial})
 	must(t, err)
