@@ -178,6 +178,12 @@ func (d *Daemon) RSS() (now, most int64, err error) {
 	return now, most, nil
 }
 
+// FDs is how many file descriptors the daemon has open.
+func (d *Daemon) FDs() (int, error) {
+	names, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", d.cmd.Process.Pid))
+	return len(names), err
+}
+
 // Stop ends the daemon as an operator would; one that does not end in time is killed, which is an error.
 func (d *Daemon) Stop() error {
 	_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have ended

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -77,6 +78,10 @@ func TestBadPeers(t *testing.T) {
 	if err := g.Works(50); err != nil {
 		t.Fatal(err)
 	}
+	fds, err := d.FDs()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, p := range Peers() {
 		t.Run(p.Name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -101,6 +106,21 @@ func TestBadPeers(t *testing.T) {
 		if d.Alive() != nil {
 			return
 		}
+	}
+	// What the bad peers held goes back: no descriptor is left of them.
+	limit := time.Now().Add(patience)
+	for {
+		left, err := d.FDs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left <= fds {
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("%d descriptors are open, and were %d before the bad peers", left, fds)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	now, most, err := d.RSS()
 	t.Logf("resident: %d MiB now, %d MiB at most, %v", now>>20, most>>20, err)

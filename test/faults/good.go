@@ -29,8 +29,10 @@ type Good struct {
 	wg     sync.WaitGroup
 	mu     sync.Mutex
 	err    error
-	times  []time.Duration // of operations since the last Take
+	times  []time.Duration // of operations since Measure began
 	timing bool
+
+	mayReconnect bool // losing the session is no error
 }
 
 const (
@@ -39,15 +41,20 @@ const (
 	goodSlots = 64 // places a worker writes to
 )
 
-// NewGood logs in and starts to work.
+// NewGood logs in over iSER and starts to work.
 func NewGood(ctx context.Context, r *Rig) (*Good, error) {
-	g := &Good{dev: iwarp.New(iwarp.Options{}), pool: mem.NewPool(64 << 20)}
+	return newGood(ctx, r.Addr, r.Target, "iser", iwarp.Options{}, block.Options{})
+}
+
+func newGood(ctx context.Context, addr, target, scheme string, fabric iwarp.Options, o block.Options) (*Good, error) {
+	g := &Good{dev: iwarp.New(fabric), pool: mem.NewPool(64 << 20)}
+	o.Device, o.Memory, o.Name, o.Depth = g.dev, g.pool, "iqn.2026-11.io.sluice:good", 32
 	var err error
-	g.ini, err = block.New(block.Options{Device: g.dev, Memory: g.pool, Name: "iqn.2026-11.io.sluice:good", Depth: 32})
+	g.ini, err = block.New(o)
 	if err != nil {
 		return nil, errors.Join(err, g.dev.Close())
 	}
-	g.vol, err = g.ini.Open(ctx, fmt.Sprintf("iser://%s/%s/%d", r.Addr, r.Target, goodLUN))
+	g.vol, err = g.ini.Open(ctx, fmt.Sprintf("%s://%s/%s/%d", scheme, addr, target, goodLUN))
 	if err != nil {
 		return nil, errors.Join(err, g.ini.Close(), g.dev.Close())
 	}
@@ -124,6 +131,9 @@ func (g *Good) Err() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	err := g.err
+	if g.mayReconnect {
+		return err
+	}
 	for _, p := range g.vol.Paths() {
 		if !p.Up || p.Err != nil {
 			err = errors.Join(err, fmt.Errorf("the good neighbour lost its session: %w", p.Err))

@@ -96,8 +96,8 @@ func onQP(do func(r *rnic) error, want ...cause) func(context.Context, *Rig) err
 	}
 }
 
-// wire sends bytes as they are.
-func wire(make func(r *rnic) []byte) func(*rnic) error {
+// bytesOf sends bytes as they are.
+func bytesOf(make func(r *rnic) []byte) func(*rnic) error {
 	return func(r *rnic) error {
 		_, err := r.c.Write(make(r))
 		return err
@@ -133,9 +133,9 @@ var (
 
 // fpduPeers break framing: RFC 5044 section 4.
 var fpduPeers = []Peer{
-	{"fpdu: length 0", onQP(wire(func(*rnic) []byte { return make([]byte, 64) }))},
-	{"fpdu: shorter than a header", onQP(wire(func(r *rnic) []byte { return r.encode(make([]byte, 5)) }))},
-	{"fpdu: an untagged header cut short", onQP(wire(func(r *rnic) []byte { return r.encode((&frame{op: opSend, msn: 1}).ulpdu()[:15]) }))},
+	{"fpdu: length 0", onQP(bytesOf(func(*rnic) []byte { return make([]byte, 64) }))},
+	{"fpdu: shorter than a header", onQP(bytesOf(func(r *rnic) []byte { return r.encode(make([]byte, 5)) }))},
+	{"fpdu: an untagged header cut short", onQP(bytesOf(func(r *rnic) []byte { return r.encode((&frame{op: opSend, msn: 1}).ulpdu()[:15]) }))},
 	{"fpdu: the longest length and nothing more", onQP(func(r *rnic) error {
 		b := r.encode((&frame{op: opSend, msn: 1, data: make([]byte, 100)}).ulpdu())
 		b[0], b[1] = 0xff, 0xff
@@ -151,17 +151,17 @@ var fpduPeers = []Peer{
 		}
 		return r.c.(*net.TCPConn).CloseWrite()
 	})},
-	{"fpdu: a wrong CRC", onQP(wire(func(r *rnic) []byte {
+	{"fpdu: a wrong CRC", onQP(bytesOf(func(r *rnic) []byte {
 		b := r.encode((&frame{op: opSend, msn: 1, data: make([]byte, 100)}).ulpdu())
 		b[len(b)-1] ^= 1
 		return b
 	}), llpCRC)},
-	{"fpdu: a wrong bit in the payload", onQP(wire(func(r *rnic) []byte {
+	{"fpdu: a wrong bit in the payload", onQP(bytesOf(func(r *rnic) []byte {
 		b := r.encode((&frame{op: opSend, msn: 1, data: make([]byte, 100)}).ulpdu())
 		b[60] ^= 0x20
 		return b
 	}), llpCRC)},
-	{"fpdu: noise", onQP(wire(func(*rnic) []byte { return bytes.Repeat([]byte{0xde, 0xad, 0xbe, 0xef, 0x55}, 1000) }))},
+	{"fpdu: noise", onQP(bytesOf(func(*rnic) []byte { return bytes.Repeat([]byte{0xde, 0xad, 0xbe, 0xef, 0x55}, 1000) }))},
 }
 
 // rdmapPeers break RFC 5041 and RFC 5040, and guess.
