@@ -34,7 +34,7 @@ type server struct {
 
 var transports = []string{"tcp", "twin", "iwarp"}
 
-func start(t *testing.T, how string, o nfs.Options, ro rpc.Options, e nfs.Export) *server {
+func start(t testing.TB, how string, o nfs.Options, ro rpc.Options, e nfs.Export) *server {
 	t.Helper()
 	s := &server{dir: e.Dir}
 	if e.Dir == "" {
@@ -95,7 +95,7 @@ func itoa(p uint16) string {
 	return netip.AddrPortFrom(netip.IPv4Unspecified(), p).String()[len("0.0.0.0:"):]
 }
 
-func (s *server) stop(t *testing.T) {
+func (s *server) stop(t testing.TB) {
 	if s.rpc == nil {
 		return
 	}
