@@ -187,6 +187,11 @@ func (x *iserLink) received(i, n int) error {
 	b := iscsi.BHS(msg[iscsi.ISERHeaderLen:])
 	rest := msg[iscsi.ISERHeaderLen+iscsi.BHSLen:]
 	ahs, dsl := b.AHSLen(), b.DataLen()
+	if full && dsl > 0 && len(rest) == 0 && ahs == 0 && h.WriteValid && b.Opcode() == iscsi.OpSCSICommand {
+		// interop: libiscsi 1.19 counts immediate data in the header, sends none, and leaves all of it to the STag.
+		b.SetDataLen(0)
+		dsl = 0
+	}
 	if len(rest) < ahs+dsl {
 		return &iscsi.ProtocolError{RFC: 7145, Clause: "9.2", Reason: iscsi.RejectProtocol, Detail: "a PDU longer than the message that carries it"}
 	}

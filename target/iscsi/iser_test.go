@@ -252,3 +252,25 @@ func TestServeRefusesAPortalWithoutGroup(t *testing.T) {
 		t.Fatal("no error")
 	}
 }
+
+// libiscsi 1.19 says in the header that immediate data follow, and sends none: all of it is behind the STag.
+func TestImmediateDataThatAreOnlyAnnouncedOverISER(t *testing.T) {
+	f := newTwinFixture(t)
+	p := f.dialISER(iscsi.CMPrivate(true))
+	p.loginISER()
+	p.ready()
+	data := pattern(4096, 5)
+	buf, rem, _ := p.expose(len(data), transport.RemoteRead)
+	copy(buf.Bytes(), data)
+	c := p.command(write10(0, 8))
+	c.Write, c.EDTL = true, uint32(len(data))
+	b := iscsi.BHS(iscsi.Append(nil, c))
+	b.SetDataLen(len(data))
+	must(t, p.wire().raw(append((&iscsi.ISERHeader{WriteValid: true, WriteSTag: rem.STag, WriteBase: rem.Off}).Append(nil), b...)))
+	if r := p.want(iscsi.OpSCSIResponse); r.b[3] != 0 {
+		t.Fatalf("response % x", []byte(r.b))
+	}
+	if got := p.readISER(0, 8, true); !bytes.Equal(got, data) {
+		t.Fatal("data differ")
+	}
+}
