@@ -212,7 +212,7 @@ func listTests(ctx context.Context, match string) ([]string, error) {
 	return tests, nil
 }
 
-// runAll runs every test over every kind, two lanes beside each other.
+// runAll runs every test over every kind, the lanes beside each other.
 func (o *options) runAll(ctx context.Context, kinds []kind, tests []string) []result {
 	var mu sync.Mutex
 	var all []result

@@ -187,7 +187,7 @@ func (o *options) scoreTgt(ctx context.Context, tests []string) (score, error) {
 		return score{}, err
 	}
 	d := &daemon{log: filepath.Join(dir, "log")}
-	control := fmt.Sprint(port)
+	control := fmt.Sprint(1 + port%32000) // tgtd takes no more; distinct nearly as the port is
 	if err := d.start(ctx, fmt.Sprintf("127.0.0.1:%d", port), tgtd, "-f", "-C", control, "--iscsi", fmt.Sprintf("portal=127.0.0.1:%d", port)); err != nil {
 		return score{}, err
 	}
