@@ -127,6 +127,7 @@ func (s *session) taskResponse(b iscsi.BHS) (*task, error) {
 	p.Parse(b)
 	switch p.ITT & ctlMask {
 	case ctlAbort:
+		s.nextAbort()
 		i := int(p.ITT &^ ctlMask)
 		if i >= len(s.tasks) || !s.tasks[i].active || !s.tasks[i].aborting || s.tasks[i].answered {
 			return nil, nil

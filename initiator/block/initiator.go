@@ -151,13 +151,36 @@ func (i *Initiator) connect(ctx context.Context, u *URL, isid iscsi.ISID) (*sess
 	if u.Initiator != "" {
 		p.name = u.Initiator
 	}
-	s, err := i.attempt(ctx, u, p, depth)
-	var m misnumbered
-	if errors.As(err, &m) {
-		p.algs = []iscsi.CHAPAlgorithm{iscsi.CHAPMD5}
-		s, err = i.attempt(ctx, u, p, depth)
+	for hops := 0; ; {
+		s, err := i.attempt(ctx, u, p, depth)
+		var m misnumbered
+		var le *iscsi.LoginError
+		switch {
+		case errors.As(err, &m) && p.algs == nil:
+			p.algs = []iscsi.CHAPAlgorithm{iscsi.CHAPMD5}
+		case errors.As(err, &le) && le.Status.Class() == 1 && hops < maxRedirects:
+			// The target is elsewhere (RFC 7143 section 11.13.5). Each login asks the known address again: a move for good
+			// that is remembered could not be taken back.
+			to, perr := redirected(u, le.Address)
+			if perr != nil {
+				return nil, errors.Join(err, perr)
+			}
+			u, p.url = to, to
+			hops++
+		default:
+			return s, err
+		}
 	}
-	return s, err
+}
+
+// redirected is u at the address of a TargetAddress value, "host[:port][,group]".
+func redirected(u *URL, address string) (*URL, error) {
+	to := *u
+	addr, _, _ := strings.Cut(address, ",")
+	if err := to.portal(addr); err != nil {
+		return nil, err
+	}
+	return &to, nil
 }
 
 func (i *Initiator) attempt(ctx context.Context, u *URL, p loginParams, depth int) (*session, error) {

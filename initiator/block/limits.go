@@ -38,6 +38,10 @@ const (
 	maxIOV = 512
 	// loginTimeout bounds a connection set-up and login.
 	loginTimeout = 15 * time.Second
+	// maxRedirects bounds the addresses that one login is sent on to.
+	maxRedirects = 4
+	// maxAborts bounds task management requests under way: a target has room for few immediate PDUs.
+	maxAborts = 8
 	// keepalive is the silence after which a NOP-Out asks whether the target is there; twice that ends the session.
 	keepalive = 5 * time.Second
 	// abortTimeout is how long an aborted command's end is waited for before the connection is dropped instead.

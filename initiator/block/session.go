@@ -70,6 +70,7 @@ type session struct {
 	pinging  bool
 	ticker   *time.Timer
 	resume   *time.Timer
+	aborts   int           // ABORT TASK requests without an answer
 	logout   chan struct{} // closed by the answer to our logout
 }
 
@@ -379,13 +380,35 @@ func (s *session) cancel(r *Request) {
 	done.complete()
 }
 
-// abort asks the target to end a task (RFC 7143 section 11.5). Its answer, not the asking, ends it here.
+// abort asks the target to end a task (RFC 7143 section 11.5). Its answer, not the asking, ends it here. It waits its
+// turn when as many immediate PDUs are out as the target has room for (RFC 7145 section 8.1.1).
 func (s *session) abort(t *task) {
 	t.aborting = true
+	most := maxAborts
+	if n := int(s.params.PeerUnexpected); s.params.RDMA && n > 0 {
+		most = max(min(most, n-1), 1) // one is left for a ping or logout
+	}
+	if s.aborts >= most {
+		t.abortWaits = true
+		return
+	}
+	s.aborts++
+	t.abortWaits = false
 	req := iscsi.TaskRequest{Immediate: true, Function: iscsi.AbortTask, LUN: s.lun, ITT: ctlAbort | uint32(t.idx), RefTag: t.itt,
 		CmdSN: s.cmdSN, ExpStatSN: s.statSN, RefCmdSN: t.cmdSN}
 	if err := s.sendControl(&req, nil); err != nil {
 		s.fail(fmt.Errorf("abort a command: %w", err))
+	}
+}
+
+// nextAbort sends one that waited.
+func (s *session) nextAbort() {
+	s.aborts = max(s.aborts-1, 0)
+	for i := range s.tasks {
+		if t := &s.tasks[i]; t.active && t.abortWaits && !t.answered && !s.dead {
+			s.abort(t)
+			return
+		}
 	}
 }
 
@@ -397,7 +420,7 @@ func (s *session) tick() {
 		return
 	}
 	for i := range s.tasks {
-		if t := &s.tasks[i]; t.active && t.aborting {
+		if t := &s.tasks[i]; t.active && t.aborting && !t.abortWaits {
 			if t.aborted++; time.Duration(t.aborted-1)*s.ini.o.Keepalive >= abortTimeout {
 				s.fail(errors.New("the target did not answer the abort of a command"))
 				return

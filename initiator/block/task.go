@@ -27,7 +27,9 @@ type task struct {
 	answered bool // the response is in, or the task management function that ended it
 	err      error
 	aborting bool
-	aborted  int // keepalive ticks since the abort was sent
+	// abortWaits: the abort has not been sent yet
+	abortWaits bool
+	aborted    int // keepalive ticks since the abort was sent
 
 	// iSER
 	win   transport.Window
@@ -75,7 +77,7 @@ const (
 
 // build makes the next command of r. It reports false when the request's memory is too fragmented for one block.
 func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
-	t.req, t.err, t.answered, t.aborting, t.aborted, t.n, t.imm = r, nil, false, false, 0, 0, 0
+	t.req, t.err, t.answered, t.aborting, t.abortWaits, t.aborted, t.n, t.imm = r, nil, false, false, false, 0, 0, 0
 	t.in, t.out, t.rcvd, t.dataSN, t.r2tSN = false, false, 0, 0, 0
 	t.edtl = 0 // LIO rejects a command that moves nothing and expects something
 	t.spans = t.spans[:0]

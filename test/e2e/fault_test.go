@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
@@ -202,6 +203,55 @@ func TestCancelAborts(t *testing.T) {
 			_, err := v.WriteAt(pattern(4096, 2), 0)
 			must(t, err)
 		})
+	}
+}
+
+// Many commands are aborted at once, which takes more task management than a target has room for at a time.
+func TestCancelManyCommands(t *testing.T) {
+	for _, scheme := range schemes {
+		t.Run(scheme, func(t *testing.T) {
+			s, g := gated(t)
+			v := open(t, host(t, block.Options{}, iwarp.Options{}), url(scheme, s.portal("127.0.0.1", 1)))
+			g.set(true)
+			const n = 60
+			var reqs []*block.Request
+			var done []chan error
+			for k := range n {
+				r, d := submit(t, v, block.Write, int64(k)*4096, pattern(4096, 1), nil)
+				reqs, done = append(reqs, r), append(done, d)
+			}
+			<-g.came
+			for _, r := range reqs {
+				v.Cancel(r)
+			}
+			g.set(false)
+			for _, d := range done {
+				if err := wait(t, d); err != nil && !errors.Is(err, block.ErrCancelled) {
+					t.Fatal(err)
+				}
+			}
+			_, err := v.WriteAt(pattern(4096, 2), 0)
+			must(t, err)
+		})
+	}
+}
+
+// A target that has moved is found at its new address.
+func TestRedirection(t *testing.T) {
+	there := newStand(t, iwarp.Options{})
+	addr := there.portal("127.0.0.1", 1)
+	here := newStand(t, iwarp.Options{})
+	must(t, here.srv.UpdateTarget(iscsi.Target{Name: iqn, Redirect: &iscsi.Redirect{Address: addr + ",1"}}))
+	old := here.portal("127.0.0.1", 1)
+	for _, scheme := range schemes {
+		v := open(t, host(t, block.Options{}, iwarp.Options{}), url(scheme, old))
+		_, err := v.WriteAt(pattern(4096, 1), 0)
+		must(t, err)
+	}
+	// Each points at the other: the login ends.
+	must(t, there.srv.UpdateTarget(iscsi.Target{Name: iqn, Redirect: &iscsi.Redirect{Address: old}}))
+	if v, err := host(t, block.Options{}, iwarp.Options{}).Open(t.Context(), url("iser", old)); err == nil {
+		t.Fatal(errors.Join(errors.New("a circle leads somewhere"), v.Close()))
 	}
 }
 
