@@ -14,7 +14,16 @@ var fabricScenarios = []Scenario{
 	},
 	{
 		Name: "rping-veth", Class: short, Limit: 10 * time.Minute, Files: []string{"sluice"},
-		About: "rping over a veth pair: MTU 1500 and 9000, CRC, MPA revision 1 and 2, peer-to-peer, IPv6, frame-sized pings",
+		About:   "rping over a veth pair: MTU 1500 and 9000, CRC, MPA revision 1 and 2, peer-to-peer, IPv6",
+		Prepare: func(r *Run) error { r.Env = []string{"SIZES=26 1450 65535", "PINGS=3"}; return nil },
+	},
+	{
+		Name: "rping-sizes", Class: long, Limit: 30 * time.Minute, Files: []string{"sluice"}, Script: "rping-veth.sh",
+		About: "the same with pings of every size near a frame's, and many more of them",
+		Prepare: func(r *Run) error {
+			r.Env = []string{"SIZES=26 64 1448 1449 1450 1451 1452 4096 8959 8960 65535", "PINGS=20"}
+			return nil
+		},
 	},
 	{
 		Name: "exchange", Class: short, Limit: 10 * time.Minute, Files: []string{"exchange"},
