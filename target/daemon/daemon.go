@@ -208,6 +208,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 		watch.Wait()
 		return errors.Join(err, d.closeAll(context.Background()))
 	}
+	if server := d.cfg.ISNS; server != "" {
+		watch.Go(func() { d.registerISNS(wctx, server) })
+	}
 	d.notify(sd.SdNotifyReady)
 	select {
 	case <-ctx.Done():
