@@ -163,7 +163,10 @@ func (g *guest) wait() error {
 	case werr != nil && g.cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled():
 		return fmt.Errorf("no end after %v", g.r.s.Limit)
 	}
-	return fmt.Errorf("the guest died (%v); see console.txt and qemu.txt", werr)
+	if werr == nil {
+		werr = errors.New("status 0")
+	}
+	return fmt.Errorf("the guest died: %w; see console.txt and qemu.txt", werr)
 }
 
 func getenv(name, def string) string {

@@ -111,6 +111,8 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
+var errEnded = errors.New("the program is gone")
+
 // listening waits until something listens on the port of the loopback. It asks the kernel's table and does not
 // connect: a connection would be one the program under test did not expect.
 func (p *process) listening(port int) error {
@@ -124,7 +126,7 @@ func (p *process) listening(port int) error {
 			}
 		}
 		if !p.alive() {
-			return fmt.Errorf("%s ended: %v", filepath.Base(p.cmd.Path), p.err)
+			return fmt.Errorf("%s ended: %w", filepath.Base(p.cmd.Path), errors.Join(errEnded, p.err))
 		}
 	}
 	return fmt.Errorf("%s does not listen on port %d", filepath.Base(p.cmd.Path), port)

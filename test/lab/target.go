@@ -78,8 +78,3 @@ func (r *Run) fsck(tool string, images ...string) error {
 	}
 	return nil
 }
-
-// url of the target for our initiator on the host.
-func (t *target) url(scheme string, lun int) string {
-	return fmt.Sprintf("%s://%s/%s/%d", scheme, loopback(t.port), iqn, lun)
-}

@@ -96,10 +96,7 @@ func (c *Conn) Recv(ctx context.Context) (msg []byte, i int, err error) {
 	c.inbox = c.inbox[1:]
 	i = int(wc.Token &^ recvBit)
 	if wc.Err != nil {
-		if end := c.drain(ctx); end != nil {
-			return nil, i, end
-		}
-		return nil, i, wc.Err
+		return nil, i, c.drain(ctx)
 	}
 	return c.bufs[i].Bytes()[:wc.Len], i, nil
 }

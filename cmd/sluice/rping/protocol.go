@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// MinSize leaves room for the prefix and the largest 32-bit number, and MaxSize is the program's own bound.
+	// MinSize leaves room for the prefix and the largest 32-bit number.
 	MinSize = 26
+	// MaxSize is the program's own bound.
 	MaxSize = 65535
 
 	// DefaultPort is the program's.

@@ -59,7 +59,7 @@ func run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	dev := iwarp.New(iwarp.Options{CRC: policy})
-	defer dev.Close()
+	defer func() { _ = dev.Close() }() // the process ends with it
 	e, err := newEnd(dev)
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func accept(ctx context.Context, dev transport.Device, addr string, e *end, p tr
 	if err != nil {
 		return err
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }() // one client is all it takes
 	fmt.Println("exchange: listening")
 	req, err := l.Accept(ctx)
 	if err != nil {
