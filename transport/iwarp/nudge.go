@@ -46,7 +46,7 @@ func (q *QP) nudgeOnce() {
 	if m.mem.set(nil) != nil { // no memory is never too many pieces
 		return
 	}
-	m.op, m.flags, m.token, m.inv, m.fenceAt, m.done = transport.OpWrite, 0, 0, 0, 0, false
+	m.op, m.flags, m.token, m.inv, m.fenceAt = transport.OpWrite, 0, 0, 0, 0
 	m.remote = transport.Remote{STag: 1} // interop: hardware refuses STag 0
 	q.sqUsed.Add(1)
 	t.pumpLocked(q.opt.NoInline)

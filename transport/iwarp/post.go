@@ -51,7 +51,7 @@ func (q *QP) postLocked(wr *transport.WR) error {
 	if err := m.mem.set(wr.Local); err != nil {
 		return err
 	}
-	m.op, m.flags, m.token, m.inv, m.remote, m.done = wr.Op, wr.Flags, wr.Token, wr.Inv, wr.Remote, false
+	m.op, m.flags, m.token, m.inv, m.remote = wr.Op, wr.Flags, wr.Token, wr.Inv, wr.Remote
 	m.fenceAt = 0
 	if wr.Flags&transport.Fence != 0 {
 		m.fenceAt = t.reads

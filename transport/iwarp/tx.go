@@ -20,7 +20,6 @@ type txMsg struct {
 	fenceAt uint64 // Reads that must be complete before it starts
 	mem     sgl
 	req     readReq
-	done    bool // handed to the kernel
 }
 
 // txResp is an RDMA Read of the peer's that waits for its response.
