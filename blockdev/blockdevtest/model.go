@@ -29,12 +29,10 @@ func model(t *testing.T, o Options) {
 			k := rapid.IntRange(1, min(24, blocks-a)).Draw(rt, "blocks")
 			return a * block, k * block
 		}
-		do := func(r *blockdev.Request) error {
-			err := Do(t, d, r)
-			if err != nil && !errors.Is(err, blockdev.ErrMiscompare) {
+		do := func(r *blockdev.Request) {
+			if err := Do(t, d, r); err != nil && !errors.Is(err, blockdev.ErrMiscompare) {
 				rt.Fatalf("%v of %d at %d: %v", r.Op, r.Length, r.Offset, err)
 			}
-			return err
 		}
 		read := func(off, n int) {
 			do(&blockdev.Request{Op: blockdev.Read, Offset: base + int64(off), Length: int64(n), Data: []mem.Span{data.Cut(0, n)}})
@@ -96,7 +94,8 @@ func model(t *testing.T, o Options) {
 				Fill(data.Bytes()[:n], rapid.Uint64().Draw(rt, "seed"))
 				r := &blockdev.Request{Op: blockdev.CompareWrite, Offset: base + int64(off), Length: int64(n),
 					Data: []mem.Span{data.Cut(0, n)}, Compare: []mem.Span{other.Cut(0, n)}}
-				err := do(r)
+				do(r)
+				err := r.Err
 				if (err != nil) != (miss >= 0) || err != nil && r.Miss != int64(miss) {
 					rt.Fatalf("difference at %d: %v, said to be at %d", miss, err, r.Miss)
 				}

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"errors"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -58,8 +59,8 @@ func (d *Device) readCached(r *blockdev.Request) bool {
 	done := d.compares.finished.Load()
 	n, err := vectored(unix.SYS_PREADV2, d.fd, iov[:k], r.Offset, unix.RWF_NOWAIT)
 	if err != nil {
-		if err != unix.EAGAIN {
-			d.noInline.Store(err == unix.EOPNOTSUPP || err == unix.ENOSYS || err == unix.EINVAL)
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EINVAL) {
+			d.noInline.Store(true)
 		}
 		return false
 	}

@@ -229,7 +229,7 @@ func (w *worker) punch(r *blockdev.Request) error {
 
 func (w *worker) writeZeroes(r *blockdev.Request) error {
 	d := w.d
-	err := error(blockdev.ErrUnsupported)
+	err := blockdev.ErrUnsupported
 	if r.Unmap && !d.noPunch.Load() && !d.block {
 		err = w.punch(r) // reads as zeroes on a file; a block device promises nothing
 	}
