@@ -35,6 +35,21 @@ const (
 	ALUANone                     // all ports are alike; the commands are not offered
 )
 
+// ParseALUAMode reads "none", "implicit", "explicit" or "both"; empty means implicit.
+func ParseALUAMode(s string) (ALUAMode, error) {
+	switch s {
+	case "both":
+		return ALUABoth, nil
+	case "", "implicit":
+		return ALUAImplicit, nil
+	case "explicit":
+		return ALUAExplicit, nil
+	case "none":
+		return ALUANone, nil
+	}
+	return 0, fmt.Errorf("scsi: ALUA mode %q is none of none, implicit, explicit, both", s)
+}
+
 func (m ALUAMode) tpgs() byte { return [4]byte{3, 1, 2, 0}[m&3] << 4 }
 
 // PortGroup is a target port group: ports that share an access state.
@@ -48,6 +63,7 @@ type PortGroup struct {
 
 // alua is the asymmetric access of a target's ports.
 type alua struct {
+	saveMu sync.Mutex // one transition at a time; taken before mu
 	mu     sync.Mutex
 	groups []*portGroup
 	path   string
@@ -102,16 +118,18 @@ type aluaState struct {
 	States map[uint16]AccessState `json:"states"`
 }
 
-func (a *alua) saveLocked(t *Target) error {
+func (a *alua) save(t *Target) error {
 	if a.path == "" {
 		return nil
 	}
 	s := aluaState{Target: t.opt.Name, States: map[uint16]AccessState{}}
+	a.mu.Lock()
 	for _, g := range a.groups {
 		if g.status != 0 {
 			s.States[g.ID] = g.State
 		}
 	}
+	a.mu.Unlock()
 	return writeDurably(a.path, &s)
 }
 
@@ -171,6 +189,8 @@ func (t *Target) SetPortGroup(id uint16, s AccessState) error {
 
 // transition changes access states, durably, and tells every nexus but except (SPC-4 section 5.15.2.3).
 func (t *Target) transition(to map[uint16]AccessState, status byte, except *itl) error {
+	t.alua.saveMu.Lock()
+	defer t.alua.saveMu.Unlock()
 	t.alua.mu.Lock()
 	changed := map[uint16]AccessState{}
 	for id, s := range to {
@@ -187,15 +207,15 @@ func (t *Target) transition(to map[uint16]AccessState, status byte, except *itl)
 		g := t.alua.find(id)
 		g.State, g.status = s, status
 	}
-	err := t.alua.saveLocked(t)
-	if err != nil {
+	t.alua.mu.Unlock()
+	if err := t.alua.save(t); err != nil {
+		t.alua.mu.Lock()
 		for id, s := range changed {
 			t.alua.find(id).State = s
 		}
 		t.alua.mu.Unlock()
 		return err
 	}
-	t.alua.mu.Unlock()
 	if len(changed) == 0 {
 		return nil
 	}
@@ -276,6 +296,26 @@ func beginReportTPG(c *Command) stepResult {
 	t.alua.mu.Unlock()
 	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
 	return c.send(b, int(be32(c.CDB[6:])))
+}
+
+// beginReportReferrals is REPORT REFERRALS (SBC-3 section 5.22): one user data segment, the whole medium, which every
+// port group reaches.
+func beginReportReferrals(c *Command) stepResult {
+	lu, t := c.x.lu, c.Nexus.target
+	lba := be64(c.CDB[2:])
+	if lba >= lu.blocks() {
+		return c.end(&SenseError{Key: IllegalRequest, ASC: ASCLBAOutOfRange, HasInfo: true, Info: lba})
+	}
+	t.alua.mu.Lock()
+	b := append(c.scratch(), 0, 0, 0, 0, 0, 0, 0, byte(len(t.alua.groups)))
+	b = binary.BigEndian.AppendUint64(b, 0)
+	b = binary.BigEndian.AppendUint64(b, lu.blocks()-1)
+	for _, g := range t.alua.groups {
+		b = append(b, byte(g.State), 0, byte(g.ID>>8), byte(g.ID))
+	}
+	t.alua.mu.Unlock()
+	binary.BigEndian.PutUint16(b[2:], uint16(len(b)-4))
+	return c.send(b, int(be32(c.CDB[10:])))
 }
 
 // beginSetTPG is SET TARGET PORT GROUPS (SPC-4 section 6.45).

@@ -300,6 +300,9 @@ func TestPortGroupsExplicitAndImplicit(t *testing.T) {
 	tg, pool := mk()
 	r := &rig{t: t, target: tg, pool: pool}
 	n1 := r.nexus(1)
+	if b := r.run(n1, nil, 256, "9e 13 0000000000000000 00000100 00 00").in; be16(b[2:]) != 28 || b[7] != 2 || be64(b[16:]) != 2047 {
+		t.Errorf("REPORT REFERRALS % X", b[:32])
+	}
 	n2 := r.nexus(2, func(o *NexusOptions) { o.TargetPortGroup = 2 })
 	b := r.run(n1, nil, 256, "a3 0a 00 00 00 00 00000100 00 00").in
 	if be32(b) != 24 || b[4] != 0x80 || be16(b[6:]) != 1 || b[16] != 1 || be16(b[18:]) != 2 {

@@ -95,6 +95,10 @@ func init() {
 		{0xB0, nil, vpdBlockLimits},
 		{0xB1, nil, vpdCharacteristics},
 		{0xB2, nil, vpdProvisioning},
+		{0xB3, nil, func(_ *Command, b []byte) []byte {
+			// Referrals: user data segments have no fixed size; REPORT REFERRALS names the one there is.
+			return append(b, make([]byte, 12)...)
+		}},
 	}
 }
 
@@ -160,6 +164,7 @@ func vpdExtendedInquiry(c *Command, b []byte) []byte {
 	b = append(b, make([]byte, 60)...)
 	b[5] = 0x20 | 0x07 // UASK_SUP; HEADSUP, ORDSUP, SIMPSUP
 	b[6] = 0x01        // V_SUP: there is a volatile cache
+	b[8] = 0x10        // R_SUP: REPORT REFERRALS
 	b[7] = 0x01        // LUICLR: only the I_T nexus that is affected is told
 	b[13] = senseLen   // MAXIMUM SUPPORTED SENSE DATA LENGTH
 	return b

@@ -13,6 +13,7 @@ type itl struct {
 	id    nexusID
 	own   taskSet
 
+	gone    atomic.Bool  // the LUN was taken away
 	waiting atomic.Int32 // unit attentions, so that a command can look without a lock
 	mu      sync.Mutex
 	ua      [maxAttentions]ASC // guarded by mu, oldest first

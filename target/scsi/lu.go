@@ -68,6 +68,7 @@ type LogicalUnit struct {
 	low      atomic.Bool   // below the thin provisioning threshold
 	progress atomic.Uint32 // of FORMAT UNIT or SANITIZE, in 65536ths
 
+	stateMu  sync.Mutex // one writer of the state file; taken before mu
 	mu       sync.Mutex
 	itls     map[*itl]struct{}
 	stateDir string

@@ -274,15 +274,15 @@ func (lu *LogicalUnit) modeSelect(c *Command, list []byte, ten, save bool) error
 		differs = differs || string(lu.modes.current[k]) != string(v)
 		lu.modes.current[k] = v
 		if save {
-			lu.modes.saved[k] = append([]byte(nil), v...)
+			lu.modes.saved[k] = v // values are replaced, never changed
 		}
 	}
 	lu.applyModesLocked()
+	lu.mu.Unlock()
 	var err error
 	if save {
-		err = lu.persistLocked()
+		err = lu.persist()
 	}
-	lu.mu.Unlock()
 	if differs {
 		lu.attention(ASCModeParametersChanged, c.x.itl)
 	}

@@ -182,9 +182,11 @@ func (n *Nexus) Execute(c *Command) {
 		c.complete()
 		return
 	}
+	// Close and RemoveLUN may have gone through the set before c was in it.
 	if n.closed.Load() {
-		// Close may have gone through the set before c was in it.
 		i.abortAll(nil, abortSilent)
+	} else if i.gone.Load() {
+		i.abortAll(nil, abortReported)
 	}
 	if state == taskEnabled {
 		c.run()

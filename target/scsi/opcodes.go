@@ -65,6 +65,7 @@ const (
 // Service actions, with their wire values.
 const (
 	saReadCapacity16   = 0x10
+	saReportReferrals  = 0x13
 	saGetLBAStatus     = 0x12
 	saReportTPG        = 0x0A
 	saReportOpcodes    = 0x0C

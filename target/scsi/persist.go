@@ -112,9 +112,14 @@ func (lu *LogicalUnit) adopt(dir string) error {
 
 func modeKey(k [2]byte) string { return hex.EncodeToString(k[:1]) + "." + hex.EncodeToString(k[1:]) }
 
-// persistLocked writes what must survive a restart; lu.mu is held, so writers are one after the other.
-func (lu *LogicalUnit) persistLocked() error {
+// persist writes what must survive a restart, as it is now. Writers are one after the other, and nobody who looks at the
+// unit waits for the disk.
+func (lu *LogicalUnit) persist() error {
+	lu.stateMu.Lock()
+	defer lu.stateMu.Unlock()
+	lu.mu.Lock()
 	if lu.stateDir == "" {
+		lu.mu.Unlock()
 		return nil
 	}
 	s := luState{Name: lu.opt.Name, Modes: map[string][]byte{}}
@@ -124,7 +129,9 @@ func (lu *LogicalUnit) persistLocked() error {
 	if r := lu.pr.Load(); r.APTPL {
 		s.Reservations = r
 	}
-	if err := writeDurably(lu.statePathLocked(), &s); err != nil {
+	path := lu.statePathLocked()
+	lu.mu.Unlock()
+	if err := writeDurably(path, &s); err != nil {
 		return &SenseError{Key: HardwareError, ASC: ASCInternalTargetFailure, Cause: err}
 	}
 	return nil

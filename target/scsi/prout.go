@@ -51,13 +51,11 @@ func (lu *LogicalUnit) persistentReserveOut(c *Command, sa, kind, scope byte, li
 	return nil
 }
 
-// publish makes a new state durable, when either it or the one before must be, and then visible.
+// publish makes a new state visible, and durable when it or the one before must be; the initiator is answered after that.
 func (lu *LogicalUnit) publish(old, r *reservations) error {
-	lu.mu.Lock()
-	defer lu.mu.Unlock()
 	lu.pr.Store(r)
 	if r.APTPL || old.APTPL {
-		if err := lu.persistLocked(); err != nil {
+		if err := lu.persist(); err != nil {
 			lu.pr.Store(old)
 			return err
 		}

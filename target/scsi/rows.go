@@ -80,6 +80,10 @@ func rows() []*row {
 			usage: "9e 12 ff ff ff ff ff ff ff ff ff ff ff ff 00 00", dir: dirIn,
 			class: conflictReads, recommended: 30, begin: beginGetLBAStatus},
 
+		{op: OpServiceActionIn16, sa: saReportReferrals, name: "REPORT REFERRALS", length: 16,
+			usage: "9e 13 ff ff ff ff ff ff ff ff ff ff ff ff 01 00", dir: dirIn,
+			class: conflictNever, traits: inStandby | inUnavail, recommended: 10, begin: beginReportReferrals},
+
 		{op: OpModeSense6, sa: noSA, name: "MODE SENSE(6)", length: 6, usage: "1a 08 ff ff ff 00", dir: dirIn,
 			class: conflictReads, traits: inStandby | notReadyToo, recommended: 10, begin: beginModeSense},
 		{op: OpModeSense10, sa: noSA, name: "MODE SENSE(10)", length: 10, usage: "5a 18 ff ff 00 00 00 ff ff 00", dir: dirIn,

@@ -79,7 +79,8 @@ func (t *Target) AddLUN(lun uint16, lu *LogicalUnit) error {
 	return nil
 }
 
-// RemoveLUN takes a LUN away. Commands that run on it are aborted; those that come later find no such LUN.
+// RemoveLUN takes a LUN away. Commands that run on it are aborted, and have gone when it returns; those that come later
+// find no such LUN. A session's own goroutine must not call it.
 func (t *Target) RemoveLUN(lun uint16) error {
 	t.mu.Lock()
 	if t.luns[lun] == nil {
@@ -92,18 +93,29 @@ func (t *Target) RemoveLUN(lun uint16) error {
 		gone = append(gone, n.rebuildLocked(true)...)
 	}
 	t.mu.Unlock()
+	ended := make(chan struct{})
+	w := newWait(func() { close(ended) })
 	for _, i := range gone {
-		i.abortAll(nil, abortReported)
+		i.gone.Store(true)
+		i.abortAll(w, abortReported)
 	}
+	w.release()
+	<-ended
 	return nil
 }
 
-// RefreshVisible asks every nexus's Visible again, after an access list has changed.
+// RefreshVisible asks every nexus's Visible again, after an access list has changed. Commands on what an initiator may no
+// longer see are aborted.
 func (t *Target) RefreshVisible() {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	var gone []*itl
 	for n := range t.nexuses {
-		n.rebuildLocked(true)
+		gone = append(gone, n.rebuildLocked(true)...)
+	}
+	t.mu.Unlock()
+	for _, i := range gone {
+		i.gone.Store(true)
+		i.abortAll(nil, abortReported)
 	}
 }
 

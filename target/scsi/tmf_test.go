@@ -282,3 +282,30 @@ func TestLUNInventoryChanges(t *testing.T) {
 		t.Errorf("%v, %02X", c.Status, h.in[0])
 	}
 }
+
+func TestRemoveLUNWaitsForItsCommands(t *testing.T) {
+	r := newRig(t)
+	hold(r.disk)
+	c, h := r.start(r.n, cdb("2a 00 00000000 00 0001 00"), pattern(512, 1), 0)
+	<-r.disk.arrived
+	done := make(chan error, 1)
+	go func() { done <- r.target.RemoveLUN(0) }()
+	for aborted := false; !aborted; time.Sleep(time.Millisecond) {
+		c.x.mu.Lock()
+		aborted = c.x.aborted
+		c.x.mu.Unlock()
+	}
+	select {
+	case <-done:
+		t.Fatal("removed while the medium has a write")
+	default:
+	}
+	r.disk.letGo()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "completion", h.done)
+	if c.Silent || c.Status != StatusTaskAborted {
+		t.Errorf("%v, silent %v", c.Status, c.Silent)
+	}
+}
