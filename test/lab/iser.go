@@ -21,17 +21,24 @@ var iserScenarios = []Scenario{
 		Finish:  func(r *Run) error { return r.fsck("e2fsck", "disk") },
 	},
 	{
-		Name: "iser-xfs", Class: long, Limit: 15 * time.Minute, Host: []string{"sluiced"},
+		Name: "iser-ext4-long", Class: long, Limit: 30 * time.Minute, Host: []string{"sluiced"},
+		About:   "the same with more of everything",
+		Script:  "iser-fs.sh",
+		Prepare: prepareFS("iser", "ext4", bigTree, bigFIO),
+		Finish:  func(r *Run) error { return r.fsck("e2fsck", "disk") },
+	},
+	{
+		Name: "iser-xfs", Class: long, Limit: 30 * time.Minute, Host: []string{"sluiced"},
 		About:   "the same with xfs",
 		Script:  "iser-fs.sh",
-		Prepare: prepareFS("iser", "xfs", bigTree),
+		Prepare: prepareFS("iser", "xfs", bigTree, bigFIO),
 		Finish:  func(r *Run) error { return r.fsck("xfs_repair", "disk") },
 	},
 	{
-		Name: "tcp-ext4", Class: long, Limit: 15 * time.Minute, Host: []string{"sluiced"},
+		Name: "tcp-ext4", Class: long, Limit: 30 * time.Minute, Host: []string{"sluiced"},
 		About:   "the same with ext4 over iscsi_tcp, no digests",
 		Script:  "iser-fs.sh",
-		Prepare: prepareFS("tcp", "ext4", bigTree),
+		Prepare: prepareFS("tcp", "ext4", bigTree, bigFIO),
 		Finish:  func(r *Run) error { return r.fsck("e2fsck", "disk") },
 	},
 	{
@@ -47,8 +54,11 @@ var iserScenarios = []Scenario{
 	},
 }
 
-// bigTree has some hundred megabytes more.
-const bigTree = "TREE=etc usr/sbin usr/bin usr/lib"
+// The long forms copy some hundred megabytes and let fio write more.
+const (
+	bigTree = "TREE=etc usr/sbin usr/bin usr/lib"
+	bigFIO  = "FIO_SIZE=128m"
+)
 
 func prepareFS(transport, fs string, env ...string) func(*Run) error {
 	return func(r *Run) error {

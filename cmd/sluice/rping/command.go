@@ -151,7 +151,7 @@ func (f *flags) server(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }() // the process ends with it
 	ui.Note(c.ErrOrStderr(), "listening on %s", l.Addr())
 	srv, err := NewServer(dev)
 	if err != nil {

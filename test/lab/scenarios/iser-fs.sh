@@ -1,5 +1,6 @@
 # shellcheck disable=SC2086
-# A file system on a file-backed volume. Arguments: iser or tcp, ext4 or xfs. DIGESTS=CRC32C asks for digests (tcp).
+# A file system on a file-backed volume. Arguments: iser or tcp, ext4 or xfs. DIGESTS=CRC32C asks for digests (tcp); TREE is
+# what is copied, FIO_SIZE what fio writes.
 . /lab/lib.sh
 transport=$1 fs=$2
 [ "$transport" = tcp ] || must "siw on eth0" rdma_up siw eth0
@@ -14,7 +15,7 @@ dev=$(disk "$TARGET") || fail "no disk"
 m=/mnt/t
 mkdir -p $m
 fill_tree() {
-  mkdir $m/tree && tar -C / -cf - ${TREE:-etc usr/sbin} | tar -C $m/tree -xf - &&
+  mkdir $m/tree && tar -C / -cf - ${TREE:-etc lab} | tar -C $m/tree -xf - &&
     ( cd $m/tree && find . -type f -print0 | sort -z | xargs -0 sha256sum >/tmp/sums ) &&
     echo "$(wc -l </tmp/sums) files, $(du -sm $m/tree | cut -f1) MiB"
 }
@@ -25,8 +26,8 @@ must "mkfs.$fs" "mkfs.$fs" -q "$dev"
 must "mount" mount "$dev" $m
 must "a tree of files" fill_tree
 must "remount, compare" check_tree
-must "fio verify, random" fio_verify $m/random 24m --ioengine=libaio
-must "fio verify, sequential" fio_verify $m/sequential 24m --rw=write --bsrange=128k-128k
+must "fio verify, random" fio_verify $m/random "${FIO_SIZE:-16m}"
+must "fio verify, sequential" fio_verify $m/sequential "${FIO_SIZE:-16m}" --rw=write --bsrange=128k-128k
 rm -r $m/random $m/sequential
 must "fstrim" fstrim -v $m
 must "compare after fstrim" check_tree

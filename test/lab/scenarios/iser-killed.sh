@@ -4,7 +4,7 @@ must "siw on eth0" rdma_up siw eth0
 must "iscsid" iscsid_up
 must "login" iscsi_login iser "$TARGET" "10.0.2.2:$PORT"
 dev=$(disk "$TARGET") || fail "no disk"
-fio_verify "$dev" 64m >/tmp/verify 2>&1 &
+fio_verify "$dev" "${FIO_SIZE:-32m}" >/tmp/verify 2>&1 &
 fio=$!
 busy() { [ "$(awk '{print $9}' "/sys/block/${dev##*/}/stat")" -gt 0 ] && [ "$(awk '{print $7}' "/sys/block/${dev##*/}/stat")" -gt 2000 ]; }
 waitfor 120 busy || fail "fio does not write"
@@ -15,5 +15,5 @@ back() { [ "$(session_state)" = LOGGED_IN ]; }
 must "the session is back" waitfor 180 back
 must "fio ends well" wait $fio
 cat /tmp/verify
-must "every block verifies" fio_verify "$dev" 64m --verify_only
+must "every block verifies" fio_verify "$dev" "${FIO_SIZE:-32m}" --verify_only
 must "logout" iscsi_logout "$TARGET"
