@@ -26,11 +26,21 @@ var stamp = regexp.MustCompile(`^(<\d+>)?\[ *\d+\.\d+\] ?`)
 // same warning reached on another way still fails the scenario.
 type known struct {
 	why   string
+	says  string   // what the line before the warning has in it
 	at    string   // the function named after "at FILE:LINE"
 	trace []string // the functions of the call trace, without offsets, "?" entries left out
 }
 
-var exempt = []known{}
+var exempt = []known{{
+	// The queue on which a session is taken apart promises to help when memory is short, and waits for one that does
+	// not promise it: an ordering that has been wrong in Linux since 5.x, and is noticed only when the device's power
+	// management happens to be busy. Any logout of any target can meet it.
+	why:  "ends of iSCSI sessions, in scsi_transport_iscsi itself",
+	says: "__iscsi_unbind_session [scsi_transport_iscsi] is flushing !WQ_MEM_RECLAIM pm:pm_runtime_work",
+	at:   "check_flush_dependency",
+	trace: []string{"start_flush_work", "flush_work", "pm_runtime_remove", "device_pm_remove", "device_del", "scsi_target_reap",
+		"scsi_remove_target", "__iscsi_unbind_session", "process_one_work", "worker_thread", "kthread", "ret_from_fork"},
+}}
 
 // kernelVerdict reads the logs of a run. dmesg.txt is missing when the guest died; the console has its last words.
 func kernelVerdict(dir string) error {
@@ -77,7 +87,7 @@ func complaints(log string, exempt []known) []string {
 }
 
 var (
-	raisedAt = regexp.MustCompile(`(?:WARNING|BUG): .* at \S+:\d+ (\w+)\+0x`)
+	raisedAt = regexp.MustCompile(`(?:WARNING|BUG): .* at \S+:\d+ (\w+)(?:\.\w+)*\+0x`)
 	frame    = regexp.MustCompile(`^ (\w+)(?:\.\w+)*\+0x[0-9a-f]+/0x[0-9a-f]+`)
 )
 
@@ -104,7 +114,7 @@ func judge(block []string, exempt []known) []string {
 		}
 	}
 	for _, k := range exempt {
-		if k.at == at && len(bad) == 1 && slices.Equal(k.trace, trace) {
+		if k.at == at && len(bad) == 1 && slices.Equal(k.trace, trace) && strings.Contains(block[0], k.says) {
 			return nil
 		}
 	}

@@ -68,6 +68,35 @@ func TestComplaintsLeaveOutAKnownBlockOnly(t *testing.T) {
 	}
 }
 
+// The exemptions are for the very blocks that were seen; each has its file.
+func TestExemptionsAreForWhatWasSeen(t *testing.T) {
+	files := []string{"iscsi-unbind.txt"}
+	if len(files) != len(exempt) {
+		t.Fatalf("%d exemptions, %d files", len(exempt), len(files))
+	}
+	for i, f := range files {
+		b, err := os.ReadFile(filepath.Join("testdata", f))
+		if err != nil {
+			t.Fatal(err)
+		}
+		log := string(b)
+		if got := complaints(log, exempt); len(got) != 0 {
+			t.Errorf("%s: %q", f, got)
+		}
+		for what, other := range map[string]string{
+			"nothing exempted": "", "says": exempt[i].says, "place": exempt[i].at, "a caller": exempt[i].trace[len(exempt[i].trace)/2],
+		} {
+			changed, list := strings.ReplaceAll(log, other, "somewhere_else"), exempt
+			if other == "" {
+				changed, list = log, nil
+			}
+			if len(complaints(changed, list)) == 0 {
+				t.Errorf("%s, other %s: no complaint", f, what)
+			}
+		}
+	}
+}
+
 func TestKernelVerdictReadsBothLogs(t *testing.T) {
 	dir := t.TempDir()
 	if err := kernelVerdict(dir); err != nil {
