@@ -24,7 +24,7 @@ var failureScenarios = []Scenario{
 		OnHost: hostKill,
 	},
 	{
-		Name: "iser-cut", Class: short, Limit: 10 * time.Minute, Host: []string{"sluiced"},
+		Name: "iser-cut", Class: long, Limit: 10 * time.Minute, Host: []string{"sluiced"},
 		About:   "the connection cut at 3 random points in mid-fio",
 		Prepare: prepareCut(3), OnHost: hostCut,
 	},

@@ -16,7 +16,7 @@ var initiatorScenarios = []Scenario{
 		Prepare: prepareServe("iser", 3260), OnHost: hostCopy("iser", "iqn.2024-01.lab:lio", 0),
 	},
 	{
-		Name: "lio-tcp", Class: short, Limit: 10 * time.Minute, Host: []string{"sluice"}, Script: "lio-serve.sh",
+		Name: "lio-tcp", Class: long, Limit: 10 * time.Minute, Host: []string{"sluice"}, Script: "lio-serve.sh",
 		About:   "the same over iSCSI/TCP",
 		Prepare: prepareServe("tcp", 3260), OnHost: hostCopy("iscsi", "iqn.2024-01.lab:lio", 0),
 	},

@@ -32,9 +32,9 @@ type known struct {
 }
 
 var exempt = []known{{
-	// The queue on which a session is taken apart promises to help when memory is short, and waits for one that does
-	// not promise it: an ordering that has been wrong in Linux since 5.x, and is noticed only when the device's power
-	// management happens to be busy. Any logout of any target can meet it.
+	// The work queue on which Linux 6.1 takes a session apart is one that must make progress when memory is short, and
+	// it waits for one that need not. The kernel notices only when the device's power management happens to be busy;
+	// any logout from any target can meet it.
 	why:  "ends of iSCSI sessions, in scsi_transport_iscsi itself",
 	says: "__iscsi_unbind_session [scsi_transport_iscsi] is flushing !WQ_MEM_RECLAIM pm:pm_runtime_work",
 	at:   "check_flush_dependency",
