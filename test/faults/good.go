@@ -25,6 +25,7 @@ type Good struct {
 	vol  *block.Volume
 
 	ops    atomic.Int64
+	leave  atomic.Bool
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
 	mu     sync.Mutex
@@ -91,7 +92,7 @@ func (g *Good) work(ctx context.Context, w int) {
 		}
 		return nil
 	}
-	for version := uint64(1); ctx.Err() == nil; version++ {
+	for version := uint64(1); ctx.Err() == nil && !g.leave.Load(); version++ {
 		err := step(version)
 		if err == nil {
 			continue
@@ -175,10 +176,13 @@ func (g *Good) Measure(d time.Duration) (perSecond float64, p99 time.Duration, e
 	return float64(len(g.times)) / took.Seconds(), g.times[len(g.times)*99/100], nil
 }
 
-// Close stops the work and logs out.
+// Close lets what is under way end, and logs out.
 func (g *Good) Close() error {
-	g.stop()
+	g.leave.Store(true)
+	late := time.AfterFunc(patience/2, g.stop) // the daemon may be gone
 	g.wg.Wait()
+	late.Stop()
+	g.stop()
 	err := g.Err()
 	return errors.Join(err, g.vol.Close(), g.ini.Close(), g.dev.Close())
 }
