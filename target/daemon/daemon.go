@@ -117,7 +117,13 @@ func (d *Daemon) scsiTarget(t TargetConfig) (*scsi.Target, error) {
 	if t.Redirect != "" {
 		return nil, nil
 	}
-	st, err := scsi.NewTarget(scsi.TargetOptions{Name: t.Name, Log: d.log, Memory: d.memory, StateDir: filepath.Join(d.stateDir, "scsi")})
+	alua, err := scsi.ParseALUAMode(t.ALUA)
+	if err != nil {
+		return nil, fmt.Errorf("target %s: %w", t.Name, err)
+	}
+	st, err := scsi.NewTarget(scsi.TargetOptions{
+		Name: t.Name, Log: d.log, Memory: d.memory, StateDir: filepath.Join(d.stateDir, "scsi"), ALUA: alua,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("target %s: %w", t.Name, err)
 	}
