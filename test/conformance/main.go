@@ -139,19 +139,25 @@ func (o *options) conform(ctx context.Context) error {
 		only := strings.Split(o.kinds, ",")
 		d.kinds = slices.DeleteFunc(d.kinds, func(k kind) bool { return !slices.Contains(only, k.Name) })
 	}
+	var tgt score
+	var tgtErr error
+	var beside sync.WaitGroup
+	if o.tgt {
+		// Beside the rest: its hangs would be waited for alone.
+		beside.Go(func() { tgt, tgtErr = o.scoreTgt(ctx, tests) })
+	}
 	rep := report{Results: o.runAll(ctx, d.kinds, tests)}
+	beside.Wait()
 	if err := d.stop(); err != nil {
 		rep.Errors = append(rep.Errors, "sluiced: "+err.Error())
 	}
 	sum, per := tally("sluiced", rep.Results, tests)
 	rep.Scores = append(rep.Scores, sum)
 	rep.Errors = append(rep.Errors, judge(per, expected, tests)...)
-	if o.tgt {
-		if s, err := o.scoreTgt(ctx, tests); err != nil {
-			fmt.Fprintln(os.Stderr, "conformance: tgt not measured:", err)
-		} else {
-			rep.Scores = append(rep.Scores, s)
-		}
+	if o.tgt && tgtErr != nil {
+		fmt.Fprintln(os.Stderr, "conformance: tgt not measured:", tgtErr)
+	} else if o.tgt {
+		rep.Scores = append(rep.Scores, tgt)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
