@@ -105,6 +105,12 @@ const errAgain = nfs3.Status(1 << 30)
 // find resolves a handle and the caller's rights. On OK the request has to be ended.
 func (s *Server) find(c *rpc.Call, h []byte, q *request) nfs3.Status {
 	n := s.nodes.cached(h)
+	if n != nil && s.table.Load().byID[n.e.ID] != n.e {
+		// The exports were replaced while the node was in use: it belongs to the old ones, and so do its rules.
+		s.nodes.forget(n)
+		s.nodes.put(n)
+		n = nil
+	}
 	if n == nil {
 		if !c.Worker {
 			return errAgain

@@ -138,6 +138,9 @@ func (c *Call) Restart() {
 
 func (c *Call) dropSink() {
 	if c.plain != nil {
+		if st, ok := c.from.(*stream); ok {
+			st.letGo(len(*c.plain))
+		}
 		putBytes(c.plain)
 		c.plain = nil
 	}

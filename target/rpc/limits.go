@@ -7,6 +7,8 @@ const (
 	MaxPayload = 1 << 20
 	// MaxRecord bounds a stream's record: the payload, and room for a header, two handles and names.
 	MaxRecord = MaxPayload + 16<<10
+	// maxHeld is how many bytes of results a stream may have unwritten before no more of its calls are read.
+	maxHeld = 16 << 20
 	// maxFragments bounds the fragments of one record; real clients send one.
 	maxFragments = 64
 	// maxInFlight bounds the calls of one stream that are not answered yet. Linux has 128 slots at most by default.
@@ -37,4 +39,24 @@ const (
 	cacheAge = 2 * time.Minute
 	// cacheReply bounds a kept reply in bytes. CREATE's is the longest of the procedures that are kept.
 	cacheReply = 1024
+
+	// acceptPause keeps a listener that is out of descriptors from spinning.
+	acceptPause = 50 * time.Millisecond
+
+	// defaultCredits are the calls in flight granted to an RDMA connection: what knfsd grants.
+	defaultCredits = 64
+	// maxCredits bounds what configuration may grant; each credit costs three inline buffers.
+	maxCredits = 1024
+	// defaultInline is the size of an inline message in bytes: what Linux names in its private message.
+	defaultInline = 4 << 10
+	// defaultMemory is registered memory for bulk data, bytes: all credits of eight busy clients at 1 MiB.
+	defaultMemory = 512 << 20
+	// spareRecvs are for RDMA_DONE and RDMA_ERROR messages, which no credit covers (RFC 8166 section 3.3.1).
+	spareRecvs = 4
+	// readDepth is the RDMA Reads wanted outstanding; the client has the last word.
+	readDepth = 32
+	// maxSends bounds the work requests of a queue pair; more wait in the connection.
+	maxSends = 1024
+	// acceptTime bounds the set-up of a connection that was requested.
+	acceptTime = 30 * time.Second
 )

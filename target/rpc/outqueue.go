@@ -156,6 +156,8 @@ func (q *outQueue) write(mayWait bool) bool {
 	q.mayWait = mayWait
 	if err := q.c.raw.Write(q.try); err != nil {
 		q.fail(err)
+	} else if q.err != nil {
+		q.fail(q.err)
 	}
 	return q.err != nil || q.done == len(q.bufs)
 }
@@ -183,7 +185,7 @@ func (q *outQueue) writev(fd uintptr) bool {
 		case syscall.EAGAIN:
 			return !q.mayWait
 		default:
-			q.fail(errno)
+			q.err = errno // closing here would wait for the descriptor that this function holds
 			return true
 		}
 		for left := int(n); left > 0; {

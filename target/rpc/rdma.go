@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -23,18 +22,6 @@ type RDMAOptions struct {
 	// NoInvalidate keeps replies from invalidating the client's memory.
 	NoInvalidate bool
 }
-
-const (
-	defaultCredits = 64      // what knfsd grants
-	maxCredits     = 1024    // a slot holds 2 inline buffers
-	defaultInline  = 4 << 10 // what Linux names in its private message
-	defaultMemory  = 512 << 20
-	spareRecvs     = 4  // for RDMA_DONE and RDMA_ERROR messages, which no credit covers (RFC 8166 section 3.3.1)
-	readDepth      = 32 // RDMA Reads wanted outstanding
-	maxSends       = 1024
-	acceptTime     = 30 * time.Second
-	maxRDMAConns   = 256
-)
 
 func (o RDMAOptions) withDefaults() RDMAOptions {
 	if o.Credits <= 0 {

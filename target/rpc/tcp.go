@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,6 +32,7 @@ func (s *Server) ServeTCP(l net.Listener) error {
 			var ne net.Error
 			if errors.As(err, &ne) && ne.Timeout() || errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EMFILE) {
 				s.log.Warn("a connection could not be accepted", zap.Error(err))
+				time.Sleep(acceptPause)
 				continue
 			}
 			return err
@@ -56,12 +58,14 @@ type stream struct {
 
 	slots    chan struct{} // one for each call in flight
 	inFlight sync.WaitGroup
+	held     atomic.Int64  // bytes of results that are not written yet
+	room     chan struct{} // told when held shrinks
 
 	out outQueue
 }
 
 func (s *Server) serveStream(nc net.Conn) {
-	c := &stream{s: s, nc: nc, buf: make([]byte, readAhead), slots: make(chan struct{}, maxInFlight)}
+	c := &stream{s: s, nc: nc, buf: make([]byte, readAhead), slots: make(chan struct{}, maxInFlight), room: make(chan struct{}, 1)}
 	c.peer.Addr, c.peer.Local = addrPort(nc.RemoteAddr()), addrPort(nc.LocalAddr())
 	if sc, ok := nc.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
@@ -122,6 +126,11 @@ func (c *stream) readLoop() error {
 		}
 		if !more && !queued {
 			c.out.flush()
+		}
+		// A client that asks for much and reads nothing is not read from either.
+		for c.held.Load() > maxHeld {
+			c.out.flush()
+			<-c.room
 		}
 	}
 }
@@ -217,6 +226,7 @@ func (c *stream) readFull(b []byte) error {
 
 func (c *stream) sinkFor(call *Call, n int) ([][]byte, error) {
 	call.plain = getBytes(max(n, 1))
+	c.held.Add(int64(len(*call.plain)))
 	call.sinkArr[0] = (*call.plain)[:n]
 	return call.sinkArr[:1], nil
 }
@@ -226,6 +236,15 @@ func (c *stream) reply(call *Call, flush bool) { c.out.send(call, flush) }
 func (c *stream) drop(call *Call) {
 	call.release()
 	c.ended()
+}
+
+// letGo is told that n bytes of result are no longer held.
+func (c *stream) letGo(n int) {
+	c.held.Add(-int64(n))
+	select {
+	case c.room <- struct{}{}:
+	default:
+	}
 }
 
 // ended counts a call as answered.
