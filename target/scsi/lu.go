@@ -71,6 +71,7 @@ type LogicalUnit struct {
 	stateMu  sync.Mutex // one writer of the state file; taken before mu
 	mu       sync.Mutex
 	itls     map[*itl]struct{}
+	closing  map[*itl]struct{} // of nexuses that have ended, while a command of theirs may still reach the medium
 	stateDir string
 	modes    modeState
 	clock    timestamp
@@ -190,6 +191,36 @@ func (lu *LogicalUnit) leave(i *itl) {
 		lu.gone.add(&i.stats)
 	}
 	lu.mu.Unlock()
+}
+
+// close is leave for a nexus that ends; the commands of i are remembered until closed.
+func (lu *LogicalUnit) close(i *itl) {
+	lu.leave(i)
+	lu.mu.Lock()
+	if lu.closing == nil {
+		lu.closing = make(map[*itl]struct{})
+	}
+	lu.closing[i] = struct{}{}
+	lu.mu.Unlock()
+}
+
+func (lu *LogicalUnit) closed(i *itl) {
+	lu.mu.Lock()
+	delete(lu.closing, i)
+	lu.mu.Unlock()
+}
+
+// eachClosing calls f for what close remembers, outside of the lock.
+func (lu *LogicalUnit) eachClosing(f func(*itl)) {
+	lu.mu.Lock()
+	all := make([]*itl, 0, len(lu.closing))
+	for i := range lu.closing {
+		all = append(all, i)
+	}
+	lu.mu.Unlock()
+	for _, i := range all {
+		f(i)
+	}
 }
 
 // each calls f for every nexus, outside of the lock.

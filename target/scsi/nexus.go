@@ -288,11 +288,16 @@ func (n *Nexus) Close(done func()) {
 	delete(t.nexuses, n)
 	all := []*itl{n.none}
 	for _, i := range *n.luns.Load() {
-		i.lu.leave(i)
+		i.lu.close(i)
 		all = append(all, i)
 	}
 	t.mu.Unlock()
-	w := newWait(done)
+	w := newWait(func() {
+		for _, i := range all[1:] {
+			i.lu.closed(i)
+		}
+		done()
+	})
 	for _, i := range all {
 		i.abortAll(w, abortSilent)
 	}

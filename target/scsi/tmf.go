@@ -180,6 +180,9 @@ func (lu *LogicalUnit) reset(done func()) {
 		lu.nexusLost(i)
 		i.attention(ASCBusDeviceReset)
 	})
+	// An initiator that lost a path resets the unit over another one in order to be sure that no write of the lost one
+	// comes later: the answer waits for those too.
+	lu.eachClosing(func(i *itl) { i.abortAll(w, abortSilent) })
 	lu.resetState()
 	w.release()
 }
