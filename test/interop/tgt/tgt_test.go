@@ -41,9 +41,12 @@ func start(t *testing.T, host string) *server {
 	t.Helper()
 	need.Root(t) // tgtd keeps its control socket in /var/run
 	s := &server{t: t, dir: t.TempDir(), host: host}
+	if strings.Contains(host, ":") {
+		need.IPv6(t)
+	}
 	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
-		t.Skipf("needs the address %s: %v", host, err)
+		t.Fatal(err)
 	}
 	_, s.port, err = net.SplitHostPort(l.Addr().String())
 	if err != nil {
