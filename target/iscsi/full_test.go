@@ -430,3 +430,46 @@ func TestPeerThatDoesNotRead(t *testing.T) {
 		t.Fatal("never cut")
 	})
 }
+
+// RFC 7143 section 11.4.2: "the target MUST wait until it receives a Data PDU with the F bit set in the last expected
+// sequence before sending the Response PDU."
+func TestResponseWaitsForTheLastUnsolicitedData(t *testing.T) {
+	f := newFixture(t)
+	p := f.dial()
+	p.login("InitialR2T=No")
+	p.ready()
+	c := p.command(write10(diskSize/512, 8)) // beyond the end: the outcome is known at once
+	c.Write, c.Final, c.EDTL = true, false, 4096
+	p.send(c, nil, make([]byte, 512))
+	p.send(&iscsi.DataOut{ITT: c.ITT, TTT: iscsi.Reserved, Offset: 512}, nil, make([]byte, 512))
+	p.send(&iscsi.NopOut{Immediate: true, ITT: 9, TTT: iscsi.Reserved, CmdSN: p.cmdSN}, nil, nil)
+	p.want(iscsi.OpNopIn)
+	p.send(&iscsi.DataOut{Final: true, ITT: c.ITT, TTT: iscsi.Reserved, DataSN: 1, Offset: 1024}, nil, make([]byte, 3072))
+	r := p.want(iscsi.OpSCSIResponse)
+	if key, asc := sense(r); r.b.ITT() != c.ITT || key != 5 || asc != 0x2100 {
+		t.Fatalf("% x, sense %x %04x", []byte(r.b), key, asc)
+	}
+	p.ready()
+}
+
+// A task tag that is in use is refused, and the task goes on.
+func TestTagInUse(t *testing.T) {
+	f := newFixture(t)
+	p := f.dial()
+	p.login()
+	p.ready()
+	c := p.command(write10(0, 16))
+	c.Write, c.EDTL = true, 8192
+	p.send(c, nil, nil)
+	r2t := p.want(iscsi.OpR2T)
+	d := p.command(make([]byte, 6))
+	d.ITT = c.ITT
+	p.send(d, nil, nil)
+	if r := p.want(iscsi.OpReject); r.b[2] != byte(iscsi.RejectInProgress) {
+		t.Fatalf("% x", []byte(r.b))
+	}
+	p.answerR2T(r2t, make([]byte, 8192), 4096)
+	if r := p.want(iscsi.OpSCSIResponse); r.b.ITT() != c.ITT || r.b[3] != 0 {
+		t.Fatalf("% x", []byte(r.b))
+	}
+}
