@@ -41,6 +41,9 @@ func (c *Command) admit() error {
 	}
 	if f := x.lu.flags.Load(); f&(flagEjected|flagFormatting|flagSanitizing) != 0 && r.traits&notReadyToo == 0 {
 		return x.lu.notReady(f)
+	} else if f&flagSanitizeBad != 0 && r.traits&notReadyToo == 0 {
+		// SBC-3 section 4.11.3: until SANITIZE succeeds or EXIT FAILURE MODE ends it.
+		return check(MediumError, ASCSanitizeFailed)
 	}
 	if r.traits&mutates != 0 && (x.lu.has(flagSWP) || x.lu.readOnly()) {
 		if x.lu.has(flagSWP) && !x.lu.readOnly() {

@@ -385,6 +385,10 @@ func TestEraseCommandsAreGuarded(t *testing.T) {
 	bad := newRig(t, func(o *LUOptions) { o.AllowSanitize = true })
 	bad.disk.fail = r.disk.fail
 	bad.sense(MediumError, ASCWriteError, nil, 0, "48 02 00 00 00 00 00 00 00 00")
+	bad.sense(MediumError, ASCSanitizeFailed, nil, 512, "28 00 00000000 00 0001 00")
+	bad.good(nil, 0, "48 1f 00 00 00 00 00 00 00 00")
+	bad.disk.fail = nil
+	bad.good(nil, 512, "28 00 00000000 00 0001 00")
 }
 
 func TestRemovableMedium(t *testing.T) {

@@ -73,14 +73,9 @@ const (
 	saReportTimestamp  = 0x0F
 	saSetTPG           = 0x0A
 	saSetTimestamp     = 0x0F
-	saRead32           = 0x0009
-	saVerify32         = 0x000A
-	saWrite32          = 0x000B
-	saWriteVerify32    = 0x000C
 	saWriteSame32      = 0x000D
 	noSA               = -1
 	saCopyStatus       = 0x00
-	saCopyData         = 0x01
 	saCopyParameters   = 0x03
 	saCopyFailed       = 0x04
 	saExtendedCopyLID1 = 0x00

@@ -12,10 +12,9 @@ import (
 
 // luState is what of a logical unit survives a restart.
 type luState struct {
-	Name         string              `json:"name"`
-	Modes        map[string][]byte   `json:"modes,omitempty"` // saved pages by "code.subpage" in hexadecimal
-	Reservations *reservations       `json:"reservations,omitempty"`
-	Counters     map[string][]uint64 `json:"counters,omitempty"`
+	Name         string            `json:"name"`
+	Modes        map[string][]byte `json:"modes,omitempty"` // saved pages by "code.subpage" in hexadecimal
+	Reservations *reservations     `json:"reservations,omitempty"`
 }
 
 // writeDurably replaces a file so that after a crash at any point either the old or the new content is there in full.

@@ -1,6 +1,7 @@
 package scsi
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 )
@@ -203,7 +204,7 @@ func (c *Command) finish() {
 // complete reports the outcome of a command that is in no task set any more.
 func (c *Command) complete() {
 	waiters := c.x.waiters
-	if c.Last && (c.x.err == nil || c.x.err == errAborted) {
+	if c.Last && (c.x.err == nil || errors.Is(c.x.err, errAborted)) {
 		// The response may have left with the data: the outcome stands, even if an abort came since.
 		c.Status, c.Sense = StatusGood, nil
 	} else {

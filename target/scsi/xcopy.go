@@ -10,13 +10,13 @@ import (
 
 // Bounds of EXTENDED COPY, as RECEIVE COPY OPERATING PARAMETERS reports them.
 const (
-	maxCopyTargets     = 16
-	maxCopySegments    = 64
-	maxCopySegment     = 64 << 20 // bytes of one segment
-	maxCopyList        = 16 + 32*maxCopyTargets + 28*maxCopySegments
-	maxRememberedCopes = 16 // finished copies of one nexus that can still be asked about
-	cscdIdentification = 0xE4
-	segmentBlockBlock  = 0x02
+	maxCopyTargets      = 16
+	maxCopySegments     = 64
+	maxCopySegment      = 64 << 20 // bytes of one segment
+	maxCopyList         = 16 + 32*maxCopyTargets + 28*maxCopySegments
+	maxRememberedCopies = 16 // finished copies of one nexus that can still be asked about
+	cscdIdentification  = 0xE4
+	segmentBlockBlock   = 0x02
 )
 
 // RangeCopier is a device that can copy to another without the data passing through here: by reflink or within one file
@@ -35,7 +35,6 @@ type copyRecord struct {
 
 type copyTarget struct {
 	itl *itl
-	pad byte
 }
 
 type copySegment struct {
@@ -106,7 +105,7 @@ func (c *Command) remember(r copyRecord, flags byte) {
 			return
 		}
 	}
-	if len(i.copies) == maxRememberedCopes {
+	if len(i.copies) == maxRememberedCopies {
 		i.copies = i.copies[1:]
 	}
 	i.copies = append(i.copies, r)
@@ -174,7 +173,7 @@ func (c *Command) parseCopyTarget(d []byte, off int) (copyTarget, error) {
 	codeSet, kind, id := d[4]&0x0F, d[5]&0x0F, d[8:8+n]
 	for _, i := range *c.Nexus.luns.Load() {
 		if i.lu.designated(codeSet, kind, id) {
-			if bs := put0(d[29:32]); bs != 0 && bs != i.lu.bs {
+			if bs := be24(d[29:32]); bs != 0 && bs != i.lu.bs {
 				return copyTarget{}, &SenseError{Key: CopyAborted, ASC: ASCIncorrectCopyTarget}
 			}
 			return copyTarget{itl: i}, nil
@@ -183,7 +182,7 @@ func (c *Command) parseCopyTarget(d []byte, off int) (copyTarget, error) {
 	return copyTarget{}, &SenseError{Key: CopyAborted, ASC: ASCCopyTargetUnreachable}
 }
 
-func put0(b []byte) uint32 { return uint32(b[0])<<16 | uint32(b[1])<<8 | uint32(b[2]) }
+func be24(b []byte) uint32 { return uint32(b[0])<<16 | uint32(b[1])<<8 | uint32(b[2]) }
 
 // designated reports whether a designator is one of the unit's.
 func (lu *LogicalUnit) designated(codeSet, kind byte, id []byte) bool {
