@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -21,6 +22,8 @@ type outQueue struct {
 	bytes  int
 	active bool
 	failed bool
+
+	broken atomic.Bool // failed, for the reader
 
 	batch   []*Call
 	bufs    [][]byte
@@ -165,6 +168,7 @@ func (q *outQueue) write(mayWait bool) bool {
 // fail ends the connection: a record that is half written cannot be taken back.
 func (q *outQueue) fail(err error) {
 	q.err = err
+	q.broken.Store(true)
 	_ = q.c.nc.Close()
 }
 

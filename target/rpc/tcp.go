@@ -127,6 +127,9 @@ func (c *stream) readLoop() error {
 		if !more && !queued {
 			c.out.flush()
 		}
+		if c.out.broken.Load() {
+			return net.ErrClosed // what is in the look-ahead would be executed for nobody
+		}
 		// A client that asks for much and reads nothing is not read from either.
 		for c.held.Load() > maxHeld {
 			c.out.flush()
