@@ -42,16 +42,27 @@ host_tools() {
   ldconfig -p | grep -q libelf.so.1 || missing+=(libelf1) # the kernel headers' objtool
   [ ${#missing[@]} -gt 0 ] || return 0
   [ -z "${LAB_NO_APT:-}" ] || die "missing packages: ${missing[*]}"
+  refresh
   say "installing ${missing[*]}"
   DEBIAN_FRONTEND=noninteractive quietly host-apt apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
+# refresh: the host's package lists may be missing or name what the mirror no longer has
+refreshed=
+refresh() {
+  [ -z "$refreshed" ] && [ -z "${LAB_NO_APT:-}" ] || return 0
+  refreshed=1
+  say "apt-get update"
+  quietly apt-update apt-get update
+}
 # fetch PACKAGE...: the named binary packages into debs/, unless they are there
 fetch() {
-  local p
+  local p get=(apt-get -o APT::Sandbox::User=root download)
   for p in "$@"; do
-    compgen -G "$cache/debs/${p%%=*}_*.deb" >/dev/null ||
-      ( cd "$cache/debs" && quietly "fetch-${p%%=*}" apt-get -o APT::Sandbox::User=root download "$p" )
+    compgen -G "$cache/debs/${p%%=*}_*.deb" >/dev/null && continue
+    ( cd "$cache/debs" && "${get[@]}" "$p" >"$cache/fetch.log" 2>&1 ) && continue
+    refresh
+    ( cd "$cache/debs" && quietly fetch "${get[@]}" "$p" )
   done
 }
 unpack() { dpkg-deb -x "$cache/debs/$1"_*.deb "$2"; }
@@ -60,7 +71,12 @@ depends() { apt-cache depends "$1" | sed -n "s/^ *Depends: \($2\)\$/\1/p" | head
 kernel() {
   if [ -n "${LAB_KREL:-}" ]; then krel=$LAB_KREL
   elif [ -s "$cache/krel" ]; then krel=$(cat "$cache/krel") # what is cached stays in use
-  else krel=$(depends linux-image-amd64 'linux-image-.*-amd64' | sed 's/^linux-image-//; s/-amd64$//')
+  else
+    for _ in once again; do
+      krel=$(depends linux-image-amd64 'linux-image-.*-amd64' | sed 's/^linux-image-//; s/-amd64$//')
+      [ -z "$krel" ] || break
+      refresh
+    done
   fi
   [ -n "$krel" ] || die "cannot tell the kernel release: run apt-get update, or set LAB_KREL"
   echo "$krel" >"$cache/krel"
