@@ -1,0 +1,274 @@
+package iscsi
+
+import (
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/target/scsi"
+)
+
+// request handles every PDU of full-feature phase but SCSI Command and Data-Out; data is its data segment and need not
+// outlive the call.
+func (c *conn) request(b iscsi.BHS, data []byte) error {
+	c.mu.Lock()
+	if c.state == stateEnding && b.Opcode() != iscsi.OpLogoutReq && b.Opcode() != iscsi.OpNopOut || c.state == stateDead {
+		c.mu.Unlock()
+		return nil
+	}
+	// An answer to our ping has no task tag and no place in the window (section 11.18).
+	if b.Opcode() == iscsi.OpNopOut && b.ITT() == iscsi.Reserved {
+		c.pinged = false
+		c.mu.Unlock()
+		return nil
+	}
+	switch b.Opcode() {
+	case iscsi.OpNopOut, iscsi.OpTaskRequest, iscsi.OpTextRequest, iscsi.OpLogoutReq:
+		ok, err := c.takeCmdSNLocked(b)
+		if err != nil || !ok {
+			c.mu.Unlock()
+			return err
+		}
+		if b.Immediate() && c.immediate >= maxImmediate && b.Opcode() != iscsi.OpLogoutReq {
+			c.rejectLocked(b, iscsi.RejectImmediate)
+			c.mu.Unlock()
+			return nil
+		}
+	}
+	c.mu.Unlock()
+	switch b.Opcode() {
+	case iscsi.OpNopOut:
+		c.nopOut(b, data)
+	case iscsi.OpTaskRequest:
+		c.taskRequest(b)
+	case iscsi.OpTextRequest:
+		return c.textRequest(b, data)
+	case iscsi.OpLogoutReq:
+		c.logout(b)
+	case iscsi.OpLoginRequest:
+		return broken("11.12", iscsi.RejectProtocol, "a Login Request in full-feature phase")
+	case iscsi.OpSNACK:
+		// Only ErrorRecoveryLevel 1 and 2 have SNACK (section 11.16).
+		c.reject(b, iscsi.RejectSNACK)
+	default:
+		c.reject(b, iscsi.RejectNotSupported)
+	}
+	return nil
+}
+
+// reject sends a Reject with the header that caused it (section 11.17).
+func (c *conn) reject(b iscsi.BHS, r iscsi.RejectReason) {
+	c.mu.Lock()
+	c.rejectLocked(b, r)
+	c.kickLocked()
+	c.mu.Unlock()
+}
+
+func (c *conn) rejectLocked(b iscsi.BHS, r iscsi.RejectReason) {
+	c.stats.rejects++
+	p := iscsi.Reject{Reason: r, DataLen: iscsi.BHSLen}
+	var h [iscsi.BHSLen]byte
+	p.Put(h[:])
+	c.numbersLocked(h[:], true)
+	c.controlLocked(h[:], append([]byte(nil), b[:iscsi.BHSLen]...))
+	c.plog.info("PDU rejected", zap.Stringer("remote", c.remote), zap.Stringer("pdu", b.Opcode()), zap.Stringer("reason", r))
+}
+
+func (c *conn) nopOut(b iscsi.BHS, data []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := min(len(data), c.link.maxSend())
+	p := iscsi.NopIn{ITT: b.ITT(), TTT: iscsi.Reserved, LUN: b.LUN(), DataLen: n}
+	var h [iscsi.BHSLen]byte
+	p.Put(h[:])
+	c.numbersLocked(h[:], true)
+	var echo []byte
+	if n > 0 {
+		echo = append(echo, data[:n]...)
+	}
+	c.controlLocked(h[:], echo)
+	c.kickLocked()
+}
+
+func (c *conn) taskRequest(b iscsi.BHS) {
+	var p iscsi.TaskRequest
+	p.Parse(b)
+	done := func(r scsi.TMFResponse) {
+		c.mu.Lock()
+		c.immediate--
+		resp := iscsi.TaskResponse{Response: iscsi.TaskStatus(r), ITT: p.ITT}
+		var h [iscsi.BHSLen]byte
+		resp.Put(h[:])
+		c.numbersLocked(h[:], true)
+		c.controlLocked(h[:], nil)
+		if p.Function == iscsi.TargetColdReset && r == scsi.FunctionComplete {
+			// Section 11.5.1: a cold reset ends every session of the target, this one after its answer.
+			c.state = stateEnding
+			c.link.closeAfterFlushLocked()
+		}
+		c.kickLocked()
+		c.mu.Unlock()
+		if p.Function == iscsi.TargetColdReset && r == scsi.FunctionComplete {
+			c.srv.dropTarget(c.target, c, errReset)
+		}
+	}
+	c.mu.Lock()
+	c.immediate++ // until it is answered, also when it came in order: it is bounded the same
+	c.mu.Unlock()
+	switch {
+	case c.discovery:
+		done(scsi.TMFNotSupported)
+	case p.Function == iscsi.TaskReassign:
+		// Connection recovery is ErrorRecoveryLevel 2 (section 11.6.1).
+		done(scsi.ReassignNotSupported)
+	default:
+		c.nexus.Manage(scsi.TMF(p.Function), p.LUN, uint64(p.RefTag), done)
+	}
+}
+
+// textRequest answers SendTargets and what may be negotiated in full-feature phase (section 11.10).
+func (c *conn) textRequest(b iscsi.BHS, data []byte) error {
+	if b.TTT() != iscsi.Reserved {
+		if c.textTTT == 0 || b.TTT() != c.textTTT || len(c.text) == 0 {
+			// The answer it asks for is gone; section 11.10.4 has the initiator begin anew.
+			c.text, c.textTTT = nil, 0
+			c.reject(b, iscsi.RejectProtocol)
+			return nil
+		}
+		c.textAnswer(b)
+		return nil
+	}
+	if c.textIn == nil {
+		c.text, c.textTTT = nil, 0
+		c.textIn = iscsi.NewNegotiator(iscsi.NegotiatorOptions{Target: true, ISER: c.params.RDMA})
+	}
+	n := c.textIn
+	kvs, err := n.Receive(iscsi.StageFullFeature, data, b.Continue())
+	if err != nil {
+		c.textIn = nil
+		c.reject(b, iscsi.RejectProtocol)
+		return nil
+	}
+	if b.Continue() {
+		c.textAnswer(b) // empty, asks for more
+		return nil
+	}
+	c.textIn = nil
+	for _, kv := range kvs {
+		if kv.Key == "SendTargets" {
+			c.text = append(c.text, c.sendTargets(kv.Value)...)
+		}
+	}
+	c.text, _ = n.Fill(c.text, iscsi.MaxText)
+	if v, ok := n.Peer("MaxRecvDataSegmentLength"); ok && !c.params.RDMA {
+		if m, ok := iscsi.ParseNumber(v); ok {
+			c.mu.Lock()
+			c.params.MaxSend = int(m)
+			c.mu.Unlock()
+		}
+	}
+	c.textAnswer(b)
+	return nil
+}
+
+// textAnswer sends the next part of c.text.
+func (c *conn) textAnswer(b iscsi.BHS) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := min(len(c.text), c.link.maxSend(), controlSegment)
+	part := append([]byte(nil), c.text[:n]...)
+	c.text = c.text[n:]
+	p := iscsi.TextResponse{Final: len(c.text) == 0 && c.textIn == nil, Continue: len(c.text) > 0, DataLen: n, ITT: b.ITT(), TTT: iscsi.Reserved, LUN: b.LUN()}
+	if p.Final {
+		c.text, c.textTTT = nil, 0
+	} else {
+		if c.textTTT == 0 {
+			c.textTTT = 1
+		}
+		p.TTT = c.textTTT
+		if c.textIn != nil {
+			p.TTT = iscsi.Reserved
+		}
+	}
+	var h [iscsi.BHSLen]byte
+	p.Put(h[:])
+	c.numbersLocked(h[:], true)
+	c.controlLocked(h[:], part)
+	c.kickLocked()
+}
+
+// logout ends the session: tasks first, then the answer, then the connection (section 11.14).
+func (c *conn) logout(b iscsi.BHS) {
+	var p iscsi.LogoutRequest
+	p.Parse(b)
+	resp := iscsi.LogoutResponse{ITT: p.ITT, Time2Wait: uint16(c.params.Time2Wait), Time2Retain: 0}
+	switch {
+	case p.Reason == iscsi.LogoutRecovery:
+		resp.Response = iscsi.LogoutNoRecovery
+	case p.Reason == iscsi.LogoutConnection && p.CID != c.sess.cid:
+		resp.Response = iscsi.LogoutNoCID
+	case p.Reason > iscsi.LogoutRecovery:
+		c.reject(b, iscsi.RejectField)
+		return
+	}
+	answer := func() {
+		c.mu.Lock()
+		var h [iscsi.BHSLen]byte
+		resp.Put(h[:])
+		c.numbersLocked(h[:], true)
+		c.controlLocked(h[:], nil)
+		if resp.Response == iscsi.LogoutOK {
+			if c.killErr == nil {
+				c.killErr = errLoggedOut
+			}
+			c.link.closeAfterFlushLocked()
+		}
+		c.kickLocked()
+		c.mu.Unlock()
+	}
+	if resp.Response != iscsi.LogoutOK {
+		answer()
+		return
+	}
+	c.mu.Lock()
+	c.state = stateEnding
+	nexus := c.nexus
+	c.nexus = nil // closed here, not in finish
+	c.mu.Unlock()
+	if nexus == nil {
+		answer()
+		return
+	}
+	c.closeNexus(nexus, answer)
+}
+
+// closeNexus aborts every task, ending moves that wait for the initiator, and calls done after the last.
+func (c *conn) closeNexus(n *scsi.Nexus, done func()) {
+	c.sess.hold()
+	n.Close(func() {
+		done()
+		c.sess.release()
+	})
+}
+
+// async reports a SCSI asynchronous event (section 11.9): unit attentions before anybody asks.
+func (c *conn) async(e scsi.AsyncEvent) {
+	data := make([]byte, 2+len(e.Sense))
+	data[0], data[1] = byte(len(e.Sense)>>8), byte(len(e.Sense))
+	copy(data[2:], e.Sense)
+	// The device server may hold locks that a flush here would want again by way of Moved.
+	go func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.state == stateFull && len(data) <= c.link.maxSend() {
+			c.asyncLocked(iscsi.Async{Event: iscsi.AsyncSCSI, LUN: e.LUN, DataLen: len(data)}, data)
+			c.kickLocked()
+		}
+	}()
+}
+
+func (c *conn) asyncLocked(p iscsi.Async, data []byte) {
+	var h [iscsi.BHSLen]byte
+	p.Put(h[:])
+	c.numbersLocked(h[:], true)
+	c.controlLocked(h[:], data)
+}
