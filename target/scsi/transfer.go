@@ -101,7 +101,8 @@ func (c *Command) nextPiece() *piece {
 			p.setSpans(n)
 			p.off = t.next
 			p.req.Offset, p.req.Length, p.req.Data, p.req.FUA = t.start+t.next, int64(n), p.spans, t.fua
-			p.req.Err = nil
+			// What another command left in the request means nothing here.
+			p.req.Err, p.req.Compare, p.req.Unmap, p.req.Extents = nil, nil, false, nil
 			t.next += int64(n)
 			t.tail++
 			return p
