@@ -128,8 +128,8 @@ func (s *session) taskResponse(b iscsi.BHS) (*task, error) {
 	switch p.ITT & ctlMask {
 	case ctlAbort:
 		s.nextAbort()
-		i := int(p.ITT &^ ctlMask)
-		if i >= len(s.tasks) || !s.tasks[i].active || !s.tasks[i].aborting || s.tasks[i].answered {
+		i := int(p.ITT & 0xffff)
+		if i >= len(s.tasks) || !s.tasks[i].active || s.tasks[i].abortITT != p.ITT || s.tasks[i].answered {
 			return nil, nil
 		}
 		t := &s.tasks[i]

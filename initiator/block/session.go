@@ -71,6 +71,7 @@ type session struct {
 	ticker   *time.Timer
 	resume   *time.Timer
 	aborts   int           // ABORT TASK requests without an answer
+	abortSeq uint8         // counts them
 	logout   chan struct{} // closed by the answer to our logout
 }
 
@@ -394,7 +395,10 @@ func (s *session) abort(t *task) {
 	}
 	s.aborts++
 	t.abortWaits = false
-	req := iscsi.TaskRequest{Immediate: true, Function: iscsi.AbortTask, LUN: s.lun, ITT: ctlAbort | uint32(t.idx), RefTag: t.itt,
+	s.abortSeq++
+	// The tag tells this abort from one of the slot's earlier command, whose answer may still be on its way.
+	t.abortITT = ctlAbort | uint32(s.abortSeq)<<16 | uint32(t.idx)
+	req := iscsi.TaskRequest{Immediate: true, Function: iscsi.AbortTask, LUN: s.lun, ITT: t.abortITT, RefTag: t.itt,
 		CmdSN: s.cmdSN, ExpStatSN: s.statSN, RefCmdSN: t.cmdSN}
 	if err := s.sendControl(&req, nil); err != nil {
 		s.fail(fmt.Errorf("abort a command: %w", err))

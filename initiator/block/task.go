@@ -29,7 +29,8 @@ type task struct {
 	aborting bool
 	// abortWaits: the abort has not been sent yet
 	abortWaits bool
-	aborted    int // keepalive ticks since the abort was sent
+	abortITT   uint32 // of the abort that was sent, 0 for none
+	aborted    int    // keepalive ticks since the abort was sent
 
 	// iSER
 	win   transport.Window
@@ -77,7 +78,7 @@ const (
 
 // build makes the next command of r. It reports false when the request's memory is too fragmented for one block.
 func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
-	t.req, t.err, t.answered, t.aborting, t.abortWaits, t.aborted, t.n, t.imm = r, nil, false, false, false, 0, 0, 0
+	t.req, t.err, t.answered, t.aborting, t.abortWaits, t.abortITT, t.aborted, t.n, t.imm = r, nil, false, false, false, 0, 0, 0, 0
 	t.in, t.out, t.rcvd, t.dataSN, t.r2tSN = false, false, 0, 0, 0
 	t.edtl = 0 // LIO rejects a command that moves nothing and expects something
 	t.spans = t.spans[:0]

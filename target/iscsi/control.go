@@ -92,18 +92,14 @@ func (c *conn) nopOut(b iscsi.BHS, data []byte) {
 func (c *conn) taskRequest(b iscsi.BHS) {
 	var p iscsi.TaskRequest
 	p.Parse(b)
+	held := &heldAnswer{}
 	done := func(r scsi.TMFResponse) {
 		c.mu.Lock()
-		c.immediate--
-		resp := iscsi.TaskResponse{Response: iscsi.TaskStatus(r), ITT: p.ITT}
-		var h [iscsi.BHSLen]byte
-		resp.Put(h[:])
-		c.numbersLocked(h[:], true)
-		c.controlLocked(h[:], nil)
-		if p.Function == iscsi.TargetColdReset && r == scsi.FunctionComplete {
-			// Section 11.5.1: a cold reset ends every session of the target, this one after its answer.
-			c.state = stateEnding
-			c.link.closeAfterFlushLocked()
+		held.send = func() { c.taskAnswerLocked(&p, r) }
+		// A refusal is about the request, not about tasks.
+		if held.left == 0 || r != scsi.FunctionComplete && r != scsi.TaskDoesNotExist {
+			held.send()
+			held.send = nil
 		}
 		c.kickLocked()
 		c.mu.Unlock()
@@ -113,6 +109,12 @@ func (c *conn) taskRequest(b iscsi.BHS) {
 	}
 	c.mu.Lock()
 	c.immediate++ // until it is answered, also when it came in order: it is bounded the same
+	for _, t := range c.tasks {
+		if t.live && !t.responded && !t.deferred && concerns(&p, t) {
+			held.left++
+			t.held = append(t.held, held)
+		}
+	}
 	c.mu.Unlock()
 	switch {
 	case c.discovery:
@@ -122,6 +124,34 @@ func (c *conn) taskRequest(b iscsi.BHS) {
 		done(scsi.ReassignNotSupported)
 	default:
 		c.nexus.Manage(scsi.TMF(p.Function), p.LUN, uint64(p.RefTag), done)
+	}
+}
+
+// concerns reports whether a function ends t, so that its answer has to come after t's response.
+func concerns(p *iscsi.TaskRequest, t *task) bool {
+	switch scsi.TMF(p.Function) {
+	case scsi.AbortTask:
+		return t.itt == p.RefTag && t.lun == p.LUN
+	case scsi.AbortTaskSet, scsi.ClearTaskSet, scsi.LogicalUnitReset:
+		return t.lun == p.LUN
+	case scsi.TargetWarmReset, scsi.TargetColdReset, scsi.ITNexusReset:
+		return true
+	}
+	return false
+}
+
+// taskAnswerLocked queues the response to a task management request (section 11.6).
+func (c *conn) taskAnswerLocked(p *iscsi.TaskRequest, r scsi.TMFResponse) {
+	c.immediate--
+	resp := iscsi.TaskResponse{Response: iscsi.TaskStatus(r), ITT: p.ITT}
+	var h [iscsi.BHSLen]byte
+	resp.Put(h[:])
+	c.numbersLocked(h[:], true)
+	c.controlLocked(h[:], nil)
+	if p.Function == iscsi.TargetColdReset && r == scsi.FunctionComplete {
+		// Section 11.5.1: a cold reset ends every session of the target, this one after its answer.
+		c.state = stateEnding
+		c.link.closeAfterFlushLocked()
 	}
 }
 

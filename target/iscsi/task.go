@@ -24,6 +24,7 @@ type task struct {
 	deferred  bool // the outcome is there, the response waits for the last Data-Out of a sequence
 	live      bool
 	cdb       [scsi.MaxCDB]byte
+	held      []*heldAnswer // task management answers that must not overtake this task's response
 
 	// moving says that the device server waits for Moved.
 	moving bool
@@ -109,12 +110,33 @@ func (c *conn) endTaskLocked(t *task) {
 	}
 	t.in, t.out, t.iser = dataIn{}, dataOut{}, iserTask{}
 	t.live, t.deferred = false, false
+	c.letGoLocked(t)
 	t.Reset()
 	c.free = append(c.free, t)
 	if c.live--; c.live == 0 && c.drained != nil {
 		go c.drained()
 		c.drained = nil
 	}
+}
+
+// heldAnswer is a Task Management Function Response that waits for the responses of tasks it is about. A task leaves its
+// task set before its response is queued, on whatever goroutine its device request ended; without this an ABORT TASK in
+// between would be answered first, and the initiator would meet a response to a task it believes gone (RFC 7143 section
+// 11.6.1: responses of tasks that ended before come before).
+type heldAnswer struct {
+	left int    // tasks without a response
+	send func() // set when the device server has answered; conn.mu is held
+}
+
+// letGoLocked counts t out of what answers wait for.
+func (c *conn) letGoLocked(t *task) {
+	for i, h := range t.held {
+		if h.left--; h.left == 0 && h.send != nil {
+			h.send()
+		}
+		t.held[i] = nil
+	}
+	t.held = t.held[:0]
 }
 
 // taskOfITT finds the live task of an initiator task tag.
@@ -251,6 +273,8 @@ func (t *task) Complete(*scsi.Command) {
 	c.mu.Lock()
 	if !t.Silent && !t.responded && t.out.waits() && c.state != stateDead {
 		t.deferred = true
+		c.letGoLocked(t) // an initiator whose task was aborted may never send the rest
+		c.kickLocked()
 		c.mu.Unlock()
 		return
 	}
