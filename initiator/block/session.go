@@ -57,13 +57,11 @@ type session struct {
 	statSN   uint32 // expected
 	tasks    []task
 	free     []*task
-	out      int // tasks taken
 	queue    reqList
 	done     reqList
 	corked   bool
 	paused   bool
 	batch    []*task
-	ctl      uint32 // distinguishes control tags
 	heard    uint64 // PDUs received
 	lastTick uint64
 	silent   int // ticks without a PDU

@@ -56,7 +56,6 @@ type txItem struct {
 	t         *task // command or Data-Out
 	raw       []byte
 	burst     bool
-	last      bool
 	hlen      int // command: header and additional headers
 	ttt       uint32
 	expStatSN uint32

@@ -101,7 +101,7 @@ func (v *FS) ReadFile(name string) ([]byte, error) {
 	}
 	b := make([]byte, i.Size())
 	n, err := f.ReadAt(b, 0)
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		err = nil
 	}
 	return b[:n], err
@@ -135,7 +135,7 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 		g.Go(func() error {
 			n, err := f.readFull(ctx, b, off+int64(from))
 			got[i] = n
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				return nil
 			}
 			return err
@@ -156,7 +156,7 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func (f *File) readError(err error) error {
-	if err == nil || err == io.EOF {
+	if err == nil || errors.Is(err, io.EOF) {
 		return err
 	}
 	return pathError("read", f.name, err)
@@ -343,7 +343,7 @@ func (f *File) Truncate(size int64) error {
 func (f *File) Read(p []byte) (int, error) {
 	n, err := f.ReadAt(p, f.pos)
 	f.pos += int64(n)
-	if n > 0 && err == io.EOF {
+	if n > 0 && errors.Is(err, io.EOF) {
 		err = nil
 	}
 	return n, err

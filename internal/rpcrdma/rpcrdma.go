@@ -48,8 +48,9 @@ const (
 	segmentLen = 16
 	// MinHeader is the length in bytes of a header without chunks.
 	MinHeader = 28
-	// ErrVersLen and ErrChunkLen are the lengths in bytes of RDMA_ERROR messages.
-	ErrVersLen  = 28
+	// ErrVersLen is the length in bytes of an RDMA_ERROR message with ERR_VERS.
+	ErrVersLen = 28
+	// ErrChunkLen is that of ERR_CHUNK.
 	ErrChunkLen = 20
 )
 

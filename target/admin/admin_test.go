@@ -164,7 +164,7 @@ func TestRefusalsHaveTheirStatus(t *testing.T) {
 		status             int
 		want               string
 	}{
-		{"POST", "/v1/volumes", `{"nmae":"x"}`, 400, `unknown field \"nmae\"`},
+		{"POST", "/v1/volumes", `{"nam":"x"}`, 400, `unknown field \"nam\"`},
 		{"POST", "/v1/volumes", `{`, 400, "body"},
 		{"POST", "/v1/volumes", `{}`, 400, "needs a name"},
 		{"DELETE", "/v1/targets/iqn.x/luns/70000", "", 400, "0 to 16383"},

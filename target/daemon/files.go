@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/target/nfs"
+	"github.com/sluice-storage/sluice/target/nfs/lock"
 	"github.com/sluice-storage/sluice/target/rpc"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -20,6 +21,7 @@ import (
 // files is the running file service.
 type files struct {
 	nfs  *nfs.Server
+	lock *lock.Manager
 	rpc  *rpc.Server
 	bind *rpc.Server // the embedded rpcbind, nil without one
 	tcp  net.Listener
@@ -70,7 +72,10 @@ func (d *Daemon) openFiles(c *Config) (err error) {
 	if why := f.nfs.Squashed(); why != "" {
 		d.log.Warn("every caller acts as the daemon's own user", zap.String("why", why))
 	}
-	f.rpc = rpc.NewServer(rpc.Options{Log: d.log}, f.nfs.Programs()...)
+	if f.lock, err = lock.NewManager(lock.Options{StateDir: state, Log: d.log}, f.nfs); err != nil {
+		return err
+	}
+	f.rpc = rpc.NewServer(rpc.Options{Log: d.log}, append(f.nfs.Programs(), f.lock.Programs()...)...)
 	if c.Files.TCP != "none" {
 		if f.tcp, err = net.Listen("tcp", c.Files.TCP); err != nil {
 			return fmt.Errorf("files.tcp %s: %w; does this machine's own NFS server have the port?", c.Files.TCP, err)
@@ -190,5 +195,8 @@ func (f *files) close(ctx context.Context) error {
 		_ = f.rdma.Close()
 	}
 	f.wg.Wait()
+	if f.lock != nil {
+		errs = append(errs, f.lock.Close())
+	}
 	return errors.Join(append(errs, f.nfs.Close())...)
 }

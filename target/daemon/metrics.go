@@ -102,7 +102,7 @@ type nexusKey struct{ target, initiator, transport string }
 
 func (m metrics) sessions(gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, uint64, ...string)) {
 	type sum struct {
-		sessions, inflight, window         int
+		inflight, window                   int
 		commands, in, out, copied, rejects uint64
 	}
 	sums, per := map[nexusKey]*sum{}, map[[2]string]int{}

@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"encoding/binary"
+	"errors"
 
 	"golang.org/x/sys/unix"
 
@@ -82,7 +83,7 @@ func (s *Server) create(c *rpc.Call) rpc.Verdict {
 	attr := a.Attr
 	return s.make(c, &a.Where, &attr, func(dir int, name string) (int, bool, error) {
 		fd, had, err := createNew(dir, name, a.Attr)
-		if err != unix.EEXIST {
+		if !errors.Is(err, unix.EEXIST) {
 			return fd, had, err
 		}
 		if fd, err = openBeneath(dir, name); err != nil {
@@ -137,7 +138,7 @@ func createExclusive(dir int, name string, verf nfs3.Verf) (int, bool, error) {
 		}
 		return p, false, err
 	}
-	if err != unix.EEXIST {
+	if !errors.Is(err, unix.EEXIST) {
 		return -1, false, err
 	}
 	p, err := openBeneath(dir, name)

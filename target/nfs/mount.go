@@ -1,6 +1,7 @@
 package nfs
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -151,7 +152,9 @@ func (t *exportTable) lookup(path string) (*export, string) {
 }
 
 func mountStatus(err error) mount3.Status {
-	switch err {
+	var no unix.Errno
+	errors.As(err, &no)
+	switch no {
 	case unix.ENOENT:
 		return mount3.ErrNoent
 	case unix.ENOTDIR, unix.ELOOP:

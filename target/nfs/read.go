@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"encoding/binary"
+	"errors"
 
 	"golang.org/x/sys/unix"
 
@@ -87,7 +88,7 @@ func (s *Server) child(q *request, name []byte) (*node, error) {
 		_ = unix.Close(fd)
 		err = unix.ESTALE
 	}
-	if err == unix.EXDEV {
+	if errors.Is(err, unix.EXDEV) {
 		err = unix.EACCES // a mount point: another export's, or nobody's, business
 	}
 	if err != nil {
@@ -284,7 +285,7 @@ func (s *Server) readOpen(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.Re
 			return false, false
 		}
 		n, err = s.storage.Pread(o.fd, sink, want, int64(a.Offset), !c.Worker)
-		if !c.Worker && (err == unix.EAGAIN || err == unix.EOPNOTSUPP) {
+		if !c.Worker && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EOPNOTSUPP)) {
 			return true, false
 		}
 	}

@@ -1,6 +1,7 @@
 package nfs
 
 import (
+	"errors"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
@@ -73,7 +74,7 @@ func (s *Server) release(n *node) {
 		return
 	}
 	var st unix.Stat_t
-	if s.stat(n, &st) == unix.ESTALE {
+	if errors.Is(s.stat(n, &st), unix.ESTALE) {
 		n.dirty.Store(false) // nobody will ever read it
 	}
 	s.nodes.put(n)

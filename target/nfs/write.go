@@ -1,6 +1,7 @@
 package nfs
 
 import (
+	"errors"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
@@ -67,7 +68,7 @@ func (s *Server) writeTo(q *request, a *nfs3.WriteArgs, data [][]byte, r *nfs3.W
 	}
 	s.ids.leave(sw)
 	s.after(q.n, &r.Wcc)
-	if err == unix.EIO && a.Stable != nfs3.Unstable {
+	if errors.Is(err, unix.EIO) && a.Stable != nfs3.Unstable {
 		// The medium failed under a synchronous write; what others wrote to the same file may be gone with it.
 		s.writebackFailed(q.n, err)
 	}

@@ -26,11 +26,11 @@ type Program interface {
 type Verdict uint8
 
 const (
-	// Done: c.Out is the reply.
+	// Done says that c.Out is the reply.
 	Done Verdict = iota
-	// Again: call me from a worker.
+	// Again asks to be called from a worker.
 	Again
-	// Drop: there will be no reply.
+	// Drop says that there will be no reply.
 	Drop
 )
 

@@ -60,10 +60,9 @@ const (
 )
 
 type readOp struct {
-	call  *rdmaCall
-	from  transport.Remote
-	to    [1]mem.Span
-	taken bool
+	call *rdmaCall
+	from transport.Remote
+	to   [1]mem.Span
 }
 
 // run is the owner's loop. It returns when nothing of the connection is outstanding.

@@ -292,7 +292,7 @@ func TestRepliesAfterHalfClose(t *testing.T) {
 	if xid, _, _, err := answer(t, nc); xid != 1 || err != nil {
 		t.Fatal(xid, err)
 	}
-	if _, err := nc.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := nc.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
 }

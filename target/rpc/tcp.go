@@ -190,7 +190,7 @@ func (c *stream) readMark() (n int, last bool, err error) {
 		k, err := c.nc.Read(c.buf[c.w:])
 		c.w += k
 		if err != nil {
-			if err == io.EOF && c.w > c.r {
+			if errors.Is(err, io.EOF) && c.w > c.r {
 				err = io.ErrUnexpectedEOF
 			}
 			return 0, false, err

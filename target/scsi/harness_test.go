@@ -371,9 +371,6 @@ func (r *rig) sense(key SenseKey, asc ASC, out []byte, in int, hexes string, pat
 func put32(at int, v uint32) func([]byte) {
 	return func(b []byte) { binary.BigEndian.PutUint32(b[at:], v) }
 }
-func put16(at int, v uint16) func([]byte) {
-	return func(b []byte) { binary.BigEndian.PutUint16(b[at:], v) }
-}
 func put64(at int, v uint64) func([]byte) {
 	return func(b []byte) { binary.BigEndian.PutUint64(b[at:], v) }
 }

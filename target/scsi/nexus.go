@@ -224,7 +224,7 @@ func (n *Nexus) memFree() {
 	n.memCalled = false
 	c := n.memFirst
 	n.memFirst, n.memLast = nil, nil
-	var tail **Command = &run
+	tail := &run
 	for c != nil {
 		next := c.x.memNext
 		c.x.memNext = nil

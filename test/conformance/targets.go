@@ -192,8 +192,10 @@ func (o *options) scoreTgt(ctx context.Context, tests []string) (score, error) {
 		return score{}, err
 	}
 	defer func() {
-		_ = d.cmd.Process.Kill()
-		<-d.done
+		_ = d.cmd.Process.Kill() // it may have ended by itself
+		if err := <-d.done; err != nil {
+			_ = err // it was killed: how it ended says nothing
+		}
 		_ = os.Remove("/var/run/tgtd/socket." + control)
 		_ = os.Remove("/var/run/tgtd/socket." + control + ".lock")
 	}()

@@ -75,7 +75,7 @@ func TestReadAndWriteOfAllSizes(t *testing.T) {
 			}
 			copy(shadow[min(off, len(shadow)):], p)
 			got := make([]byte, n)
-			if k, err := f.ReadAt(got, int64(off)); err != nil && err != io.EOF || k != n {
+			if k, err := f.ReadAt(got, int64(off)); err != nil && !errors.Is(err, io.EOF) || k != n {
 				t.Fatalf("read %d at %d: %d, %v", n, off, k, err)
 			}
 			if !bytes.Equal(got, p) {
@@ -89,7 +89,7 @@ func TestReadAndWriteOfAllSizes(t *testing.T) {
 			t.Fatal("the file on disk differs from what was written")
 		}
 		must(t, f.Truncate(10))
-		if k, err := f.ReadAt(make([]byte, 20), 0); k != 10 || err != io.EOF {
+		if k, err := f.ReadAt(make([]byte, 20), 0); k != 10 || !errors.Is(err, io.EOF) {
 			t.Fatalf("after truncation: %d, %v", k, err)
 		}
 		must(t, f.Close())

@@ -60,7 +60,8 @@ func FuzzServer(f *testing.F) {
 		}
 		var mark [4]byte
 		if _, err := io.ReadFull(nc, mark[:]); err != nil {
-			if ne, ok := err.(net.Error); ok && ne.Timeout() {
+			var ne net.Error
+			if errors.As(err, &ne) && ne.Timeout() {
 				t.Fatalf("%x: neither an answer nor an end", msg)
 			}
 			return

@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -222,7 +223,7 @@ func BenchmarkRaw(b *testing.B) {
 			}
 			for bytes := 0; got < need; {
 				n, err := s.Read(buf[:max(c.size, min(len(buf), 256<<10))])
-				if err != nil && err != io.EOF {
+				if err != nil && !errors.Is(err, io.EOF) {
 					b.Fatal(err)
 				}
 				bytes += n

@@ -197,7 +197,7 @@ func TestInitiatorRefusesBadReplies(t *testing.T) {
 				if !errors.As(err, &rej) || string(rej.Private) != "no" {
 					t.Fatal(err)
 				}
-			case c.want != errAny && !errors.Is(err, c.want):
+			case !errors.Is(c.want, errAny) && !errors.Is(err, c.want):
 				t.Fatal(err)
 			}
 			if te, _ := p.terminated(); (te != nil) != c.told || te != nil && !errors.Is(te, c.want) {

@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"errors"
 	"io"
 	"unsafe"
 
@@ -39,7 +40,6 @@ type rx struct {
 		recvBuf
 		got int
 	}
-	inv     uint32
 	win     *window // that the current Write goes to
 	winGen  uint32
 	read    *readSink
@@ -74,7 +74,7 @@ func (q *QP) engine(fd uintptr) {
 		more, t, err := q.rx.fill(q, int(fd))
 		if err != nil {
 			q.rx.closed = true
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				err = errPeerClosed
 			} else {
 				err = lost(err)

@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -97,11 +98,11 @@ func (t *tx) init(n negotiated) {
 }
 
 // pumpLocked transmits until nothing is left or the socket is full.
-func (t *tx) pumpLocked(defer_ bool) {
+func (t *tx) pumpLocked(later bool) {
 	if t.busy || t.blocked || t.hold || t.q.dead.Load() {
 		return
 	}
-	if defer_ {
+	if later {
 		if t.out.left() || t.hasWork() {
 			t.blockLocked()
 		}
@@ -152,10 +153,10 @@ func (t *tx) step() bool {
 	switch {
 	case t.sysErr == nil && t.n > 0 && !t.out.short:
 		return true
-	case t.sysErr == nil || t.sysErr == unix.EAGAIN:
+	case t.sysErr == nil || errors.Is(t.sysErr, unix.EAGAIN):
 		t.blockLocked()
 		return false
-	case t.sysErr == unix.EINTR:
+	case errors.Is(t.sysErr, unix.EINTR):
 		return true
 	}
 	q.failAsync(lost(t.sysErr))

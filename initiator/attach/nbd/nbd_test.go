@@ -233,7 +233,7 @@ func TestEveryRequestDoesWhatItSays(t *testing.T) {
 		t.Errorf("block status %d % x", kind, b)
 	}
 	request(t, c, cmdDisc, 0, 7, 0, 0, nil)
-	if n, err := c.Read(make([]byte, 1)); err != io.EOF {
+	if n, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("after DISC %d, %v", n, err)
 	}
 	v.mu.Lock()
