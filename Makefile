@@ -5,7 +5,7 @@ LDFLAGS  = -s -w -X github.com/sluice-storage/sluice/internal/version.Version=$(
 LINT     = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 5s
 
-.PHONY: help build demo test race lint cross fuzz bench lab conformance soak clean
+.PHONY: help build demo test race lint cross fuzz bench neighbour lab conformance soak clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' Makefile
@@ -36,6 +36,9 @@ fuzz: ## every fuzz target for FUZZTIME (5s)
 
 bench: build ## throughput over iSER on loopback beside raw pread, as ratios
 	$(GO) run ./test/bench
+
+neighbour: build ## what bad peers leave of a good one's throughput and latency
+	$(GO) run ./test/faults/neighbour
 
 conformance: build ## libiscsi's iscsi-test-cu, one process a test, beside tgt
 	$(GO) run ./test/conformance
