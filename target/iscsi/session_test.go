@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/blockdev/delay"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -108,6 +110,46 @@ func TestReinstatementWaitsForTheOldSessionsTasks(t *testing.T) {
 		if n := len(f.srv.Sessions()); n != 1 {
 			t.Fatalf("%d sessions", n)
 		}
+		f.logged("session lost", "made room")
+		again.w.close()
+		for range ch { //nolint:revive // until the reader has gone
+		}
+	})
+}
+
+// The same with a medium that takes its time, as blockdev/delay has it: the answer comes when the write has landed, and
+// not before.
+func TestReinstatementWaitsOutASlowMedium(t *testing.T) {
+	const slow = 40 * time.Second
+	both(t, func(t *testing.T, f *fixture, dial func() *peer) {
+		old := dial()
+		old.enter()
+		old.ready()
+		d, err := delay.Open(f.dev.Device, delay.Options{Before: true, For: func(r *blockdev.Request) time.Duration {
+			if r.Op == blockdev.Write {
+				return slow
+			}
+			return 0
+		}})
+		must(t, err)
+		f.dev.Device = d
+		began := time.Now()
+		old.startWrite(0, 1)
+		synctest.Wait()
+
+		again := dial()
+		kv := []string{"InitiatorName=" + testInitiator, "TargetName=" + testTarget}
+		if w, ok := again.w.(*iserWire); ok {
+			w.full(32)
+			kv = append(kv, "RDMAExtensions=Yes")
+		}
+		again.send(again.loginReq(iscsi.StageOperational, iscsi.StageFullFeature, true), nil, keys(kv...))
+		ch := again.arrivals()
+		r := <-ch
+		if took := time.Since(began); r.b.Opcode() != iscsi.OpLoginResponse || r.b[36] != 0 || took < slow {
+			t.Fatalf("after %v the login was answered with % x; the old session's write takes %v", took, []byte(r.b), slow)
+		}
+		old.wantEnd()
 		f.logged("session lost", "made room")
 		again.w.close()
 		for range ch { //nolint:revive // until the reader has gone
