@@ -342,3 +342,25 @@ func FuzzReceive(f *testing.F) {
 		}
 	})
 }
+
+// A command that costs the session each time it is sent is given up after the limit, although every login succeeds.
+func TestARequestThatKillsEverySessionIsGivenUp(t *testing.T) {
+	i, url := newRDMAFake(t, iscsi.CMPrivate(true), func(f *rdmaFake, _ iscsi.ISERHeader, b iscsi.BHS) bool {
+		if b.Opcode() != iscsi.OpSCSICommand || b.CDB()[0] != opRead16 {
+			return false
+		}
+		f.raw(make([]byte, 40), 0)
+		return true
+	})
+	i.o.MinBackoff, i.o.MaxBackoff = time.Millisecond, time.Millisecond
+	v, err := i.Open(context.Background(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.ReadAt(make([]byte, 4096), 0); !errors.Is(err, ErrNoPath) {
+		t.Errorf("the read ends with %v", err)
+	}
+	if err := v.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

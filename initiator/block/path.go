@@ -74,8 +74,8 @@ func (p *path) identify(ctx context.Context, s *session) (*Geometry, error) {
 // keep is the goroutine of a path: it waits for the end of a session and begins the next.
 func (p *path) keep(first *session) {
 	v := p.v
-	if first != nil {
-		<-first.ended
+	if first != nil && !p.live(first) {
+		return
 	}
 	for {
 		s, g := p.reconnect()
@@ -89,10 +89,19 @@ func (p *path) keep(first *session) {
 			if !p.pause(v.ini.o.MaxBackoff) {
 				return
 			}
-		} else {
-			<-s.ended
+		} else if !p.live(s) {
+			return
 		}
 	}
+}
+
+// live waits for the end of a session. One that ends as soon as it has begun is followed by a pause: a command that
+// makes the target break the rules would otherwise be repeated, session after session, as fast as both ends can.
+func (p *path) live(s *session) bool {
+	began := time.Now()
+	<-s.ended
+	least := p.v.ini.o.MinBackoff
+	return time.Since(began) >= least || p.pause(least)
 }
 
 // reconnect logs in again until it succeeds or the volume is closed.
@@ -140,6 +149,13 @@ func (p *path) lost(s *session, reqs reqList, err error) {
 				r.Err = ErrCancelled
 			}
 			r.finish()
+		case v.worn(r):
+			// The path comes up and is lost again each time: the limit on waiting holds for the request too.
+			r.Err = fmt.Errorf("%w: every session that ran the request was lost, for %v: %w", ErrNoPath, v.ini.o.ReconnectLimit, err)
+			if r.sent && !r.repeatable() {
+				r.Err = fmt.Errorf("%w; %w", errUnsettled, r.Err)
+			}
+			r.finish()
 		default:
 			if r.sent && !r.harmless() {
 				r.fence = p
@@ -149,6 +165,15 @@ func (p *path) lost(s *session, reqs reqList, err error) {
 	}
 	v.dispatch()
 	v.fencing(p)
+}
+
+// worn reports whether r has been lost with sessions for longer than the limit.
+func (v *Volume) worn(r *Request) bool {
+	if r.lostAt.IsZero() {
+		r.lostAt = time.Now()
+	}
+	limit := v.ini.o.ReconnectLimit
+	return limit > 0 && time.Since(r.lostAt) > limit
 }
 
 // fence makes sure, over another path, that no command of a lost session runs any more.
@@ -176,5 +201,31 @@ func (p *path) fence(ctx context.Context, over *path, gen int) error {
 			return err
 		}
 	}
-	return s.reset(ctx)
+	if err := s.reset(ctx); err != nil {
+		return err
+	}
+	p.v.anew()
+	return nil
+}
+
+// errOwnReset ends sessions whose commands went with our own reset.
+var errOwnReset = errors.New("block: the logical unit was reset to fence a lost path")
+
+// anew ends every session that has commands out after a LOGICAL UNIT RESET: the reset aborted them, of all I_T nexuses,
+// and nobody is going to answer them (SAM-5 section 5.6). Which of them had been answered just before cannot be told from
+// here; a new login can, and their requests are done again.
+func (v *Volume) anew() {
+	for _, q := range v.paths {
+		s := q.sess.Load()
+		if s == nil {
+			continue
+		}
+		s.mu.Lock()
+		for i := range s.tasks {
+			if s.tasks[i].active && !s.dead {
+				s.fail(errOwnReset)
+			}
+		}
+		s.mu.Unlock()
+	}
 }

@@ -3,6 +3,7 @@ package block
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-storage/sluice/internal/mem"
 )
@@ -68,7 +69,8 @@ type Request struct {
 	finished  int64 // bytes whose commands have ended well
 	inflight  int   // commands out
 	retries   int
-	span      int // index into the data list of the next piece
+	lostAt    time.Time // when the first session that ran it was lost
+	span      int       // index into the data list of the next piece
 	spanOff   int
 	started   bool // every command of an operation without length is out
 	sent      bool // a command has been given to a connection, whose end may leave its outcome unknown

@@ -46,6 +46,7 @@ type session struct {
 	rank   int              // 0 active/optimized, 1 active/non-optimized; the volume's lock
 	group  uint16           // target port group; the volume's lock
 	resetC chan iscsi.TaskStatus
+	resets sync.Mutex    // held from a LOGICAL UNIT RESET to its answer, around mu
 	ended  chan struct{} // closed when nothing of the session runs any more
 
 	mu       sync.Mutex
@@ -452,6 +453,8 @@ func (s *session) tick() {
 // reset runs a LOGICAL UNIT RESET and waits for its answer: then no command of any nexus is left in the unit
 // (RFC 7143 section 11.5.1).
 func (s *session) reset(ctx context.Context) error {
+	s.resets.Lock() // two paths may be fenced over one session at a time; each waits for an answer of its own
+	defer s.resets.Unlock()
 	s.mu.Lock()
 	if s.dead {
 		s.mu.Unlock()

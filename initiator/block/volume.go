@@ -143,6 +143,7 @@ func (v *Volume) Paths() []PathState {
 // Submit starts a request. It never blocks; Done is called once, maybe before Submit returns.
 func (v *Volume) Submit(r *Request) {
 	r.reset()
+	r.lostAt = time.Time{}
 	r.Err, r.Miss, r.retries, r.sent, r.fence, r.pin, r.waiter = nil, 0, 0, false, nil, nil, nil
 	r.cancelled.Store(false)
 	v.start(r)

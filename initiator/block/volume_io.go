@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/sluice-storage/sluice/internal/mem"
 )
@@ -14,6 +15,7 @@ import (
 func (v *Volume) Do(ctx context.Context, r *Request) error {
 	r.reset()
 	ch, _ := v.ini.waiters.Get().(chan struct{})
+	r.lostAt = time.Time{}
 	r.Err, r.Miss, r.retries, r.sent, r.fence, r.pin, r.waiter = nil, 0, 0, false, nil, nil, ch
 	r.cancelled.Store(false)
 	v.start(r)

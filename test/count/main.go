@@ -85,7 +85,7 @@ func (c *counter) line(b []byte) {
 			fmt.Print(e.Output)
 			return
 		}
-		if len(c.output[key]) < 400 {
+		if len(c.output[key]) < 2000 {
 			c.output[key] = append(c.output[key], e.Output)
 		}
 	case "pass", "fail", "skip":
@@ -100,7 +100,7 @@ func (c *counter) end(e event, key string) {
 		}
 		if e.Action == "fail" {
 			c.fails = append(c.fails, e.Package)
-			fmt.Print(strings.Join(c.output[key], ""))
+			c.unfinished(e.Package)
 		}
 		delete(c.output, key)
 		return
@@ -117,6 +117,16 @@ func (c *counter) end(e event, key string) {
 		c.skips = append(c.skips, key+": "+strings.TrimSpace(strings.Join(c.output[key], " ")))
 	}
 	delete(c.output, key)
+}
+
+// unfinished prints what a package's tests said that never ended: the traces of a process that timed out or died.
+func (c *counter) unfinished(pkg string) {
+	for key, out := range c.output {
+		if strings.HasPrefix(key, pkg+" ") {
+			fmt.Print(strings.Join(out, ""))
+			delete(c.output, key)
+		}
+	}
 }
 
 func (c *counter) report(d time.Duration) {
