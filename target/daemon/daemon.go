@@ -27,7 +27,8 @@ import (
 type Daemon struct {
 	log      *zap.Logger
 	stateDir string
-	source   string // the file, for people
+	drain    time.Duration // as it was at the start: a change takes effect with the next
+	source   string        // the file, for people
 	started  time.Time
 	memory   *mem.Pool
 	device   *iwarp.Device
@@ -61,7 +62,7 @@ type portal struct {
 // served before Run. load reads the configuration again, for changes while serving.
 func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon, err error) {
 	d := &Daemon{
-		log: log, load: load, cfg: cfg, stateDir: cfg.StateDir, source: cfg.source, started: time.Now(), drained: make(chan struct{}), failed: make(chan error, 1),
+		log: log, load: load, cfg: cfg, stateDir: cfg.StateDir, drain: time.Duration(cfg.Timeouts.Drain), source: cfg.source, started: time.Now(), drained: make(chan struct{}), failed: make(chan error, 1),
 		volumes: map[string]*volume{}, targets: map[string]*scsi.Target{}, portals: map[string]*portal{},
 	}
 	if err := os.MkdirAll(cfg.StateDir, 0o750); err != nil {
@@ -203,6 +204,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	d.serveFiles()
 	d.serving = true
+	isns := d.cfg.ISNS
 	d.log.Info("serving", zap.String("version", version.String()), zap.Int("volumes", len(d.volumes)), zap.Int("targets", len(d.targets)), zap.String("state_dir", d.stateDir))
 	d.mu.Unlock()
 	wctx, stopWatch := context.WithCancel(context.Background())
@@ -214,8 +216,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 		watch.Wait()
 		return errors.Join(err, d.closeAll(context.Background()))
 	}
-	if server := d.cfg.ISNS; server != "" {
-		watch.Go(func() { d.registerISNS(wctx, server) })
+	if isns != "" {
+		watch.Go(func() { d.registerISNS(wctx, isns) })
 	}
 	d.notify(sd.SdNotifyReady)
 	select {
@@ -224,8 +226,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	case err = <-d.failed:
 	}
 	d.notify(sd.SdNotifyStopping)
-	d.log.Info("ending", zap.Duration("drain", time.Duration(d.cfg.Timeouts.Drain)))
-	end, cancel := context.WithTimeout(context.Background(), time.Duration(d.cfg.Timeouts.Drain)+5*time.Second)
+	d.log.Info("ending", zap.Duration("drain", d.drain))
+	end, cancel := context.WithTimeout(context.Background(), d.drain+5*time.Second)
 	defer cancel()
 	err = errors.Join(err, d.closeAll(end), adm(end))
 	stopWatch()
