@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-storage/sluice/cmd/sluice/admincmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/attachcmd"
+	"github.com/sluice-storage/sluice/cmd/sluice/benchcmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/blockcmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/configcmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/demo"
@@ -15,7 +16,7 @@ import (
 
 // commands is everything sluice can do, in the order of the help text.
 func commands() []*cobra.Command {
-	cs := append(blockcmd.Commands(), files.ExtendCopy(blockcmd.CopyCommand()), demo.Command(), rping.Command(), configcmd.Command(), doctor.Command(), man())
+	cs := append(blockcmd.Commands(), files.ExtendCopy(blockcmd.CopyCommand()), benchcmd.Command(), demo.Command(), rping.Command(), configcmd.Command(), doctor.Command(), man())
 	cs = append(cs, files.Commands()...)
 	cs = append(cs, attachcmd.Commands()...)
 	return append(cs, admincmd.Commands()...)

@@ -249,6 +249,37 @@ func TestAdministration(t *testing.T) {
 	must(t, nil, "volume", "delete", "fresh", "--data", "--yes", socket)
 }
 
+// The report has fio's shape, and what bench wrote is what it reads back.
+func TestBenchReportsAndVerifies(t *testing.T) {
+	addr, _, _ := served(t)
+	for _, scheme := range []string{"iser", "iscsi"} {
+		url := scheme + "://" + addr + "/" + testTarget + "/0"
+		out := must(t, nil, "bench", url, "--rw", "randrw", "--bs", "4k", "--iodepth", "8", "--numjobs", "2", "--runtime", "300ms", "--verify", "--destroy", "-o", "json")
+		var r struct {
+			Jobs []struct {
+				Read, Write struct {
+					TotalIOs int64 `json:"total_ios"`
+					CLat     struct {
+						N          int64
+						Percentile map[string]int64
+					} `json:"clat_ns"`
+				}
+			}
+			Verified int64 `json:"verified_blocks"`
+		}
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
+			t.Fatal(err)
+		}
+		j := r.Jobs[0]
+		if j.Read.TotalIOs == 0 || j.Write.TotalIOs == 0 || j.Read.CLat.N != j.Read.TotalIOs || j.Write.CLat.Percentile["99.000000"] == 0 || r.Verified == 0 {
+			t.Errorf("%s: report %s", scheme, out)
+		}
+	}
+	if _, _, err := sluice(t, nil, "bench", "iser://"+addr+"/"+testTarget+"/0", "--rw", "randwrite"); err == nil || !strings.Contains(err.Error(), "--destroy") {
+		t.Errorf("writing without leave: %v", err)
+	}
+}
+
 // Every command and flag that a person can reach explains itself.
 func TestEveryCommandHasHelp(t *testing.T) {
 	var walk func(c *cobra.Command)

@@ -32,13 +32,17 @@ func (c *Connection) Flags(fs *pflag.FlagSet) {
 
 // Open makes the initiator and its software RNIC; the function it returns closes both.
 func (c *Connection) Open() (*block.Initiator, func() error, error) {
+	return c.OpenWith(mem.NewPool(memory), 0)
+}
+
+// OpenWith is Open with a pool, which it takes over, and a number of commands under way on a session (0 for the default).
+func (c *Connection) OpenWith(pool *mem.Pool, depth int) (*block.Initiator, func() error, error) {
 	policy, ok := map[string]iwarp.CRC{"on": iwarp.CRCAuto, "always": iwarp.CRCOn, "peer": iwarp.CRCPeer, "off": iwarp.CRCOff}[c.CRC]
 	if !ok {
 		return nil, nil, ui.Usagef("--crc %q is none of on, always, peer, off", c.CRC)
 	}
 	dev := iwarp.New(iwarp.Options{CRC: policy})
-	pool := mem.NewPool(memory)
-	ini, err := block.New(block.Options{Name: c.Initiator, Device: dev, Memory: pool})
+	ini, err := block.New(block.Options{Name: c.Initiator, Device: dev, Memory: pool, Depth: depth})
 	if err != nil {
 		return nil, nil, errors.Join(explain(err), dev.Close())
 	}
@@ -47,6 +51,9 @@ func (c *Connection) Open() (*block.Initiator, func() error, error) {
 
 // memory is what a command may hold: two copies' worth of pieces, and as much in the initiator.
 const memory = 256 << 20
+
+// Explain gives an error of the initiator its exit code.
+func Explain(err error) error { return explain(err) }
 
 // explain gives an error of the initiator its exit code.
 func explain(err error) error {
