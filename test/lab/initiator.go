@@ -11,7 +11,9 @@ import (
 
 var initiatorScenarios = []Scenario{
 	{
-		Name: "lio-iser", Class: short, Limit: 10 * time.Minute, Host: []string{"sluice"}, Script: "lio-serve.sh",
+		// Not short: with Debian's 6.1 a guest died once in siw_pbl_alloc (a corrupted slab, met by isert while it took a
+		// connection right after another had closed). The gate must not hang on that kernel's luck.
+		Name: "lio-iser", Class: long, Limit: 10 * time.Minute, Host: []string{"sluice"}, Script: "lio-serve.sh",
 		About:   "our initiator over iSER against LIO's ib_isert: discover, inquiry, cp, write, read, compare",
 		Prepare: prepareServe("iser", 3260), OnHost: hostCopy("iser", "iqn.2024-01.lab:lio", 0),
 	},
