@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string) int {
 	}
 	if o.script != "" {
 		chosen = []Scenario{{Name: "script", About: o.script, Script: o.script, Limit: 10 * time.Minute,
-			Files: []string{"sluice", "sluiced", "exchange", "logreplay"}, Prepare: func(r *Run) error { r.Args = fs.Args(); return nil }}}
+			Files: []string{"sluice", "sluiced", "exchange", "logreplay", "fsx"}, Prepare: func(r *Run) error { r.Args = fs.Args(); return nil }}}
 	}
 	if o.list {
 		w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
@@ -171,7 +171,8 @@ func newLab(ctx context.Context, o options, chosen []Scenario) (*lab, error) {
 
 // packages are those of the binaries that the scenarios use.
 func packages(chosen []Scenario) []string {
-	from := map[string]string{"sluice": "./cmd/sluice", "sluiced": "./cmd/sluiced", "exchange": "./test/lab/exchange", "logreplay": "./test/lab/logreplay"}
+	from := map[string]string{"sluice": "./cmd/sluice", "sluiced": "./cmd/sluiced", "exchange": "./test/lab/exchange", "logreplay": "./test/lab/logreplay",
+		"fsx": "./test/lab/fsx"}
 	var got []string
 	for _, s := range chosen {
 		for _, b := range append(s.Host, s.Files...) {
