@@ -44,7 +44,7 @@ func root() *cobra.Command {
 where TARGET is an iSCSI name (iqn., eui. or naa.), as "sluice discover" lists them.
 
 Exit codes: 0 done; 1 failed; 2 wrong usage; 3 nobody answered; 4 refused or not there; 5 data differ.`,
-		Version:       version.String(),
+		Version:       version.Long(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}

@@ -57,7 +57,7 @@ over the built-in software RNIC) and iSCSI/TCP alike.
   sluiced --config /etc/sluice/sluiced.yaml
   sluiced --config sluiced.yaml --check     # say what is wrong with a file, serve nothing
   sluiced --print-default > sluiced.yaml    # a file to begin with`,
-		Version:       version.String(),
+		Version:       version.Long(),
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -1,22 +1,45 @@
 // Package version says which build this is.
 package version
 
-import "runtime/debug"
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
 
-// Version is set by the linker; String falls back to what the Go toolchain recorded.
-var Version string
+// Version and Commit are set by the linker; where they are not, what the Go toolchain recorded stands in.
+var Version, Commit string
 
 // String is the version for people: a tag, a commit or "devel".
 func String() string {
 	if Version != "" {
 		return Version
 	}
+	if c := commit(); len(c) >= 12 {
+		return c[:12]
+	}
+	return "devel"
+}
+
+// Long is String with what built it: the whole commit, the toolchain and the platform.
+func Long() string {
+	c := commit()
+	if c == "" {
+		c = "unknown"
+	}
+	return fmt.Sprintf("%s (commit %s, %s, %s/%s)", String(), c, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+func commit() string {
+	if Commit != "" {
+		return Commit
+	}
 	if bi, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range bi.Settings {
-			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-				return s.Value[:12]
+			if s.Key == "vcs.revision" {
+				return s.Value
 			}
 		}
 	}
-	return "devel"
+	return ""
 }

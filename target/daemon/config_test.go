@@ -52,7 +52,7 @@ func TestDocumentedFileIsTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Volumes) != 1 || c.Volumes[0].Size != 10<<30 || len(c.Portals) != 2 {
+	if len(c.Volumes) != 1 || c.Volumes[0].Size != 10<<30 || len(c.Portals) != 1 {
 		t.Errorf("read %+v", c)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -110,6 +111,9 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 	if err := d.openFiles(cfg); err != nil {
 		return nil, err
 	}
+	for addr := range d.given { // kept: a reload may bring its portal
+		d.log.Warn("a socket of the service manager is no portal's: whoever connects there waits in vain; give both the same address, or disable the socket unit", zap.String("address", addr))
+	}
 	return d, nil
 }
 
@@ -173,13 +177,31 @@ func (d *Daemon) openPortal(p PortalConfig) error {
 	l := d.given[p.Address]
 	if l == nil {
 		var err error
-		if l, err = net.Listen("tcp", p.Address); err != nil {
+		if l, err = net.Listen(network(p.Address), p.Address); err != nil {
 			return fmt.Errorf("portal %s: %w; is another target running on this machine?", p.Address, err)
 		}
 	}
 	delete(d.given, p.Address)
 	d.portals[p.Address] = &portal{cfg: p, l: l}
 	return nil
+}
+
+// network keeps an address to the family it is written in: "tcp" would let 0.0.0.0 take IPv6's port as well, and a portal
+// on [::] beside it could not be opened.
+func network(address string) string {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return "tcp"
+	}
+	a, err := netip.ParseAddr(host)
+	switch {
+	case err != nil: // a name, or none: every family
+		return "tcp"
+	case a.Is4():
+		return "tcp4"
+	default:
+		return "tcp6"
+	}
 }
 
 func (d *Daemon) servePortal(p *portal) {
