@@ -1,7 +1,8 @@
 # Every target prints what it ran. `make help` lists them.
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS  = -s -w -X github.com/sluice-storage/sluice/internal/version.Version=$(VERSION)
+COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null)
+LDFLAGS  = -s -w -X github.com/sluice-storage/sluice/internal/version.Version=$(VERSION) -X github.com/sluice-storage/sluice/internal/version.Commit=$(COMMIT)
 LINT     = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 5s
 

@@ -16,7 +16,7 @@ import (
 
 // commands is everything sluice can do, in the order of the help text.
 func commands() []*cobra.Command {
-	cs := append(blockcmd.Commands(), files.ExtendCopy(blockcmd.CopyCommand()), benchcmd.Command(), demo.Command(), rping.Command(), configcmd.Command(), doctor.Command(), man())
+	cs := append(blockcmd.Commands(), files.ExtendCopy(blockcmd.CopyCommand()), benchcmd.Command(), demo.Command(), rping.Command(), configcmd.Command(), doctor.Command(), man(), completions())
 	cs = append(cs, files.Commands()...)
 	cs = append(cs, attachcmd.Commands()...)
 	return append(cs, admincmd.Commands()...)
