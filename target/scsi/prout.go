@@ -25,30 +25,49 @@ type prOut struct {
 }
 
 // persistentReserveOut changes the reservations: one at a time a unit, made durable before anybody sees the change.
+// PREEMPT AND ABORT waits for the commands that it aborts without the lock: one of them may be waiting for it.
 func (lu *LogicalUnit) persistentReserveOut(c *Command, sa, kind, scope byte, list []byte) error {
+	gone, err := lu.changeReservations(c, sa, kind, scope, list)
+	for gone != nil {
+		select {
+		case <-gone:
+			gone = nil
+		case <-c.x.wake:
+			// What was aborted itself is never answered, so it owes nobody the wait; two that abort each other would
+			// wait for ever.
+			if c.stopping() {
+				return c.x.err
+			}
+		}
+	}
+	return err
+}
+
+func (lu *LogicalUnit) changeReservations(c *Command, sa, kind, scope byte, list []byte) (gone <-chan struct{}, err error) {
 	lu.prMu.Lock()
 	defer lu.prMu.Unlock()
+	if c.stopping() {
+		return nil, c.x.err // aborted while it waited for its turn: nothing of it may take effect any more
+	}
 	if h := lu.spc2.Load(); h != nil && h != c.x.itl {
-		return statusError(StatusReservationConflict) // SPC-2 section 5.5.1
+		return nil, statusError(StatusReservationConflict) // SPC-2 section 5.5.1
 	}
 	old := lu.pr.Load()
 	r := old.clone()
 	me := c.x.itl.id
 	var e prEffect
-	var err error
 	if sa == prRegisterAndMove {
 		err = r.registerAndMove(c, me, list, prType(kind), &e, lu.durable())
 	} else {
 		err = lu.prChange(c, r, me, sa, prType(kind), scope, list, &e)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := lu.publish(old, r); err != nil {
-		return err
+		return nil, err
 	}
-	lu.applyEffect(c, sa, &e)
-	return nil
+	return lu.applyEffect(c, sa, &e), nil
 }
 
 // publish makes a new state visible, and durable when it or the one before must be; the initiator is answered after that.
@@ -273,36 +292,37 @@ func (r *reservations) registerAndMove(c *Command, me nexusID, list []byte, kind
 	return nil
 }
 
-// applyEffect tells and aborts whom a change concerns. PREEMPT AND ABORT ends when the aborted commands have.
-func (lu *LogicalUnit) applyEffect(c *Command, sa byte, e *prEffect) {
-	if e.attention == nil && e.abort == nil {
-		return
-	}
+// applyEffect tells and aborts whom a change concerns. What it returns is closed once the commands that PREEMPT AND ABORT
+// aborts have ended, those of nexuses that are just ending among them: their writes may still be with the medium (SPC-4
+// section 5.13.11.5).
+func (lu *LogicalUnit) applyEffect(c *Command, sa byte, e *prEffect) <-chan struct{} {
 	gone := make(chan struct{})
 	w := newWait(func() { close(gone) })
+	aborts := func(i *itl) bool { return sa == prPreemptAbort && e.abort[i.id] && i != c.x.itl }
 	tas := lu.has(flagTAS)
 	lu.each(func(i *itl) {
-		id := i.id
-		if sa == prPreemptAbort && e.abort[id] && i != c.x.itl {
-			kind := abortSilent
-			if tas {
-				kind = abortReported
-			} else {
+		if aborts(i) {
+			kind := abortReported
+			if !tas {
+				kind = abortSilent
 				i.attention(ASCCommandsCleared)
 			}
 			i.abortAll(w, kind)
 			lu.mu.Lock()
-			i.prevent = false // SPC-4 section 5.13.11.5
+			i.prevent = false
 			lu.mu.Unlock()
 		}
-		if asc, ok := e.attention[id]; ok && i != c.x.itl {
+		if asc, ok := e.attention[i.id]; ok && i != c.x.itl {
 			i.attention(asc)
 		}
 	})
+	lu.eachClosing(func(i *itl) {
+		if aborts(i) {
+			i.abortAll(w, abortSilent)
+		}
+	})
 	w.release()
-	if sa == prPreemptAbort {
-		<-gone
-	}
+	return gone
 }
 
 // beginReserve is RESERVE(6) and (10) of SPC-2, kept for initiators that know nothing else, with the exceptions of the

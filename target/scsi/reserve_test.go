@@ -275,6 +275,69 @@ func TestPreemptTellsAndAborts(t *testing.T) {
 	}
 }
 
+// A nexus that is just ending may still have a write with the medium: who preempts it must not be told GOOD before.
+func TestPreemptAndAbortWaitsForANexusThatEnds(t *testing.T) {
+	r := newRig(t)
+	victim := r.nexus(2)
+	r.mustPR(r.n, prRegister, 0, 0, 1, 0)
+	r.mustPR(victim, prRegister, 0, 0, 2, 0)
+	hold(r.disk)
+	_, h := r.start(victim, cdb("2a 00 00000000 00 0001 00"), pattern(512, 1), 0)
+	<-r.disk.arrived
+	closed := make(chan struct{})
+	victim.Close(func() { close(closed) })
+	list := make([]byte, 24)
+	list[7], list[15] = 1, 2
+	p, ph := r.start(r.n, cdb("5f 05 03 00 00 00000018 00"), list, 0)
+	// The change is visible before the wait begins.
+	for len(r.lu.pr.Load().Regs) != 1 {
+		time.Sleep(time.Millisecond)
+	}
+	r.n.Manage(QueryTaskSet, 0, 0, func(got TMFResponse) {
+		if got != FunctionSucceeded {
+			t.Error("PREEMPT AND ABORT ended while the medium has the victim's write")
+		}
+	})
+	r.disk.letGo()
+	ph.wait(t)
+	select {
+	case <-h.done:
+	default:
+		t.Error("PREEMPT AND ABORT ended before the victim's write")
+	}
+	if p.Status != StatusGood {
+		t.Errorf("%v", p.Status)
+	}
+	wait(t, "close", closed)
+}
+
+// One PERSISTENT RESERVE OUT may abort another that waits for its turn, or that waits for the commands of the first.
+func TestPreemptAndAbortOfOneAnother(t *testing.T) {
+	r := newRig(t)
+	other := r.nexus(2)
+	preempt := func(own, its byte) []byte { return []byte{7: own, 15: its, 23: 0} }
+	for range 40 {
+		r.mustPR(r.n, prRegisterIgnore, 0, 0, 1, 0)
+		r.mustPR(other, prRegisterIgnore, 0, 0, 2, 0)
+		r.lu.prMu.Lock()
+		a, ah := r.start(r.n, cdb("5f 05 03 00 00 00000018 00"), preempt(1, 2), 0)
+		_, bh := r.start(other, cdb("5f 06 00 00 00 00000018 00"), preempt(0, 2), 0)
+		b, ch := r.start(other, cdb("5f 05 03 00 00 00000018 00"), preempt(2, 1), 0)
+		r.lu.prMu.Unlock()
+		for _, h := range []*host{ah, bh, ch} {
+			h.wait(t)
+		}
+		if !a.Silent && a.Status == StatusGood && !b.Silent && b.Status == StatusGood && len(r.lu.pr.Load().Regs) != 1 {
+			t.Fatalf("both preempted, and %d are registered", len(r.lu.pr.Load().Regs))
+		}
+		for _, n := range []*Nexus{r.n, other} {
+			for r.run(n, nil, 0, "00 00 00 00 00 00").Status != StatusGood {
+				continue
+			}
+		}
+	}
+}
+
 func TestRegisterForOthersAndMove(t *testing.T) {
 	r := newRig(t)
 	other := r.nexus(2)

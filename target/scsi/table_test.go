@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/mem"
 )
 
@@ -93,6 +94,15 @@ func TestReservedBitsAreRefusedWithAFieldPointer(t *testing.T) {
 	r.sense(IllegalRequest, ASCInvalidFieldInCDB, nil, 0, "00 00 00 00 00 04") // NACA
 }
 
+// everything is a device that can do all that a logical unit knows to ask for.
+type everything struct{ *disk }
+
+func (everything) AtomicWrite() (unit, most int64) { return 1024, 16 << 10 }
+func (everything) Space() (used, available int64)  { return 32 << 10, 32 << 10 }
+func (d everything) CopyRange(blockdev.Device, int64, int64, int64) (int64, error) {
+	return 0, blockdev.ErrUnsupported
+}
+
 // FuzzCommand executes any CDB with any data-buffer shape: it must end, with a status, and move no more than expected.
 func FuzzCommand(f *testing.F) {
 	for i := range table {
@@ -117,6 +127,7 @@ func FuzzCommand(f *testing.F) {
 		}
 		d := newDisk(64<<10, 512)
 		r := rigIn(t, pool, d, func(o *LUOptions) {
+			o.Device = everything{d}
 			o.Removable, o.AllowFormat, o.AllowSanitize = shape&8 != 0, true, true
 		})
 		switch shape & 3 {

@@ -216,6 +216,31 @@ func TestClearTaskSetTellsOthers(t *testing.T) {
 	}
 }
 
+// What a function aborts may belong to a nexus that is just ending: its write may still be with the medium.
+func TestFunctionsWaitForANexusThatEnds(t *testing.T) {
+	for name, fn := range map[string]TMF{"CLEAR TASK SET": ClearTaskSet, "LOGICAL UNIT RESET": LogicalUnitReset, "TARGET WARM RESET": TargetWarmReset} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(o *LUOptions) { o.SharedTaskSet = fn == ClearTaskSet })
+			other := r.nexus(2)
+			hold(r.disk)
+			_, h := r.start(other, cdb("2a 00 00000000 00 0001 00"), pattern(512, 1), 0)
+			<-r.disk.arrived
+			closed := make(chan struct{})
+			other.Close(func() { close(closed) })
+			ch := manage(r.n, fn, 0, 0)
+			select {
+			case <-ch:
+				t.Fatal("answered while the medium has a write of the other nexus")
+			default:
+			}
+			r.disk.letGo()
+			answer(t, ch, FunctionComplete)
+			wait(t, "completion", h.done)
+			wait(t, "close", closed)
+		})
+	}
+}
+
 func TestUnitAttentionsAreQueuedPerNexus(t *testing.T) {
 	r := newRig(t)
 	var events atomic.Int32
