@@ -93,7 +93,7 @@ func (s TaskStatus) String() string {
 // TaskResponse is the PDU of RFC 7143 section 11.6. Info is the Additional Response Information of RFC 7144 section 7.2.
 type TaskResponse struct {
 	Response TaskStatus
-	Info     [3]byte
+	Info     [3]byte // additional response information (RFC 7144 section 6.4.1)
 	ITT      uint32
 	Numbers
 }
@@ -102,14 +102,14 @@ type TaskResponse struct {
 func (p *TaskResponse) Put(b BHS) {
 	b.start(OpTaskResponse, FlagFinal, 0)
 	b[2] = uint8(p.Response)
-	copy(b[36:39], p.Info[:])
+	copy(b[8:11], p.Info[:])
 	b.put32(16, p.ITT)
 	p.Numbers.put(b)
 }
 
 // Parse reads the header.
 func (p *TaskResponse) Parse(b BHS) {
-	*p = TaskResponse{Response: TaskStatus(b[2]), Info: [3]byte(b[36:39]), ITT: b.ITT(), Numbers: numbers(b)}
+	*p = TaskResponse{Response: TaskStatus(b[2]), Info: [3]byte(b[8:11]), ITT: b.ITT(), Numbers: numbers(b)}
 }
 
 // DataIn is the PDU of RFC 7143 section 11.7, target to initiator. Status and residuals count only with HasStatus.

@@ -131,7 +131,7 @@ var (
 	errDown         = errors.New("iscsi: the target is shutting down")
 	errRemoved      = errors.New("iscsi: the target was removed")
 	errDropped      = errors.New("iscsi: the session was dropped by the operator")
-	errReset        = errors.New("iscsi: a cold reset ends every session of the target")
+	errReset        = errors.New("iscsi: a cold reset of the target, or a reset of the I_T nexus, ends the session")
 )
 
 // kill ends the connection; the first reason counts. Any goroutine.

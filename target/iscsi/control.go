@@ -92,10 +92,14 @@ func (c *conn) nopOut(b iscsi.BHS, data []byte) {
 func (c *conn) taskRequest(b iscsi.BHS) {
 	var p iscsi.TaskRequest
 	p.Parse(b)
-	held := &heldAnswer{}
+	held, nexus := &heldAnswer{}, c.nexus
 	done := func(r scsi.TMFResponse) {
+		var info [3]byte
+		if p.Function == iscsi.QueryAsyncEvent && r == scsi.FunctionSucceeded {
+			info = nexus.AsyncInfo(p.LUN)
+		}
 		c.mu.Lock()
-		held.send = func() { c.taskAnswerLocked(&p, r) }
+		held.send = func() { c.taskAnswerLocked(&p, r, info) }
 		// A refusal is about the request, not about tasks.
 		if held.left == 0 || r != scsi.FunctionComplete && r != scsi.TaskDoesNotExist {
 			held.send()
@@ -123,7 +127,7 @@ func (c *conn) taskRequest(b iscsi.BHS) {
 		// Connection recovery is ErrorRecoveryLevel 2 (section 11.6.1).
 		done(scsi.ReassignNotSupported)
 	default:
-		c.nexus.Manage(scsi.TMF(p.Function), p.LUN, uint64(p.RefTag), done)
+		nexus.Manage(scsi.TMF(p.Function), p.LUN, uint64(p.RefTag), done)
 	}
 }
 
@@ -141,15 +145,19 @@ func concerns(p *iscsi.TaskRequest, t *task) bool {
 }
 
 // taskAnswerLocked queues the response to a task management request (section 11.6).
-func (c *conn) taskAnswerLocked(p *iscsi.TaskRequest, r scsi.TMFResponse) {
+func (c *conn) taskAnswerLocked(p *iscsi.TaskRequest, r scsi.TMFResponse, info [3]byte) {
 	c.immediate--
-	resp := iscsi.TaskResponse{Response: iscsi.TaskStatus(r), ITT: p.ITT}
+	resp := iscsi.TaskResponse{Response: iscsi.TaskStatus(r), Info: info, ITT: p.ITT}
 	var h [iscsi.BHSLen]byte
 	resp.Put(h[:])
 	c.numbersLocked(h[:], true)
 	c.controlLocked(h[:], nil)
-	if p.Function == iscsi.TargetColdReset && r == scsi.FunctionComplete {
-		// Section 11.5.1: a cold reset ends every session of the target, this one after its answer.
+	if (p.Function == iscsi.TargetColdReset || p.Function == iscsi.ITNexusReset) && r == scsi.FunctionComplete {
+		// Section 11.5.1: a cold reset ends every session of the target, this one after its answer. RFC 7144 section
+		// 6.3: I_T NEXUS RESET ends the session that it came by.
+		if c.killErr == nil {
+			c.killErr = errReset
+		}
 		c.state = stateEnding
 		c.link.closeAfterFlushLocked()
 	}

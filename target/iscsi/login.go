@@ -152,6 +152,7 @@ func (c *conn) want(n *iscsi.Negotiator) {
 	n.Want("ImmediateData", "Yes")
 	n.WantInt("MaxOutstandingR2T", 1)
 	n.WantInt("DefaultTime2Wait", 0)
+	n.WantInt("iSCSIProtocolLevel", 2) // RFC 7144 section 7.1.1
 	if c.iser {
 		// Unsolicited Data-Out would cost receives that no window counts; immediate data is enough (RFC 7145 section 8.1.1.2).
 		n.Want("InitialR2T", "Yes")

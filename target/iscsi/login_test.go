@@ -88,9 +88,9 @@ func TestNegotiatedDown(t *testing.T) {
 	f := newFixture(t)
 	p := f.dial()
 	ans := p.login("ErrorRecoveryLevel=2", "MaxConnections=16", "DefaultTime2Retain=20", "DefaultTime2Wait=2", "MaxOutstandingR2T=8", "RDMAExtensions=Yes",
-		"InitialR2T=No", "ImmediateData=Yes", "MaxBurstLength=16776192", "IFMarker=Yes", "TaskReporting=FastAbort,RFC3720", "iSCSIProtocolLevel=2")
+		"InitialR2T=No", "ImmediateData=Yes", "MaxBurstLength=16776192", "IFMarker=Yes", "TaskReporting=FastAbort,RFC3720", "iSCSIProtocolLevel=31")
 	for k, want := range map[string]string{"ErrorRecoveryLevel": "0", "MaxConnections": "1", "DefaultTime2Retain": "0", "DefaultTime2Wait": "2", "MaxOutstandingR2T": "1",
-		"RDMAExtensions": "No", "InitialR2T": "No", "ImmediateData": "Yes", "MaxBurstLength": "1048576", "IFMarker": "Reject", "TaskReporting": "RFC3720", "iSCSIProtocolLevel": "1",
+		"RDMAExtensions": "No", "InitialR2T": "No", "ImmediateData": "Yes", "MaxBurstLength": "1048576", "IFMarker": "Reject", "TaskReporting": "RFC3720", "iSCSIProtocolLevel": "2",
 		"MaxRecvDataSegmentLength": "262144"} {
 		if got := value(ans, k); got != want {
 			t.Errorf("%s=%s, expected %s", k, got, want)

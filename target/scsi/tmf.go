@@ -109,8 +109,8 @@ func (n *Nexus) Manage(fn TMF, lun uint64, refTag uint64, done func(TMFResponse)
 	}
 }
 
-// AsyncInfo is the additional response information of QUERY ASYNCHRONOUS EVENT (SAM-5 section 7.9): the oldest unit
-// attention of the LUN that waits, without clearing it; zero when there is none.
+// AsyncInfo is the additional response information of QUERY ASYNCHRONOUS EVENT (SAM-5 section 7.9; RFC 7144 section
+// 6.4.2): the oldest unit attention of the LUN that waits, without clearing it; zero when there is none.
 func (n *Nexus) AsyncInfo(lun uint64) [3]byte {
 	var b [3]byte
 	i := n.find(lun)
@@ -123,8 +123,8 @@ func (n *Nexus) AsyncInfo(lun uint64) [3]byte {
 	if w == 0 {
 		return b
 	}
-	// SAM-5 table 51: sense key and how many more wait, then the additional sense code and its qualifier.
-	b[0] = byte(min(w-1, 3))<<4 | byte(UnitAttention)
+	// UADE DEPTH, 01b for one and 10b for more, and the sense key; the additional sense code and its qualifier.
+	b[0] = byte(min(w, 2))<<4 | byte(UnitAttention)
 	binary.BigEndian.PutUint16(b[1:], uint16(i.ua[0]))
 	return b
 }

@@ -116,7 +116,7 @@ func TestQueriesAndWrongNumbers(t *testing.T) {
 	answer(t, manage(r.n, QueryTaskSet, 0, 0), FunctionComplete)
 	r.lu.attention(ASCCapacityChanged, nil)
 	answer(t, manage(r.n, QueryAsyncEvent, 0, 0), FunctionSucceeded)
-	if b := r.n.AsyncInfo(0); b != [3]byte{6, 0x2A, 0x09} {
+	if b := r.n.AsyncInfo(0); b != [3]byte{0x16, 0x2A, 0x09} {
 		t.Errorf("async information % X", b)
 	}
 }

@@ -1,0 +1,71 @@
+package iscsi
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/target/scsi"
+)
+
+// RFC 7143 section 11.9.1, event 0: the sense data of a unit attention goes to whoever has a session, before anybody
+// asks; the condition itself waits for a command all the same (SAM-5 section 5.14).
+func TestUnitAttentionsAreReportedAsynchronously(t *testing.T) {
+	f := newFixture(t)
+	p := f.dial()
+	p.login()
+	p.ready()
+	must(t, f.st.SetPortGroup(1, scsi.ActiveNonOptimized))
+	r := p.want(iscsi.OpAsync)
+	var a iscsi.Async
+	a.Parse(r.b)
+	if a.Event != iscsi.AsyncSCSI || a.LUN != 0 || r.b.ITT() != iscsi.Reserved {
+		t.Errorf("%+v", a)
+	}
+	if key, asc := sense(r); key != 6 || asc != 0x2A06 || int(r.data[0])<<8+int(r.data[1]) != len(r.data)-2 {
+		t.Errorf("sense % x", r.data)
+	}
+	// RFC 7144 section 6.4.2: the query sees it, and how many there are, without taking it away.
+	for range 2 {
+		p.tmf(iscsi.QueryAsyncEvent, iscsi.Reserved)
+		var q iscsi.TaskResponse
+		if q.Parse(p.want(iscsi.OpTaskResponse).b); q.Response != iscsi.TaskSucceeded || q.Info != [3]byte{0x16, 0x2A, 0x06} {
+			t.Errorf("%+v", q)
+		}
+	}
+	p.send(p.command(make([]byte, 6)), nil, nil)
+	if key, asc := sense(p.want(iscsi.OpSCSIResponse)); key != 6 || asc != 0x2A06 {
+		t.Errorf("TEST UNIT READY: %X/%04X", key, asc)
+	}
+	p.tmf(iscsi.QueryAsyncEvent, iscsi.Reserved)
+	var q iscsi.TaskResponse
+	if q.Parse(p.want(iscsi.OpTaskResponse).b); q.Response != iscsi.TaskComplete || q.Info != [3]byte{} {
+		t.Errorf("%+v", q)
+	}
+}
+
+// RFC 7144 section 6.4.1 has the additional response information in bytes 8 to 10.
+func TestAdditionalResponseInformationIsWhereTheRFCHasIt(t *testing.T) {
+	b := iscsi.BHS(iscsi.Append(nil, &iscsi.TaskResponse{Info: [3]byte{1, 2, 3}}))
+	if !bytes.Equal(b[8:11], []byte{1, 2, 3}) || !bytes.Equal(b[36:48], make([]byte, 12)) {
+		t.Errorf("% x", []byte(b))
+	}
+}
+
+// RFC 7144 section 6.3: the target MUST drop all connections of the session that I_T NEXUS RESET comes by; others stay.
+func TestNexusResetEndsItsSession(t *testing.T) {
+	f := newFixture(t)
+	other := f.dial()
+	other.isid[5] = 9
+	other.login()
+	other.ready()
+	p := f.dial()
+	p.login()
+	p.ready()
+	p.tmf(iscsi.ITNexusReset, iscsi.Reserved)
+	if r := p.want(iscsi.OpTaskResponse); r.b[2] != byte(iscsi.TaskComplete) {
+		t.Errorf("response %d", r.b[2])
+	}
+	p.wantEnd()
+	other.ready()
+}
