@@ -35,7 +35,7 @@ cross: ## both binaries without cgo, amd64 and arm64
 fuzz: ## every fuzz target for FUZZTIME (5s)
 	$(GO) run ./test/fuzz -time $(FUZZTIME)
 
-bench: build ## throughput over iSER on loopback beside raw pread, as ratios
+bench: build ## throughput on loopback as ratios: iSER and NFS over RDMA beside raw pread, NFS over TCP beside nfs-ganesha
 	$(GO) run ./test/bench
 
 neighbour: build ## what bad peers leave of a good one's throughput and latency

@@ -23,6 +23,7 @@ const (
 	rawWrite  = 2
 	rawBuffer = 4 << 20
 	rawSlots  = 64
+	rawData   = 8 << 20 // what a client writes: all the requests of any line at once
 )
 
 // rawServerMain is the other process: argv is the backing file; it prints its port and serves one connection.
@@ -196,14 +197,14 @@ func startRaw(path string) (*rawPeer, error) {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
 	fd, err := blocking(c)
-	return &rawPeer{cmd: cmd, sock: fd, in: make([]byte, rawBuffer), data: make([]byte, rawBuffer), out: make([]byte, rawSlots*rawHeader)}, err
+	return &rawPeer{cmd: cmd, sock: fd, in: make([]byte, rawBuffer), data: make([]byte, rawData), out: make([]byte, rawSlots*rawHeader)}, err
 }
 
 func (p *rawPeer) close() error {
 	return errors.Join(unix.Close(p.sock), p.cmd.Wait())
 }
 
-func (p *rawPeer) pid() int { return p.cmd.Process.Pid }
+func (p *rawPeer) pids() []int { return []int{os.Getpid(), p.cmd.Process.Pid} }
 
 // run keeps depth requests under way for about d and returns how many were answered, and in what time.
 func (p *rawPeer) run(w work, d time.Duration) (int, time.Duration, error) {

@@ -50,27 +50,13 @@ portals: [{address: "127.0.0.1:%d"}]
 volumes: [{name: bench, engine: %s, size: %d%s}]
 targets: [{name: %q, luns: [{lun: 0, volume: bench}]}]
 `, dir, o.crc, port, o.engine, volumeSize, map[bool]string{true: ", path: " + volume}[o.engine == "file"], iqn)
-	path := filepath.Join(dir, "sluiced.yaml")
-	if err := os.WriteFile(path, []byte(conf), 0o600); err != nil {
-		return nil, err
-	}
 	s := &ours{crc: map[string]string{"on": "off (loopback)", "always": "on"}[o.crc]}
 	if s.crc == "" {
 		s.crc = o.crc
 	}
-	if s.log, err = os.Create(filepath.Join(dir, "sluiced.log")); err != nil {
+	if err := s.launch(dir, conf, o.daemon); err != nil {
 		return nil, err
 	}
-	s.cmd = exec.Command(o.daemon, "--config", path)
-	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
-	if err := s.cmd.Start(); err != nil {
-		return nil, err
-	}
-	sock := filepath.Join(dir, "admin.sock")
-	s.admin.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", sock)
-	}}
 	if err := s.connect(port); err != nil {
 		said, _ := os.ReadFile(s.log.Name()) // what it said is a help, not a must
 		return nil, errors.Join(fmt.Errorf("%w; sluiced said:\n%s", err, said), s.close())
@@ -78,17 +64,46 @@ targets: [{name: %q, luns: [{lun: 0, volume: bench}]}]
 	return s, nil
 }
 
-func (s *ours) connect(port int) error {
+// launch starts the daemon with a configuration.
+func (s *ours) launch(dir, conf, daemon string) (err error) {
+	path := filepath.Join(dir, "sluiced.yaml")
+	if err := os.WriteFile(path, []byte(conf), 0o600); err != nil {
+		return err
+	}
+	if s.log, err = os.Create(filepath.Join(dir, "sluiced.log")); err != nil {
+		return err
+	}
+	s.cmd = exec.Command(daemon, "--config", path)
+	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
+	if err := s.cmd.Start(); err != nil {
+		return err
+	}
+	sock := filepath.Join(dir, "admin.sock")
+	s.admin.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", sock)
+	}}
+	return nil
+}
+
+// ready waits until the daemon serves.
+func (s *ours) ready() error {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
 		_, err := s.get("/readyz")
 		if err == nil {
-			break
+			return nil
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("sluiced is not ready: %w", err)
 		}
 		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (s *ours) connect(port int) error {
+	if err := s.ready(); err != nil {
+		return err
 	}
 	s.dev = iwarp.New(iwarp.Options{})
 	ini, err := block.New(block.Options{Device: s.dev})
@@ -145,7 +160,7 @@ func (s *ours) close() error {
 	return errors.Join(errs...)
 }
 
-func (s *ours) pid() int { return s.cmd.Process.Pid }
+func (s *ours) pids() []int { return []int{os.Getpid(), s.cmd.Process.Pid} }
 
 // run keeps w.depth requests under way, each submitted again by its own completion.
 func (s *ours) run(w work, d time.Duration) (int, time.Duration, error) {

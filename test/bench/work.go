@@ -31,7 +31,7 @@ func (w work) String() string {
 	if w.write {
 		what = "write"
 	}
-	return fmt.Sprintf("%-5s %3d KiB  depth %d", what, w.size>>10, w.depth)
+	return fmt.Sprintf("%-5s %4d KiB  depth %d", what, w.size>>10, w.depth)
 }
 
 // offset is the place of the i-th request: all over the volume, the same for everybody who is measured.
@@ -43,20 +43,28 @@ func (w work) offset(i int) int64 {
 // runner is somebody who can do the work.
 type runner interface {
 	run(w work, d time.Duration) (n int, took time.Duration, err error)
-	pid() int // of the other process
+	pids() []int // the processes whose time it costs, this one among them if it works for it
 }
 
-// cpuCount sums the processor time that both processes spend: what a figure costs, whoever else uses the machine.
+// cpuCount sums the processor time of client and server: what a figure costs, whoever else uses the machine.
 type cpuCount struct {
 	from, sum time.Duration
 	n         int
 }
 
-func (c *cpuCount) start(pid int) { c.from = cpuTime(os.Getpid()) + cpuTime(pid) }
-func (c *cpuCount) stop(pid int, n int) {
-	c.sum += cpuTime(os.Getpid()) + cpuTime(pid) - c.from
+func (c *cpuCount) start(pids []int) { c.from = cpuTimes(pids) }
+func (c *cpuCount) stop(pids []int, n int) {
+	c.sum += cpuTimes(pids) - c.from
 	c.n += n
 }
+
+func cpuTimes(pids []int) (sum time.Duration) {
+	for _, p := range pids {
+		sum += cpuTime(p)
+	}
+	return sum
+}
+
 func (c *cpuCount) perIO() float64 { return float64(c.sum.Microseconds()) / float64(max(c.n, 1)) }
 
 // cpuTime is the user and system time of a process (proc(5), fields 14 and 15, in ticks of 10 ms).
