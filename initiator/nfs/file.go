@@ -32,10 +32,14 @@ type File struct {
 	dirty  []extent // written and not committed, oldest first
 	size   int      // bytes of dirty
 	syncMu sync.Mutex
+	// writing is held by writes for reading, and for writing while what the server forgot is sent again: a write in
+	// between would be undone by the older data.
+	writing sync.RWMutex
 }
 
 // extent is data that the server has and may forget. It is kept to be sent again.
 type extent struct {
+	v    *FS // whose identity wrote it
 	off  int64
 	data []byte
 	verf nfs3.Verf
@@ -117,15 +121,17 @@ func (f *File) Stat() (fs.FileInfo, error) {
 }
 
 // ReadAt reads like io.ReaderAt. Large reads go out in pieces, side by side.
-func (f *File) ReadAt(p []byte, off int64) (int, error) {
+func (f *File) ReadAt(p []byte, off int64) (int, error) { return f.readAt(f.ctx, f.v, p, off) }
+
+func (f *File) readAt(ctx context.Context, v *FS, p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, pathError("read", f.name, fs.ErrInvalid)
 	}
 	if len(p) <= f.v.rsize {
-		n, err := f.readFull(f.ctx, p, off)
+		n, err := f.readFull(ctx, v, p, off)
 		return n, f.readError(err)
 	}
-	g, ctx := errgroup.WithContext(f.ctx)
+	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(parallel)
 	pieces := (len(p) + f.v.rsize - 1) / f.v.rsize
 	got := make([]int, pieces)
@@ -133,7 +139,7 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 		from := i * f.v.rsize
 		b := p[from:min(len(p), from+f.v.rsize)]
 		g.Go(func() error {
-			n, err := f.readFull(ctx, b, off+int64(from))
+			n, err := f.readFull(ctx, v, b, off+int64(from))
 			got[i] = n
 			if errors.Is(err, io.EOF) {
 				return nil
@@ -163,10 +169,10 @@ func (f *File) readError(err error) error {
 }
 
 // readFull reads until p is full or the file ends: a server may return less than was asked for.
-func (f *File) readFull(ctx context.Context, p []byte, off int64) (int, error) {
+func (f *File) readFull(ctx context.Context, v *FS, p []byte, off int64) (int, error) {
 	done := 0
 	for done < len(p) {
-		n, eof, err := f.readOnce(ctx, p[done:min(len(p), done+f.v.rsize)], off+int64(done))
+		n, eof, err := f.readOnce(ctx, v, p[done:min(len(p), done+f.v.rsize)], off+int64(done))
 		if err != nil {
 			return done, err
 		}
@@ -181,9 +187,9 @@ func (f *File) readFull(ctx context.Context, p []byte, off int64) (int, error) {
 	return done, nil
 }
 
-func (f *File) readOnce(ctx context.Context, p []byte, off int64) (int, bool, error) {
+func (f *File) readOnce(ctx context.Context, v *FS, p []byte, off int64) (int, bool, error) {
 	a := nfs3.RangeArgs{FH: f.fh, Offset: uint64(off), Count: uint32(len(p))}
-	c := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcRead), Cred: f.v.cred, Args: a.Append(nil), Sink: p}
+	c := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcRead), Cred: v.cred, Args: a.Append(nil), Sink: p}
 	if err := f.v.rpc.Do(ctx, &c); err != nil {
 		return 0, false, err
 	}
@@ -203,54 +209,78 @@ func (f *File) readOnce(ctx context.Context, p []byte, off int64) (int, bool, er
 
 // WriteAt writes like io.WriterAt. The data is durable after Sync.
 func (f *File) WriteAt(p []byte, off int64) (int, error) {
-	if off < 0 {
-		return 0, pathError("write", f.name, fs.ErrInvalid)
-	}
-	g, ctx := errgroup.WithContext(f.ctx)
-	g.SetLimit(parallel)
-	for from := 0; from < len(p); from += f.v.wsize {
-		b := p[from:min(len(p), from+f.v.wsize)]
-		g.Go(func() error { return f.write(ctx, b, off+int64(from)) })
-	}
-	if err := g.Wait(); err != nil {
-		return 0, pathError("write", f.name, err)
-	}
-	f.mu.Lock()
-	full := f.size > maxDirty
-	f.mu.Unlock()
-	if full {
-		if err := f.Sync(); err != nil {
-			return 0, err
-		}
+	if err := f.writeAt(f.ctx, f.v, p, off); err != nil {
+		return 0, err
 	}
 	return len(p), nil
 }
 
-// write writes unstably and keeps what the server may forget.
-func (f *File) write(ctx context.Context, b []byte, off int64) error {
-	for len(b) > 0 {
-		r, err := f.writeOnce(ctx, b, off, nfs3.Unstable)
-		if err != nil {
+func (f *File) writeAt(ctx context.Context, v *FS, p []byte, off int64) error {
+	if off < 0 {
+		return pathError("write", f.name, fs.ErrInvalid)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(parallel)
+	for from := 0; from < len(p); from += v.wsize {
+		b := p[from:min(len(p), from+v.wsize)]
+		g.Go(func() error {
+			_, err := f.write(gctx, v, b, off+int64(from))
 			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return pathError("write", f.name, err)
+	}
+	return f.limitDirty(ctx)
+}
+
+// limitDirty syncs when more is kept than may be.
+func (f *File) limitDirty(ctx context.Context) error {
+	f.mu.Lock()
+	full := f.size > maxDirty
+	f.mu.Unlock()
+	if full {
+		return f.sync(ctx, f.v)
+	}
+	return nil
+}
+
+// write writes unstably and keeps what the server may forget.
+func (f *File) write(ctx context.Context, v *FS, b []byte, off int64) (nfs3.Wcc, error) {
+	f.writing.RLock()
+	defer f.writing.RUnlock()
+	return f.writeKept(ctx, v, b, off)
+}
+
+func (f *File) writeKept(ctx context.Context, v *FS, b []byte, off int64) (nfs3.Wcc, error) {
+	whole := len(b)
+	var r nfs3.WriteRes
+	for len(b) > 0 {
+		var err error
+		if r, err = f.writeOnce(ctx, v, b, off, nfs3.Unstable); err != nil {
+			return nfs3.Wcc{}, err
 		}
 		n := int(r.Count)
 		if r.Stable != nfs3.FileSync {
 			f.mu.Lock()
-			f.dirty = append(f.dirty, extent{off: off, data: append([]byte(nil), b[:n]...), verf: r.Verf})
+			f.dirty = append(f.dirty, extent{v: v, off: off, data: append([]byte(nil), b[:n]...), verf: r.Verf})
 			f.size += n
 			f.mu.Unlock()
 		}
 		b, off = b[n:], off+int64(n)
 	}
-	return nil
+	if int(r.Count) != whole {
+		r.Wcc.BeforeSet = false // what was before is not what was before all of it
+	}
+	return r.Wcc, nil
 }
 
-func (f *File) writeOnce(ctx context.Context, b []byte, off int64, how nfs3.Stable) (nfs3.WriteRes, error) {
+func (f *File) writeOnce(ctx context.Context, v *FS, b []byte, off int64, how nfs3.Stable) (nfs3.WriteRes, error) {
 	n := uint32(len(b))
 	a := nfs3.WriteArgs{FH: f.fh, Offset: uint64(off), Count: n, Stable: how, Len: n}
-	c := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcWrite), Cred: f.v.cred, Args: a.Append(nil), Data: b}
+	c := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcWrite), Cred: v.cred, Args: a.Append(nil), Data: b}
 	var r nfs3.WriteRes
-	if err := f.v.rpc.Do(ctx, &c); err != nil {
+	if err := v.rpc.Do(ctx, &c); err != nil {
 		return r, err
 	}
 	r.Parse(&c.Res)
@@ -268,44 +298,68 @@ func (f *File) writeOnce(ctx context.Context, b []byte, off int64, how nfs3.Stab
 
 // Sync returns when all that was written before is durable. What the server has forgotten meanwhile, as its verifier
 // shows, is sent again (RFC 1813 section 3.3.21).
-func (f *File) Sync() error {
+func (f *File) Sync() error { return f.sync(f.ctx, f.v) }
+
+func (f *File) sync(ctx context.Context, v *FS) error {
 	f.syncMu.Lock()
 	defer f.syncMu.Unlock()
 	for try := 0; ; try++ {
-		f.mu.Lock()
-		l := f.dirty
-		f.dirty, f.size = nil, 0
-		f.mu.Unlock()
+		l := f.takeDirty()
 		if len(l) == 0 {
 			return nil
 		}
-		verf, err := f.commit()
+		verf, err := f.commit(ctx, v)
 		if err != nil {
 			f.keep(l)
 			return pathError("sync", f.name, err)
 		}
-		var lost []extent
-		for i, e := range l {
-			if e.verf != verf {
-				// All that came after is sent again too: it may overlap, and the order counts.
-				lost = l[i:]
-				break
-			}
+		first := 0
+		for first < len(l) && l[first].verf == verf {
+			first++
 		}
-		if len(lost) == 0 {
+		if first == len(l) {
 			return nil
 		}
 		if try == maxResend {
-			f.keep(lost)
+			f.keep(l[first:])
 			return pathError("sync", f.name, errors.New("nfs: the server forgets what is written to it again and again"))
 		}
-		// In order: a later extent may overlap an earlier one.
-		for i, e := range lost {
-			if err := f.write(f.ctx, e.data, e.off); err != nil {
-				f.keep(lost[i:])
-				return pathError("sync", f.name, err)
-			}
+		if err := f.resend(ctx, l[first:]); err != nil {
+			return pathError("sync", f.name, err)
 		}
+	}
+}
+
+// takeDirty takes what is not committed.
+func (f *File) takeDirty() []extent {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := f.dirty
+	f.dirty, f.size = nil, 0
+	return l
+}
+
+// resend writes again what the server forgot and all that was written after it, in order: the one may overlap the other.
+func (f *File) resend(ctx context.Context, l []extent) error {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	l = append(l, f.takeDirty()...)
+	for i, e := range l {
+		if _, err := f.writeKept(ctx, e.v, e.data, e.off); err != nil {
+			f.keepAfter(l[i:])
+			return err
+		}
+	}
+	return nil
+}
+
+// keepAfter puts extents back behind those that were just sent again.
+func (f *File) keepAfter(l []extent) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dirty = append(f.dirty, l...)
+	for _, e := range l {
+		f.size += len(e.data)
 	}
 }
 
@@ -319,10 +373,10 @@ func (f *File) keep(l []extent) {
 	}
 }
 
-func (f *File) commit() (nfs3.Verf, error) {
+func (f *File) commit(ctx context.Context, v *FS) (nfs3.Verf, error) {
 	a := nfs3.RangeArgs{FH: f.fh}
 	r := nfs3.WriteRes{Commit: true}
-	if err := f.v.call(f.ctx, nfs3.ProcCommit, a.Append(nil), 0, r.Parse); err != nil {
+	if err := v.call(ctx, nfs3.ProcCommit, a.Append(nil), 0, r.Parse); err != nil {
 		return r.Verf, err
 	}
 	if r.Status != nfs3.OK {

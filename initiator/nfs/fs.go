@@ -287,17 +287,23 @@ func (v *FS) Mkdir(ctx context.Context, name string, perm fs.FileMode) error {
 func (v *FS) Symlink(ctx context.Context, target, name string) error {
 	where, err := v.dirOf(ctx, name)
 	if err == nil {
-		a := nfs3.SymlinkArgs{MkdirArgs: nfs3.MkdirArgs{Where: where}, PathLen: uint32(len(target))}
-		c := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcSymlink), Cred: v.cred, Args: a.Append(nil), Data: []byte(target)}
-		if err = v.rpc.Do(ctx, &c); err == nil {
-			var r nfs3.CreateRes
-			r.Parse(&c.Res)
-			if err = c.Res.Err(); err == nil && r.Status != nfs3.OK {
-				err = r.Status
-			}
-		}
+		err = v.symlink(ctx, where, target)
 	}
 	return pathError("symlink", name, err)
+}
+
+func (v *FS) symlink(ctx context.Context, where nfs3.DirOp, target string) error {
+	a := nfs3.SymlinkArgs{MkdirArgs: nfs3.MkdirArgs{Where: where}, PathLen: uint32(len(target))}
+	c := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcSymlink), Cred: v.cred, Args: a.Append(nil), Data: []byte(target)}
+	if err := v.rpc.Do(ctx, &c); err != nil {
+		return err
+	}
+	var r nfs3.CreateRes
+	r.Parse(&c.Res)
+	if err := c.Res.Err(); err != nil {
+		return err
+	}
+	return status(r.Status)
 }
 
 // Remove removes a file or an empty directory.

@@ -1,6 +1,15 @@
 package nfs
 
+import "time"
+
 const (
+	// lockPoll and lockPollMax are the pauses of a lock that waits for another one's end: short at first, for locks that
+	// are held for moments.
+	lockPoll    = 10 * time.Millisecond
+	lockPollMax = time.Second
+	// lockCheck is how often a server is asked whether it is still the one that granted our locks. The grace period in
+	// which it takes them again is 45 s or more where we know it.
+	lockCheck = 5 * time.Second
 	// maxTransfer bounds one READ or WRITE in bytes, whatever the server would take.
 	maxTransfer = 1 << 20
 	// parallel is how many READs or WRITEs one ReadAt or WriteAt has in flight.

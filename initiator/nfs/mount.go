@@ -34,6 +34,10 @@ type FS struct {
 	cred irpc.Auth
 	root []byte
 
+	machine string // of calls' credentials, and when they began
+	stamp   uint32
+	target  *Target // nil where a Dial of the caller's makes the connection
+
 	rsize, wsize, dsize int
 }
 
@@ -55,8 +59,12 @@ func Mount(ctx context.Context, rawURL string, o Options) (v *FS, name string, e
 		}
 	}()
 	host, _ := os.Hostname()
+	if o.Dial == nil {
+		v.target = t
+	}
 	sys := irpc.Sys{UID: t.UID, GID: t.GID}
-	v.cred = irpc.Auth{Flavor: irpc.AuthSys, Body: sys.Append(nil, uint32(time.Now().Unix()), host[:min(len(host), irpc.MaxMachine)])}
+	v.machine, v.stamp = host[:min(len(host), irpc.MaxMachine)], uint32(time.Now().Unix())
+	v.cred = irpc.Auth{Flavor: irpc.AuthSys, Body: sys.Append(nil, v.stamp, v.machine)}
 	if err := v.connect(ctx, t, o); err != nil {
 		return v, "", err
 	}

@@ -1,0 +1,180 @@
+package fusedir
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/initiator/nfs"
+)
+
+// LockMode says where locks are kept.
+type LockMode int
+
+// The lock modes.
+const (
+	LocksAuto   LockMode = iota // the server's, if its lock manager answers; otherwise this machine's
+	LocksLocal                  // this machine's: other clients do not see them
+	LocksServer                 // the server's, or the mount fails
+)
+
+// Options configure a mount. The zero value is good for the user who mounts.
+type Options struct {
+	Source   string // shown as the file system's source, such as host:/path
+	ReadOnly bool
+	// AllowOther lets other users in, and root; an ordinary user needs user_allow_other in /etc/fuse.conf for it.
+	AllowOther bool
+	// Fixed makes every call with the identity of the mount's URL, whoever the process is.
+	Fixed bool
+	// AttrTimeout and EntryTimeout are how long attributes and names are good without asking; a second if 0, not at all if
+	// negative.
+	AttrTimeout, EntryTimeout time.Duration
+	// Limit is how long a call waits for a server that is away before it fails with EIO; for ever if 0.
+	Limit time.Duration
+	Locks LockMode
+	Log   *zap.Logger // nil logs nothing
+}
+
+// Mounted is a mounted directory.
+type Mounted struct {
+	srv   *fuse.Server
+	fs    *dirFS
+	ready chan struct{} // closed when the server has ended
+	why   string
+}
+
+// Mount shows v at dir until it is unmounted, by Unmount or by anybody. The FS must outlive it.
+func Mount(ctx context.Context, dir string, v *nfs.FS, o Options) (*Mounted, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if fi, err := os.Stat(dir); err != nil {
+		return nil, fmt.Errorf("the mount point %s cannot be used: %w", dir, err)
+	} else if !fi.IsDir() {
+		return nil, fmt.Errorf("the mount point %s is no directory", dir)
+	}
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoFUSE, err)
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	f := &dirFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), v: v, o: o, self: v.Self(), attrFor: timeout(o.AttrTimeout), entryFor: timeout(o.EntryTimeout)}
+	f.base, f.stop = context.WithCancel(context.Background())
+	m := &Mounted{fs: f, ready: make(chan struct{})}
+	if m.why, err = f.openLocks(ctx, dir); err != nil {
+		f.stop()
+		return nil, err
+	}
+	fail := func(err error) (*Mounted, error) {
+		f.stop()
+		return nil, errors.Join(err, f.closeLocks())
+	}
+	root, err := f.self.Getattr(ctx, v.Root())
+	if err != nil {
+		return fail(fmt.Errorf("the export's root: %w", err))
+	}
+	f.nodes.init(v.Root(), root)
+	mo := &fuse.MountOptions{
+		FsName: o.Source, Name: "sluice-nfs", MaxWrite: min(maxWrite, max(v.WriteSize(), 4096)), MaxBackground: maxBackground, DisableXAttrs: true,
+		AllowOther: o.AllowOther, EnableLocks: f.locks != nil, DirectMount: os.Geteuid() == 0,
+	}
+	mo.DirectMountFlags = syscall.MS_NOSUID | syscall.MS_NODEV
+	if o.ReadOnly {
+		mo.Options = append(mo.Options, "ro")
+		mo.DirectMountFlags |= syscall.MS_RDONLY
+	}
+	if o.AllowOther && !o.Fixed {
+		// Several users share the kernel's cache: it must check the mode bits itself before it answers from there.
+		mo.Options = append(mo.Options, "default_permissions")
+	}
+	if m.srv, err = fuse.NewServer(f, dir, mo); err != nil {
+		return fail(fmt.Errorf("%w: mount on %s: %w", ErrNoFUSE, dir, err))
+	}
+	go func() {
+		m.srv.Serve()
+		close(m.ready)
+	}()
+	if err := m.srv.WaitMount(); err != nil {
+		return nil, errors.Join(err, m.Unmount())
+	}
+	return m, nil
+}
+
+// ErrNoFUSE says that this machine or user cannot mount by FUSE.
+var ErrNoFUSE = errors.New("FUSE cannot be used; it needs /dev/fuse and, for an ordinary user, fusermount3 (package fuse3)")
+
+func timeout(d time.Duration) time.Duration {
+	if d == 0 {
+		return defaultTimeout
+	}
+	return max(d, 0)
+}
+
+// openLocks finds the server's lock manager, and says in a sentence where locks are kept.
+func (f *dirFS) openLocks(ctx context.Context, dir string) (string, error) {
+	if f.o.Locks == LocksLocal {
+		return "locks hold on this machine only, as asked for", nil
+	}
+	// One mount point is one client: what it held before it was killed can be freed, and nobody else's.
+	sum := sha256.Sum256([]byte(dir))
+	name := fmt.Sprintf("%s-sluice-%s", f.v.Machine(), hex.EncodeToString(sum[:6]))
+	l, err := f.v.Locks(ctx, name, f.o.Log)
+	switch {
+	case err == nil:
+		f.locks = l
+		return "locks are kept by the server", nil
+	case f.o.Locks == LocksServer || !errors.Is(err, nfs.ErrNoLocks):
+		return "", err
+	}
+	return fmt.Sprintf("locks hold on this machine only: %v", err), nil
+}
+
+func (f *dirFS) closeLocks() error {
+	if f.locks == nil {
+		return nil
+	}
+	return f.locks.Close()
+}
+
+// Locks says where locks are kept, and why.
+func (m *Mounted) Locks() string { return m.why }
+
+// Done is closed when the directory is unmounted, by whomever.
+func (m *Mounted) Done() <-chan struct{} { return m.ready }
+
+// Unmount unmounts the directory; it fails while files there are open or processes are inside. What was written and closed
+// is on the server then.
+func (m *Mounted) Unmount() error {
+	select {
+	case <-m.ready:
+	default:
+		if err := m.srv.Unmount(); err != nil {
+			select {
+			case <-m.ready: // somebody else was faster
+			default:
+				return fmt.Errorf("unmount: %w; close what uses the directory", err)
+			}
+		}
+		<-m.ready
+	}
+	err := m.fs.nodes.sync(m.fs)
+	m.fs.stop()
+	return errors.Join(err, m.fs.closeLocks())
+}
+
+// Abort ends every call that is under way with EIO, and all that come: Unmount does not wait for a server that is away then.
+func (m *Mounted) Abort() { m.fs.stop() }
+
+const wholeFile = math.MaxInt64

@@ -1,0 +1,333 @@
+package nfs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/internal/nlm4"
+	"github.com/sluice-storage/sluice/internal/xdr"
+)
+
+// Errors of locks.
+var (
+	// ErrNoLocks says that the server has no lock manager that we can reach.
+	ErrNoLocks = errors.New("nfs: the server's lock manager (NLM) cannot be reached")
+	// ErrLocked says that somebody else holds a lock in the range.
+	ErrLocked = errors.New("nfs: locked by somebody else")
+)
+
+// LockError is a refusal of the lock manager other than ErrLocked.
+type LockError struct{ Stat nlm4.Stat }
+
+func (e *LockError) Error() string {
+	switch e.Stat {
+	case nlm4.DeniedNolocks:
+		return "nfs: the lock manager has no room for more locks"
+	case nlm4.DeniedGrace:
+		return "nfs: the lock manager has just started and waits for its clients of before"
+	case nlm4.Deadlock:
+		return "nfs: the lock would be a deadlock"
+	case nlm4.Rofs:
+		return "nfs: no exclusive locks on a read-only export"
+	case nlm4.StaleFH:
+		return "nfs: the lock manager does not know the file any more"
+	case nlm4.Fbig:
+		return "nfs: the lock's range is too large"
+	}
+	return fmt.Sprintf("nfs: the lock manager answers %d", e.Stat)
+}
+
+// LockOwner identifies who holds locks: one owner's locks never conflict. PID is what other clients are shown.
+type LockOwner struct {
+	ID  uint64
+	PID uint32
+}
+
+// LockRange is a lock's bytes and kind. End is its last byte, math.MaxInt64 or more for the end of the file.
+type LockRange struct {
+	Start, End uint64
+	Exclusive  bool
+}
+
+// Locks is the client of a server's lock manager (NLM version 4; RFC 1813 appendix II). Locks that are held are taken
+// again when the server has restarted; a waiting lock asks again and again, since there is nothing here that a server
+// could call. Its methods may be called by any goroutine.
+type Locks struct {
+	c    *rpc.Client
+	own  bool // c is ours to close
+	v    *FS
+	name string
+	log  *zap.Logger
+
+	mu     sync.Mutex
+	held   map[lockKey][]LockRange
+	cookie uint32
+	seen   uint64 // connections made when the locks were last known to be held
+	stop   context.CancelFunc
+	done   chan struct{}
+}
+
+type lockKey struct {
+	fh    string
+	owner LockOwner
+}
+
+// Locks connects to the server's lock manager, or says ErrNoLocks. name tells this client from others, of the same
+// machine too, and what an earlier one of the name has left is freed. Close it before the FS.
+func (v *FS) Locks(ctx context.Context, name string, log *zap.Logger) (*Locks, error) {
+	if log == nil {
+		log = zap.NewNop()
+	}
+	l := &Locks{v: v, c: v.rpc, name: name, log: log, held: map[lockKey][]LockRange{}, done: make(chan struct{})}
+	null := func() error {
+		return l.c.Do(ctx, &rpc.Call{Prog: nlm4.Prog, Vers: nlm4.Vers, Proc: nlm4.ProcNull, Cred: v.cred})
+	}
+	// Servers like ours answer where they serve files, and what rpcbind knows may then be another server's.
+	err := null()
+	if err != nil && v.target != nil && ctx.Err() == nil {
+		if port, perr := getport(ctx, v.target, nlm4.Prog, nlm4.Vers); perr == nil {
+			l.c, l.own = rpc.NewClient(rpc.TCP(v.target.addr(port)), rpc.Options{}), true
+			err = null()
+		}
+	}
+	if err == nil {
+		a := nlm4.FreeAllArgs{Name: []byte(name)}
+		err = l.c.Do(ctx, &rpc.Call{Prog: nlm4.Prog, Vers: nlm4.Vers, Proc: nlm4.ProcFreeAll, Cred: v.cred, Args: a.Append(nil)})
+	}
+	if err != nil {
+		if l.own {
+			err = errors.Join(err, l.c.Close())
+		}
+		return nil, fmt.Errorf("%w: %w", ErrNoLocks, err)
+	}
+	l.seen = l.c.Stats().Connects
+	var bg context.Context
+	bg, l.stop = context.WithCancel(context.Background())
+	go l.watch(bg)
+	return l, nil
+}
+
+// Close ends the client. Locks that are held stay with the server until it is told otherwise: unlock them first.
+func (l *Locks) Close() error {
+	l.stop()
+	<-l.done
+	if l.own {
+		return l.c.Close()
+	}
+	return nil
+}
+
+func (l *Locks) call(ctx context.Context, proc uint32, args []byte, parse func(*xdr.Reader)) error {
+	c := rpc.Call{Prog: nlm4.Prog, Vers: nlm4.Vers, Proc: proc, Cred: l.v.cred, Args: args}
+	if err := l.c.Do(ctx, &c); err != nil {
+		return fmt.Errorf("nfs: lock manager: %w", err)
+	}
+	parse(&c.Res)
+	return c.Res.Err()
+}
+
+func (l *Locks) next() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cookie++
+	return binary.BigEndian.AppendUint32(nil, l.cookie)
+}
+
+func (l *Locks) wire(fh []byte, o LockOwner, r LockRange) nlm4.Lock {
+	w := nlm4.Lock{Caller: []byte(l.name), FH: fh, Owner: binary.BigEndian.AppendUint64([]byte(l.name), o.ID), SVID: o.PID, Off: r.Start}
+	if r.End < math.MaxInt64 {
+		w.Len = r.End - r.Start + 1
+	}
+	return w
+}
+
+// Lock takes a lock; ErrLocked if somebody else's is in the way. With wait it waits for that one's end, as long as the
+// context allows. A server in its grace period is waited for in any case.
+func (l *Locks) Lock(ctx context.Context, fh []byte, o LockOwner, r LockRange, wait bool) error {
+	for pause := lockPoll; ; pause = min(2*pause, lockPollMax) {
+		st, err := l.try(ctx, fh, o, r, false)
+		switch {
+		case err != nil:
+			return err
+		case st == nlm4.Granted:
+			l.note(fh, o, r, true)
+			return nil
+		case st == nlm4.DeniedGrace:
+		case st != nlm4.Denied && st != nlm4.Blocked:
+			return &LockError{st}
+		case !wait:
+			return ErrLocked
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+func (l *Locks) try(ctx context.Context, fh []byte, o LockOwner, r LockRange, reclaim bool) (nlm4.Stat, error) {
+	a := nlm4.LockArgs{Cookie: l.next(), Exclusive: r.Exclusive, Lock: l.wire(fh, o, r), Reclaim: reclaim}
+	var res nlm4.Res
+	err := l.call(ctx, nlm4.ProcLock, a.Append(nil), res.Parse)
+	return res.Stat, err
+}
+
+// Unlock gives back what the owner holds of a range, which may be nothing.
+func (l *Locks) Unlock(ctx context.Context, fh []byte, o LockOwner, r LockRange) error {
+	l.note(fh, o, r, false) // first: a restart of the server now must not bring it back
+	a := nlm4.UnlockArgs{Cookie: l.next(), Lock: l.wire(fh, o, r)}
+	for {
+		var res nlm4.Res
+		if err := l.call(ctx, nlm4.ProcUnlock, a.Append(nil), res.Parse); err != nil {
+			return err
+		}
+		switch res.Stat {
+		case nlm4.Granted, nlm4.DeniedGrace: // in its grace period the server has forgotten it anyway
+			return nil
+		}
+		return &LockError{res.Stat}
+	}
+}
+
+// Test reports whose lock is in the way of r; found is false when none is.
+func (l *Locks) Test(ctx context.Context, fh []byte, o LockOwner, r LockRange) (other LockRange, pid uint32, found bool, err error) {
+	a := nlm4.TestArgs{Cookie: l.next(), Exclusive: r.Exclusive, Lock: l.wire(fh, o, r)}
+	var res nlm4.TestRes
+	if err := l.call(ctx, nlm4.ProcTest, a.Append(nil), res.Parse); err != nil {
+		return other, 0, false, err
+	}
+	switch res.Stat {
+	case nlm4.Granted:
+		return other, 0, false, nil
+	case nlm4.Denied:
+		h := res.Holder
+		other = LockRange{Start: h.Off, End: math.MaxInt64, Exclusive: h.Exclusive}
+		if h.Len > 0 && h.Off <= math.MaxInt64 && h.Len <= math.MaxInt64-h.Off {
+			other.End = h.Off + h.Len - 1
+		}
+		return other, h.SVID, true, nil
+	}
+	return other, 0, false, &LockError{res.Stat}
+}
+
+// Holds reports whether the owner has any lock on a file.
+func (l *Locks) Holds(fh []byte, o LockOwner) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.held[lockKey{string(fh), o}]) > 0
+}
+
+// note keeps account of what an owner holds: a lock replaces what the owner had in its range (fcntl(2)).
+func (l *Locks) note(fh []byte, o LockOwner, r LockRange, lock bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k := lockKey{string(fh), o}
+	var out []LockRange
+	for _, h := range l.held[k] {
+		if h.End < r.Start || h.Start > r.End {
+			out = append(out, h)
+			continue
+		}
+		if h.Start < r.Start {
+			out = append(out, LockRange{h.Start, r.Start - 1, h.Exclusive})
+		}
+		if h.End > r.End {
+			out = append(out, LockRange{r.End + 1, h.End, h.Exclusive})
+		}
+	}
+	if lock {
+		out = append(out, r)
+	}
+	if len(out) == 0 {
+		delete(l.held, k)
+	} else {
+		l.held[k] = out
+	}
+}
+
+// watch asks the server now and then, while locks are held, whether it is the one that granted them: a connection that
+// had to be made again may lead to one that has restarted and forgotten them.
+func (l *Locks) watch(ctx context.Context) {
+	defer close(l.done)
+	t := time.NewTicker(lockCheck)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		l.mu.Lock()
+		idle := len(l.held) == 0
+		l.mu.Unlock()
+		if idle {
+			l.seen = l.c.Stats().Connects // of what is taken from now on
+			continue
+		}
+		if err := l.call(ctx, nlm4.ProcNull, nil, func(*xdr.Reader) {}); err != nil {
+			continue
+		}
+		if n := l.c.Stats().Connects; n != l.seen && l.reclaim(ctx) {
+			l.seen = n
+		}
+	}
+}
+
+// reclaim takes every lock that is held once more: as a reclaim, and where the server is not in its grace period, which
+// means that it may never have been away, as a lock like any other.
+func (l *Locks) reclaim(ctx context.Context) bool {
+	type item struct {
+		k lockKey
+		r LockRange
+	}
+	var all []item
+	l.mu.Lock()
+	for k, rs := range l.held {
+		for _, r := range rs {
+			all = append(all, item{k, r})
+		}
+	}
+	l.mu.Unlock()
+	for _, i := range all {
+		fh := []byte(i.k.fh)
+		st, err := l.try(ctx, fh, i.k.owner, i.r, true)
+		if err == nil && st == nlm4.DeniedGrace {
+			st, err = l.try(ctx, fh, i.k.owner, i.r, false)
+		}
+		if err != nil {
+			return false
+		}
+		if !l.still(i.k, i.r) { // unlocked meanwhile
+			_ = l.Unlock(ctx, fh, i.k.owner, i.r)
+			continue
+		}
+		if st != nlm4.Granted {
+			l.log.Error("a lock was lost when the server restarted: somebody else has it", zap.Uint32("pid", i.k.owner.PID),
+				zap.Uint64("start", i.r.Start), zap.Uint64("end", i.r.End), zap.Error(&LockError{st}))
+			l.note(fh, i.k.owner, i.r, false)
+		}
+	}
+	return true
+}
+
+func (l *Locks) still(k lockKey, r LockRange) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range l.held[k] {
+		if h.Start <= r.End && h.End >= r.Start {
+			return true
+		}
+	}
+	return false
+}
