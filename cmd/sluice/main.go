@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-storage/sluice/cmd/sluice/attachcmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/internal/version"
 )
@@ -19,6 +20,9 @@ import (
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
+	if code, ok := attachcmd.MultiCall(ctx, os.Args, os.Stderr); ok {
+		os.Exit(code)
+	}
 	err := root().ExecuteContext(ctx)
 	if err == nil {
 		return

@@ -24,7 +24,7 @@ type Target struct {
 
 // Discover asks the portal of a URL for its targets: a discovery session and SendTargets=All (RFC 7143 appendix C).
 func (i *Initiator) Discover(ctx context.Context, rawURL string) ([]Target, error) {
-	u, err := ParseURL(rawURL)
+	u, err := i.parse(rawURL)
 	if err != nil {
 		return nil, err
 	}

@@ -38,6 +38,8 @@ type Options struct {
 	Keepalive time.Duration
 	// ReconnectLimit is how long requests wait for a path that is lost, a minute if 0, for ever if negative.
 	ReconnectLimit time.Duration
+	// Own and Theirs are the CHAP secrets of URLs that hold none: ours, and for mutual CHAP the target's.
+	Own, Theirs iscsi.Secret
 	// MinBackoff and MaxBackoff bound the pause between attempts to log in, 100 ms and 5 s if 0.
 	MinBackoff, MaxBackoff time.Duration
 	// DialTCP replaces net.Dialer.DialContext.
@@ -137,6 +139,19 @@ func (i *Initiator) Close() error {
 		}
 	}
 	return nil
+}
+
+// parse reads a URL; the secrets that it lacks are the Initiator's.
+func (i *Initiator) parse(raw string) (*URL, error) {
+	u, err := ParseURL(raw)
+	if err != nil || i.o.Own.Name == "" || u.Own.Name != "" {
+		return u, err
+	}
+	u.Own = i.o.Own
+	if u.Theirs.Secret == "" {
+		u.Theirs = i.o.Theirs
+	}
+	return u, nil
 }
 
 // connect logs in to the portal of u for a normal session. limits stay those of a session that knows no volume.

@@ -46,7 +46,7 @@ func (i *Initiator) Open(ctx context.Context, urls ...string) (*Volume, error) {
 	v.active.Store(&[]*path{})
 	base := iscsi.RandomISID(0)
 	for k, raw := range urls {
-		u, err := ParseURL(raw)
+		u, err := i.parse(raw)
 		if err != nil {
 			return nil, err
 		}

@@ -1,27 +1,16 @@
 package attachcmd
 
 import (
-	"bufio"
-	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"os/signal"
-	"path/filepath"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-storage/sluice/cmd/sluice/attachcmd/sluicetab"
 	"github.com/sluice-storage/sluice/cmd/sluice/blockcmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
-	"github.com/sluice-storage/sluice/initiator/block"
 )
-
-// readyLimit is how long a helper may take to attach.
-const readyLimit = 60 * time.Second
 
 type options struct {
 	conn       blockcmd.Connection
@@ -31,18 +20,54 @@ type options struct {
 	foreground bool
 }
 
-func (o *options) flags(c *cobra.Command) {
-	o.conn.Flags(c.Flags())
-	c.Flags().StringVar(&o.name, "name", "", "what to call the attachment (default: made of target and LUN)")
-	c.Flags().StringVar(&o.face, "face", faceAuto, "how it appears: device (/dev/nbdN), file (FUSE), socket (NBD protocol), auto")
-	c.Flags().StringVar(&o.socket, "socket", "", "where the unix socket of --face socket goes")
-	c.Flags().BoolVar(&o.readOnly, "read-only", false, "allow no writes")
-	c.Flags().BoolVar(&o.foreground, "foreground", false, "serve in this process until it is interrupted")
+// limit is the reconnect limit as a flag: a duration, or forever.
+type limit time.Duration
+
+func (l *limit) String() string {
+	switch {
+	case *l < 0:
+		return "forever"
+	case *l == 0:
+		return "1m"
+	}
+	return time.Duration(*l).String()
 }
 
-// Commands are attach, detach, attachments, mount and umount.
+// Set implements pflag.Value.
+func (l *limit) Set(s string) error {
+	d, err := sluicetab.Limit(s)
+	*l = limit(d)
+	return err
+}
+
+// Type implements pflag.Value.
+func (l *limit) Type() string { return "duration|forever" }
+
+func (o *options) flags(c *cobra.Command) {
+	f := c.Flags()
+	o.conn.Flags(f)
+	f.Var((*limit)(&o.conn.Reconnect), "reconnect", "how long programs wait for a target that is gone before they get errors")
+	f.StringVar(&o.name, "name", "", "what to call the attachment (default: made of target and LUN)")
+	f.StringVar(&o.face, "face", faceAuto, "how it appears: device (/dev/nbdN), file (FUSE), socket (NBD protocol), auto")
+	f.StringVar(&o.socket, "socket", "", "where the unix socket of --face socket goes")
+	f.BoolVar(&o.readOnly, "read-only", false, "allow no writes")
+	f.BoolVar(&o.foreground, "foreground", false, "serve in this process until it is interrupted")
+	complete(c, "face", faces...)
+	complete(c, "crc", "on", "always", "peer", "off")
+	complete(c, "reconnect", "30s", "5m", "forever")
+}
+
+// complete gives a flag its values for the shell.
+func complete(c *cobra.Command, flag string, values ...string) {
+	// The only error is a flag that does not exist.
+	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err)
+	}
+}
+
+// Commands are attach, detach, attachments, map, unmap, mount and umount.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{attach(), detach(), attachments(), mount(), umount()}
+	return []*cobra.Command{attach(), detach(), attachments(), mapCommand(), unmapCommand(), mount(), umount()}
 }
 
 func attach() *cobra.Command {
@@ -58,11 +83,15 @@ func attach() *cobra.Command {
   auto     the first of these that this machine and user can have
 
 A helper process serves the attachment; sluice detach ends it. When the connection is lost it logs in again and repeats what
-was under way; nothing is repeated whose repetition could hurt.`,
+was under way; nothing is repeated whose repetition could hurt. A target that stays away for longer than --reconnect means
+I/O errors to whoever reads and writes; with --reconnect forever they wait.
+
+Attachments that every boot should make belong in /etc/sluicetab: see sluice map.`,
 		Example: `  sluice attach iser://192.0.2.1/iqn.2026-11.io.sluice:default/0
   sluice attach iser://127.0.0.1/iqn.2026-11.io.sluice:default/0 --face socket --socket /tmp/s
-  nbdcopy nbd+unix:///?socket=/tmp/s disk.img`,
-		Args: cobra.ExactArgs(1),
+  nbdcopy nbd+unix:///?socket=/tmp/s disk.img
+  sluice attach iser://192.0.2.1/iqn.2026-11.io.sluice:default/0 --credentials /etc/sluice/cred --reconnect forever`,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: completeURLs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.foreground {
 				url := args[0]
@@ -85,260 +114,51 @@ was under way; nothing is repeated whose repetition could hurt.`,
 	return c
 }
 
-// record fills in what is known before the volume is.
-func (o *options) record(url string) (*Record, string, error) {
-	face, why, err := choose(o.face)
-	if err != nil {
-		return nil, "", ui.Usage(err)
+// completeURLs offers the schemes.
+func completeURLs(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveDefault // a directory
 	}
-	d, err := dir()
-	if err != nil {
-		return nil, "", err
-	}
-	first, _, _ := strings.Cut(url, ",")
-	u, err := block.ParseURL(first)
-	if err != nil {
-		return nil, "", ui.Usage(err)
-	}
-	name := o.name
-	if name == "" {
-		name = fmt.Sprintf("%s-%d", u.Target[strings.LastIndexByte(u.Target, ':')+1:], u.LUN)
-	}
-	if strings.ContainsAny(name, "/\x00") || strings.HasPrefix(name, ".") {
-		return nil, "", ui.Usagef("%q cannot be a name: no slash, no dot in front", name)
-	}
-	start, err := startOf(os.Getpid())
-	if err != nil {
-		return nil, "", err
-	}
-	r := &Record{Name: name, URL: u.String(), Face: face, PID: os.Getpid(), Start: start, Since: time.Now(), Log: filepath.Join(d, name+".log")}
-	switch face {
-	case faceSocket:
-		r.Path = filepath.Join(d, name+".sock")
-		if o.socket != "" {
-			if r.Path, err = filepath.Abs(o.socket); err != nil {
-				return nil, "", err
-			}
-		}
-	case faceFile:
-		r.Dir = filepath.Join(d, name+".d")
-		r.Path = filepath.Join(r.Dir, "volume")
-	}
-	return r, why, nil
-}
-
-// helper attaches and serves in this process; a line "ready" on descriptor 3 tells whoever started it.
-func (o *options) helper(ctx context.Context, url string) error {
-	r, _, err := o.record(url)
-	if err != nil {
-		return err
-	}
-	if err := tidy(r.Name); err != nil {
-		return err
-	}
-	ctx, cancel := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGHUP)
-	defer cancel()
-	err = serve(ctx, &o.conn, url, r, o.readOnly, func() error {
-		if err := r.save(); err != nil {
-			return err
-		}
-		if os.Getenv("SLUICE_READY") != "" {
-			f := os.NewFile(3, "ready")
-			_, err := fmt.Fprintln(f, "ready")
-			return errors.Join(err, f.Close())
-		}
-		fmt.Println(r.Path)
-		return nil
-	})
-	return errors.Join(err, r.remove())
-}
-
-// tidy clears away what a helper that was killed left behind; it refuses a name whose helper lives.
-func tidy(name string) error {
-	rs, err := list()
-	if err != nil {
-		return err
-	}
-	for _, r := range rs {
-		if r.Name != name {
-			continue
-		}
-		if !r.Broken {
-			return ui.ExitError{Code: ui.CodeRefused, Err: fmt.Errorf("%s is attached already, as %s; choose another --name", name, r.Path)}
-		}
-		return r.clean()
-	}
-	return nil
-}
-
-// start runs a helper in the background and waits until it serves.
-func (o *options) start(ctx context.Context, url string) (*Record, string, error) {
-	r, why, err := o.record(url)
-	if err != nil {
-		return nil, "", err
-	}
-	if err := tidy(r.Name); err != nil {
-		return nil, "", err
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, "", err
-	}
-	log, err := os.OpenFile(r.Log, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, "", err
-	}
-	defer log.Close()
-	tell, told, err := os.Pipe()
-	if err != nil {
-		return nil, "", err
-	}
-	defer tell.Close()
-	// The URL may hold a secret, which must not stand in the helper's command line for all to read.
-	args := []string{"attach", "--foreground", "--face", r.Face, "--name", r.Name, "--crc", o.conn.CRC, "--initiator", o.conn.Initiator, "--", "env:"}
-	if r.Face == faceSocket {
-		args = append(args[:len(args)-2], "--socket", r.Path, "--", "env:")
-	}
-	if o.readOnly {
-		args = append([]string{"attach", "--read-only"}, args[1:]...)
-	}
-	cmd := exec.Command(self, args...) //nolint:gosec,noctx // ourselves; it outlives this command
-	cmd.Env = append(os.Environ(), "SLUICE_READY=1", "SLUICE_URL="+url)
-	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{told}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	cmd.Dir = "/"
-	if err := errors.Join(cmd.Start(), told.Close()); err != nil {
-		return nil, "", err
-	}
-	if err := awaitReady(ctx, tell); err != nil {
-		// It may be half way: it is told to stop, and given the time to clean up.
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		werr := cmd.Wait()
-		return nil, "", helperError(r.Log, werr, err)
-	}
-	got, err := find(r.Name)
-	return got, why, err
-}
-
-func awaitReady(ctx context.Context, tell *os.File) error {
-	line := make(chan error, 1)
-	go func() {
-		s, err := bufio.NewReader(tell).ReadString('\n')
-		if err == nil && s != "ready\n" {
-			err = fmt.Errorf("the helper said %q", s)
-		}
-		line <- err
-	}()
-	select {
-	case err := <-line:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(readyLimit):
-		return fmt.Errorf("the helper was not ready after %v", readyLimit)
-	}
-}
-
-// helperError is the last line that a helper logged, with its exit code: what a person should read.
-func helperError(log string, werr, err error) error {
-	b, rerr := os.ReadFile(log)
-	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	last := strings.TrimPrefix(lines[len(lines)-1], "sluice: ")
-	var ee *exec.ExitError
-	if rerr == nil && last != "" && errors.As(werr, &ee) {
-		return ui.ExitError{Code: max(ee.ExitCode(), 1), Err: errors.New(last)}
-	}
-	return fmt.Errorf("the helper ended: %w; see %s", errors.Join(err, werr), log)
+	return []string{"iser://", "iscsi://"}, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 }
 
 func detach() *cobra.Command {
 	return &cobra.Command{
 		Use: "detach NAME|PATH", Short: "End an attachment, with everything flushed", Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames,
+		Long: `End an attachment: what programs wrote is made durable at the target, the session is logged out, and device, file or socket
+are gone. A mounted file system is refused; sluice umount ends both. Of a helper that was killed, what it left is cleaned up.`,
+		Example: "  sluice detach default-0\n  sluice detach /dev/nbd0",
 		RunE: func(c *cobra.Command, args []string) error {
 			r, err := find(args[0])
 			if err != nil {
 				return ui.ExitError{Code: ui.CodeRefused, Err: err}
 			}
-			return r.end()
+			if err := r.end(); err != nil {
+				return err
+			}
+			return ui.Print(c, r, func(*ui.Table) {})
 		},
 	}
 }
 
-func completeNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+func completeNames(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	rs, err := list()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
+	if err != nil || len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	var out []string
 	for _, r := range rs {
-		out = append(out, r.Name)
+		out = append(out, r.Name+"\t"+r.Path)
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// end stops the helper and waits until it is gone; a mounted file system must be unmounted first.
-func (r *Record) end() error {
-	if r.Mount != "" && mounted(r.Mount) {
-		return ui.ExitError{Code: ui.CodeRefused, Err: fmt.Errorf("%s is mounted on %s; run sluice umount %s", r.Name, r.Mount, r.Mount)}
-	}
-	if r.alive() {
-		if err := syscall.Kill(r.PID, syscall.SIGTERM); err != nil {
-			return err
-		}
-		for deadline := time.Now().Add(readyLimit); r.alive(); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				return fmt.Errorf("the helper of %s does not end; see %s", r.Name, r.Log)
-			}
-		}
-	}
-	return r.clean()
-}
-
-// clean removes what the helper left: nothing, if it ended by itself.
-func (r *Record) clean() error {
-	var errs []error
-	if r.Face == faceFile && mounted(r.Dir) {
-		out, err := exec.Command("fusermount3", "-u", "-z", r.Dir).CombinedOutput()
-		if err != nil {
-			err = syscall.Unmount(r.Dir, syscall.MNT_DETACH)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("unmount %s: %w: %s", r.Dir, err, out))
-		}
-	}
-	for _, p := range []string{r.Dir, r.Log} {
-		if p != "" {
-			if err := os.Remove(p); err != nil && !errors.Is(err, os.ErrNotExist) {
-				errs = append(errs, err)
-			}
-		}
-	}
-	if r.Face == faceSocket {
-		if err := os.Remove(r.Path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(append(errs, r.remove())...)
-}
-
-// mounted reports whether something is mounted on path (proc(5), mountinfo).
-func mounted(path string) bool {
-	b, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return false
-	}
-	esc := strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`).Replace(path)
-	for _, l := range strings.Split(string(b), "\n") {
-		if f := strings.Fields(l); len(f) > 4 && f[4] == esc {
-			return true
-		}
-	}
-	return false
-}
-
 func attachments() *cobra.Command {
 	return &cobra.Command{
-		Use: "attachments", Short: "List what is attached on this machine by this user", Args: cobra.NoArgs,
+		Use: "attachments", Short: "List what is attached on this machine by this user", Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
+		Long: `List what is attached on this machine by this user: block devices, files and sockets with the volume behind each, where it is
+mounted, and whether its helper process still serves it. With --output json the list is an array of objects.`,
+		Example: "  sluice attachments\n  sluice attachments -o json | jq -r '.[].path'",
 		RunE: func(c *cobra.Command, _ []string) error {
 			rs, err := list()
 			if err != nil {
@@ -347,16 +167,26 @@ func attachments() *cobra.Command {
 			return ui.Print(c, rs, func(t *ui.Table) {
 				t.Row("NAME", "FACE", "PATH", "MOUNTED ON", "STATE", "URL")
 				for _, r := range rs {
-					state, on := "serving", r.Mount
-					if r.Broken {
+					state := "serving"
+					switch {
+					case r.Broken:
 						state = "helper gone; detach cleans up"
+					case r.Starting:
+						state = "attaching"
+					case r.Away != "":
+						state = fmt.Sprintf("target away for %v", time.Since(r.AwaySince).Round(time.Second))
 					}
-					if on == "" {
-						on = "-"
-					}
-					t.Row(r.Name, r.Face, r.Path, on, state, r.URL)
+					t.Row(r.Name, r.Face, dash(r.Path), dash(r.Mount), state, r.URL)
 				}
 			})
 		},
 	}
+}
+
+// dash stands for nothing in a table.
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -27,6 +28,8 @@ const (
 	faceFile   = "file"   // one file, by FUSE
 	faceSocket = "socket" // the NBD protocol on a unix socket
 )
+
+var faces = []string{faceAuto, faceDevice, faceFile, faceSocket}
 
 // kernelConns is the number of connections of a /dev/nbdN: what a queue a processor needs, and no more than saturates a
 // volume.
@@ -68,6 +71,18 @@ func fuseUsable() bool {
 // serve attaches a volume and serves it until the context ends. ready is called with the complete record.
 func serve(ctx context.Context, conn *blockcmd.Connection, url string, r *Record, readOnly bool, ready func() error) error {
 	return conn.WithVolume(ctx, url, func(v *block.Volume) error {
+		ctx, cancel := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
+		begin := ready
+		ready := func() error {
+			err := begin()
+			if err == nil {
+				wg.Go(func() { watchPaths(ctx, v, r) })
+			}
+			return err
+		}
 		switch r.Face {
 		case faceSocket:
 			return serveSocket(ctx, v, r, readOnly, ready)
@@ -76,6 +91,52 @@ func serve(ctx context.Context, conn *blockcmd.Connection, url string, r *Record
 		}
 		return serveDevice(ctx, v, r, readOnly, ready)
 	})
+}
+
+// watchEvery is how often the helper looks whether its target is there; a person reads the answer.
+const watchEvery = 500 * time.Millisecond
+
+// watchPaths keeps in the record whether the target can be reached, for sluice attachments to show.
+func watchPaths(ctx context.Context, v *block.Volume, r *Record) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	was := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			away := whyAway(v.Paths())
+			if (away == "") == (was == "") {
+				continue
+			}
+			was = away
+			err := r.update(func(r *Record) {
+				r.Away, r.AwaySince = away, now
+				if away == "" {
+					r.AwaySince = time.Time{}
+				}
+			})
+			if away == "" {
+				away = "the target is back"
+			}
+			fmt.Fprintln(os.Stderr, "sluice:", errors.Join(errors.New(away), err)) // the helper's log
+		}
+	}
+}
+
+// whyAway is empty while a path is up, and otherwise what is wrong with the last one that said.
+func whyAway(ps []block.PathState) string {
+	why := "the connection is lost"
+	for _, p := range ps {
+		if p.Up {
+			return ""
+		}
+		if p.Err != nil {
+			why = p.Err.Error()
+		}
+	}
+	return why
 }
 
 func serveSocket(ctx context.Context, v *block.Volume, r *Record, readOnly bool, ready func() error) error {
@@ -165,7 +226,7 @@ func serveDevice(ctx context.Context, v *block.Volume, r *Record, readOnly bool,
 		kernel, ours, ends = append(kernel, k), append(ours, c), append(ends, s.Attach(c))
 	}
 	g := v.Geometry()
-	index, err := nbdlink.Connect(nbdlink.Config{Sockets: kernel, Size: g.Size, Block: g.Logical, Flags: s.Flags()})
+	index, err := nbdlink.Connect(nbdlink.Config{Sockets: kernel, Size: g.Size, Block: g.Logical, Flags: s.Flags(), Backend: r.backend()})
 	for _, k := range kernel {
 		err = errors.Join(err, k.Close())
 	}
@@ -189,7 +250,7 @@ func serveDevice(ctx context.Context, v *block.Volume, r *Record, readOnly bool,
 			return errors.Join(errors.New("the kernel dropped the device"), err)
 		case <-tick.C:
 			if n := v.Geometry().Size; n != size {
-				size, err = n, nbdlink.Resize(index, n)
+				size, err = n, nbdlink.Resize(index, n, r.backend())
 			}
 		}
 	}

@@ -14,31 +14,58 @@ import (
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 )
 
+// mounting is one mount under way.
+type mounting struct {
+	o            options
+	url, where   string
+	mkfs, fstype string
+	opts         []string // mount options for the file system
+	flags        []string // mount(8)'s own flags that are passed on: -n, -N, ...
+	force        bool
+	say          func(format string, a ...any) // tells a person what is being done
+}
+
 func mount() *cobra.Command {
-	var o options
-	var mkfs, fstype, opts string
-	var force bool
+	m := mounting{}
+	var opts string
 	c := &cobra.Command{
 		Use:   "mount URL DIR",
 		Short: "Attach a volume and mount the file system on it",
 		Long: `Attach a volume and mount the file system on it; needs root. With --mkfs a file system is made first, but never over
-anything that is there already unless --force says so. When any step fails, what was done before it is undone.`,
+anything that is there already: a volume on which blkid finds a signature, or whose first or last bytes are not zero, is
+refused unless --force says that it may be lost. When any step fails, what was done before it is undone. What is mounted
+already is left as it is.
+
+mount -t sluice URL DIR does the same where sluice is installed as /sbin/mount.sluice, and so does a line of /etc/fstab:
+
+  iser://192.0.2.1/iqn.2026-11.org.example:data/0  /mnt/data  sluice  _netdev,fstype=ext4  0  0
+
+Options there, beside the file system's own: fstype=, as= (nbd, fuse, ublk), name=, credentials=, reconnect=, crc=, initiator=, ro.`,
 		Example: `  sluice mount iser://192.0.2.1/iqn.2026-11.io.sluice:default/0 /mnt/data --mkfs ext4
+  sluice mount iser://192.0.2.1/iqn.2026-11.io.sluice:default/0 /mnt/data --options noatime,discard
   sluice umount /mnt/data`,
-		Args: cobra.ExactArgs(2),
+		Args: cobra.ExactArgs(2), ValidArgsFunction: completeURLs,
 		RunE: func(c *cobra.Command, args []string) error {
-			r, err := doMount(c.Context(), &o, args[0], args[1], mkfs, fstype, opts, force)
+			m.url, m.where = args[0], args[1]
+			if opts != "" {
+				m.opts = strings.Split(opts, ",")
+			}
+			m.say = func(f string, a ...any) { ui.Note(c.ErrOrStderr(), f, a...) }
+			r, err := m.run(c.Context())
 			if err != nil {
 				return err
 			}
 			return ui.Print(c, r, func(t *ui.Table) { t.Row(r.Path, "mounted on", r.Mount) })
 		},
 	}
-	o.flags(c)
-	c.Flags().StringVar(&mkfs, "mkfs", "", "make this file system first: ext4, xfs, ...")
-	c.Flags().BoolVar(&force, "force", false, "with --mkfs: destroy what is on the volume")
-	c.Flags().StringVarP(&fstype, "type", "t", "", "file system type, as mount -t")
+	m.o.flags(c)
+	c.Flags().StringVar(&m.mkfs, "mkfs", "", "make this file system first: ext4, xfs, ...")
+	c.Flags().BoolVar(&m.force, "force", false, "with --mkfs: destroy what is on the volume")
+	c.Flags().StringVarP(&m.fstype, "type", "t", "", "file system type, as mount -t")
 	c.Flags().StringVar(&opts, "options", "", "mount options, as mount -o")
+	complete(c, "mkfs", "ext4", "xfs", "btrfs")
+	complete(c, "type", "ext4", "xfs", "btrfs")
+	complete(c, "options", "noatime", "discard", "nosuid,nodev")
 	return c
 }
 
@@ -46,67 +73,96 @@ func refused(format string, a ...any) error {
 	return ui.ExitError{Code: ui.CodeRefused, Err: fmt.Errorf(format, a...)}
 }
 
-func doMount(ctx context.Context, o *options, url, where, mkfs, fstype, opts string, force bool) (_ *Record, err error) {
+// check refuses what cannot become a mount before anything is done. A mount that is there already is returned.
+func (m *mounting) check() (*Record, error) {
 	if os.Geteuid() != 0 {
 		return nil, refused("mounting a file system needs root; sluice attach works without")
 	}
-	where, err = filepath.Abs(where)
-	if err != nil {
+	var err error
+	if m.where, err = filepath.Abs(m.where); err != nil {
 		return nil, err
 	}
-	if fi, err := os.Stat(where); err != nil || !fi.IsDir() {
-		return nil, refused("%s is no directory; make it first", where)
+	if fi, err := os.Stat(m.where); err != nil || !fi.IsDir() {
+		return nil, refused("%s is no directory; make it first", m.where)
 	}
-	if mounted(where) {
-		return nil, refused("something is mounted on %s already", where)
-	}
-	if o.face == faceSocket {
+	if m.o.face == faceSocket {
 		return nil, ui.Usagef("a socket cannot be mounted; use --face device or file")
 	}
-	r, _, err := o.start(ctx, url)
+	shown, _, err := describe(m.url)
 	if err != nil {
 		return nil, err
 	}
+	if !mounted(m.where) {
+		return nil, nil
+	}
+	if r, err := find(m.where); err == nil && r.URL == shown && r.mountIsOurs() && !r.Broken && m.mkfs == "" {
+		return r, nil
+	}
+	return nil, refused("something is mounted on %s already", m.where)
+}
+
+// run attaches and mounts; whatever fails, what was done before it is undone.
+func (m *mounting) run(ctx context.Context) (_ *Record, err error) {
+	r, err := m.check()
+	if err != nil {
+		return nil, err
+	}
+	if r != nil {
+		m.say("%s is mounted on %s already", r.Path, r.Mount)
+		return r, nil
+	}
+	r, why, err := m.o.start(ctx, m.url)
+	if err != nil {
+		return nil, err
+	}
+	m.say("attached as %s, a %s (%s)", r.Name, r.Face, why)
 	defer func() {
 		if err != nil {
 			r.Mount = ""
-			err = errors.Join(err, r.dropLoop(), r.end())
+			err = errors.Join(err, r.end())
 		}
 	}()
 	dev := r.Path
 	if r.Face == faceFile {
-		if r.Loop, err = losetup(ctx, r.Path, o.readOnly); err != nil {
+		if dev, err = losetup(ctx, r.Path, m.o.readOnly); err != nil {
 			return nil, err
 		}
-		dev = r.Loop
-	}
-	if mkfs != "" {
-		if err := makeFS(ctx, dev, mkfs, force); err != nil {
+		if err := r.update(func(r *Record) { r.Loop = dev }); err != nil { // should this process be killed, the next call drops it
 			return nil, err
 		}
 	}
-	args := []string{}
-	if fstype != "" {
-		args = append(args, "-t", fstype)
+	if m.mkfs != "" {
+		if err := makeFS(ctx, dev, m.mkfs, m.force, m.say); err != nil {
+			return nil, err
+		}
 	}
-	if o.readOnly {
-		args = append(args, "-r")
-	}
-	if opts != "" {
-		args = append(args, "-o", opts)
-	}
-	if err := tool(ctx, "mount", append(args, "--", dev, where)...); err != nil {
+	if err := r.update(func(r *Record) { r.Mount = m.where }); err != nil {
 		return nil, err
 	}
-	r.Mount = where
-	return r, r.save()
+	if err := tool(ctx, "mount", append(m.args(), "--", dev, m.where)...); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// args are mount(8)'s. The option helper= has umount(8) call umount.sluice, which detaches too.
+func (m *mounting) args() []string {
+	args := append([]string{}, m.flags...)
+	if m.fstype != "" {
+		args = append(args, "-t", m.fstype)
+	}
+	opts := append([]string{}, m.opts...)
+	if m.o.readOnly {
+		opts = append(opts, "ro")
+	}
+	return append(args, "-o", strings.Join(append(opts, "helper=sluice"), ","))
 }
 
 // tool runs a program of the system; its own words are the error.
 func tool(ctx context.Context, name string, args ...string) error {
 	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("%s failed: %w: %s", name, err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("%s failed: %w: %s", name, err, strings.Join(strings.Fields(string(out)), " "))
 	}
 	return nil
 }
@@ -123,54 +179,42 @@ func losetup(ctx context.Context, file string, readOnly bool) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-func (r *Record) dropLoop() error {
-	if r.Loop == "" {
-		return nil
-	}
-	l := r.Loop
-	r.Loop = ""
-	return tool(context.Background(), "losetup", "--detach", l)
-}
-
-// makeFS refuses a device on which blkid finds anything: a wrong URL must not cost somebody's data.
-func makeFS(ctx context.Context, dev, kind string, force bool) error {
-	if strings.ContainsAny(kind, "/ ") {
-		return ui.Usagef("--mkfs %q is no file system type", kind)
-	}
-	if !force {
-		out, err := exec.CommandContext(ctx, "blkid", "--probe", "--output", "export", "--", dev).Output()
-		var ee *exec.ExitError
-		switch {
-		case err == nil:
-			return refused("the volume is not empty (%s); --force destroys what is on it", strings.Join(strings.Fields(string(out)), " "))
-		case errors.As(err, &ee) && ee.ExitCode() == 2: // nothing found
-		default:
-			return fmt.Errorf("blkid cannot say whether the volume is empty: %w", err)
-		}
-	}
-	args := []string{"-q"}
-	if force && kind == "xfs" {
-		args = append(args, "-f")
-	} else if strings.HasPrefix(kind, "ext") {
-		args = append(args, "-F")
-	}
-	return tool(ctx, "mkfs."+kind, append(args, dev)...)
-}
-
 func umount() *cobra.Command {
-	return &cobra.Command{
+	var lazy bool
+	c := &cobra.Command{
 		Use: "umount DIR|NAME", Short: "Unmount a file system and detach its volume", Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames,
+		Long: `Unmount a file system and detach its volume, with everything flushed. umount DIR does the same where sluice is installed as
+/sbin/umount.sluice.`,
+		Example: "  sluice umount /mnt/data",
 		RunE: func(c *cobra.Command, args []string) error {
 			r, err := find(args[0])
 			if err != nil {
 				return ui.ExitError{Code: ui.CodeRefused, Err: err}
 			}
-			if r.Mount != "" && mounted(r.Mount) {
-				if err := tool(c.Context(), "umount", "--", r.Mount); err != nil {
-					return err
-				}
+			if err := r.unmount(c.Context(), lazy, nil); err != nil {
+				return err
 			}
-			return errors.Join(r.dropLoop(), r.end())
+			return ui.Print(c, r, func(*ui.Table) {})
 		},
 	}
+	c.Flags().BoolVarP(&lazy, "lazy", "l", false, "take the file system out of sight now, and leave the volume attached for who still uses it")
+	return c
+}
+
+// unmount unmounts and detaches. Lazily it only takes the mount out of sight: who still has files open keeps them, and
+// sluice detach ends the attachment later.
+func (r *Record) unmount(ctx context.Context, lazy bool, flags []string) error {
+	if r.Mount != "" && mounted(r.Mount) {
+		if lazy {
+			flags = append(flags, "-l")
+		}
+		// -i: not our own helper again, which called this.
+		if err := tool(ctx, "umount", append(append([]string{"-i"}, flags...), "--", r.Mount)...); err != nil {
+			return err
+		}
+	}
+	if lazy {
+		return r.update(func(r *Record) { r.Mount = "" })
+	}
+	return r.end()
 }

@@ -1,4 +1,5 @@
-// Package attachcmd has the commands that make a volume local: attach, detach, attachments, mount and umount. Each
+// Package attachcmd has the commands that make a volume local: attach, detach, attachments, map, unmap, mount
+// and umount. Each
 // attachment is served by a helper process of its own, and recorded in a file that only its user can read.
 package attachcmd
 
@@ -31,11 +32,17 @@ type Record struct {
 	Since  time.Time `json:"since"`
 	Log    string    `json:"log"`
 	Broken bool      `json:"broken,omitempty"` // the helper is gone
+	// Starting says that the helper does not serve yet.
+	Starting bool `json:"starting,omitempty"`
+	// Away is why the target cannot be reached at the moment, and AwaySince when that was seen.
+	Away      string    `json:"away,omitempty"`
+	AwaySince time.Time `json:"away_since,omitzero"`
 }
 
-// dir is where records live: /run/sluice for root, else below $XDG_RUNTIME_DIR or the temporary directory.
+// dir is where records live: /run/sluice-attach for root, else below $XDG_RUNTIME_DIR or the temporary directory. Not
+// /run/sluice, which is the target's on a machine that is both, and goes when the target ends.
 func dir() (string, error) {
-	d := "/run/sluice"
+	d := "/run/sluice-attach"
 	if os.Geteuid() != 0 {
 		if d = os.Getenv("XDG_RUNTIME_DIR"); d == "" {
 			d = filepath.Join(os.TempDir(), fmt.Sprintf("sluice-run-%d", os.Geteuid()))
@@ -76,6 +83,44 @@ func (r *Record) save() error {
 		return err
 	}
 	return os.Rename(tmp, recordPath(d, r.Name))
+}
+
+// locked runs f while no other process of this user changes records.
+func locked(f func() error) error {
+	d, err := dir()
+	if err != nil {
+		return err
+	}
+	l, err := os.OpenFile(filepath.Join(d, ".lock"), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer l.Close() // and with it the lock
+	if err := syscall.Flock(int(l.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", l.Name(), err)
+	}
+	return f()
+}
+
+// update changes a record and its file: helper and mount both do, each its own part of it.
+func (r *Record) update(change func(*Record)) error {
+	change(r)
+	return locked(func() error {
+		d, err := dir()
+		if err != nil {
+			return err
+		}
+		b, err := os.ReadFile(recordPath(d, r.Name))
+		if err != nil {
+			return err
+		}
+		now := &Record{}
+		if err := json.Unmarshal(b, now); err != nil {
+			return fmt.Errorf("record of %s: %w", r.Name, err)
+		}
+		change(now)
+		return now.save()
+	})
 }
 
 func (r *Record) remove() error {

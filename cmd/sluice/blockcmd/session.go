@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -20,14 +21,18 @@ import (
 
 // Connection is what every command that reaches a volume can be told.
 type Connection struct {
-	Initiator string // iSCSI name
-	CRC       string // on, always, off, peer
+	Initiator   string // iSCSI name
+	CRC         string // on, always, off, peer
+	Credentials string // a file with CHAP names and secrets
+	// Reconnect is how long requests wait for a lost target: 0 for the default, negative for ever.
+	Reconnect time.Duration
 }
 
 // Flags adds the connection's flags.
 func (c *Connection) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Initiator, "initiator", "", "iSCSI name to log in with (default: made of the host name)")
 	fs.StringVar(&c.CRC, "crc", "on", "checksum of RDMA frames: on (but over loopback only if the peer asks), always, peer, off")
+	fs.StringVar(&c.Credentials, "credentials", "", "file with CHAP credentials: lines username=, password=, target_username=, target_password=")
 }
 
 // Open makes the initiator and its software RNIC; the function it returns closes both.
@@ -41,8 +46,16 @@ func (c *Connection) OpenWith(pool *mem.Pool, depth int) (*block.Initiator, func
 	if !ok {
 		return nil, nil, ui.Usagef("--crc %q is none of on, always, peer, off", c.CRC)
 	}
+	o := block.Options{Name: c.Initiator, Memory: pool, Depth: depth, ReconnectLimit: c.Reconnect}
+	if c.Credentials != "" {
+		var err error
+		if o.Own, o.Theirs, err = readCredentials(c.Credentials); err != nil {
+			return nil, nil, err
+		}
+	}
 	dev := iwarp.New(iwarp.Options{CRC: policy})
-	ini, err := block.New(block.Options{Name: c.Initiator, Device: dev, Memory: pool, Depth: depth})
+	o.Device = dev
+	ini, err := block.New(o)
 	if err != nil {
 		return nil, nil, errors.Join(explain(err), dev.Close())
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -25,6 +26,7 @@ const (
 	attrTimeout     = 4
 	attrServerFlags = 5
 	attrSockets     = 7
+	attrBackend     = 10
 	sockItem        = 1
 	sockFD          = 1
 
@@ -41,6 +43,7 @@ type Config struct {
 	Block   int        // logical block in bytes
 	Flags   uint16     // transmission flags of the NBD protocol
 	Timeout time.Duration
+	Backend string // names the owner, for Backend; may be empty
 }
 
 func family() (uint16, error) {
@@ -76,6 +79,9 @@ func Connect(c Config) (int, error) {
 	if c.Timeout > 0 {
 		req.AddData(nl.NewRtAttr(attrTimeout, u64(uint64(c.Timeout.Seconds()))))
 	}
+	if c.Backend != "" {
+		req.AddData(nl.NewRtAttr(attrBackend, nl.ZeroTerminated(c.Backend)))
+	}
 	req.AddData(sockets(c.Sockets))
 	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
 	if err != nil {
@@ -105,14 +111,26 @@ func sockets(fs []*os.File) *nl.RtAttr {
 	return list
 }
 
-// Resize tells the kernel another size of a device.
-func Resize(index int, size int64) error {
+// Backend is what the owner of a device called itself when it made it, or nothing (Linux 5.14).
+func Backend(index int) string {
+	b, err := os.ReadFile(fmt.Sprintf("/sys/block/nbd%d/backend", index))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// Resize tells the kernel another size of a device; backend is what it was made with.
+func Resize(index int, size int64, backend string) error {
 	req, err := request(cmdReconfigure)
 	if err != nil {
 		return err
 	}
 	req.AddData(nl.NewRtAttr(attrIndex, u32(uint32(index))))
 	req.AddData(nl.NewRtAttr(attrSize, u64(uint64(size))))
+	if backend != "" {
+		req.AddData(nl.NewRtAttr(attrBackend, nl.ZeroTerminated(backend)))
+	}
 	if _, err := req.Execute(unix.NETLINK_GENERIC, 0); err != nil {
 		return fmt.Errorf("nbdlink: resize /dev/nbd%d: %w", index, err)
 	}

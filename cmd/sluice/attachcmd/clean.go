@@ -1,0 +1,154 @@
+package attachcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/initiator/attach/nbdlink"
+)
+
+// end stops the helper and waits until it is gone; a mounted file system must be unmounted first.
+func (r *Record) end() error {
+	alive := r.alive()
+	if alive && r.Mount != "" && mounted(r.Mount) {
+		return refused("%s is mounted on %s; run sluice umount %s", r.Name, r.Mount, r.Mount)
+	}
+	if !alive {
+		return r.clean()
+	}
+	if err := r.dropLoop(); err != nil {
+		return err
+	}
+	if err := syscall.Kill(r.PID, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return err
+	}
+	for deadline := time.Now().Add(readyLimit); r.alive(); time.Sleep(20 * time.Millisecond) { // another's child has no event
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the helper of %s does not end; see %s", r.Name, r.Log)
+		}
+	}
+	return r.clean()
+}
+
+// clean removes what a helper that is gone left: nothing, if it ended by itself. After it was killed a file system that is
+// still mounted stands on nothing, and is taken out of sight.
+func (r *Record) clean() error {
+	var errs []error
+	if r.Mount != "" && mounted(r.Mount) && r.mountIsOurs() {
+		errs = append(errs, r.wrap("unmount "+r.Mount, unix.Unmount(r.Mount, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)))
+	}
+	errs = append(errs, r.dropLoop())
+	switch r.Face {
+	case faceFile:
+		if mounted(r.Dir) {
+			out, err := exec.Command("fusermount3", "-u", "-z", r.Dir).CombinedOutput()
+			if err != nil {
+				err = syscall.Unmount(r.Dir, syscall.MNT_DETACH)
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("unmount %s: %w: %s", r.Dir, err, out))
+			}
+		}
+	case faceDevice:
+		// The number may be another's by now: the identifier in sysfs says whose it is (Linux 5.14).
+		if r.Path != "" && nbdlink.Backend(r.Index) == r.backend() {
+			errs = append(errs, nbdlink.Disconnect(r.Index))
+		}
+	case faceSocket:
+		errs = append(errs, gone(os.Remove(r.Path)))
+	}
+	for _, p := range []string{r.Dir, r.Log} {
+		if p != "" {
+			errs = append(errs, gone(os.Remove(p)))
+		}
+	}
+	return errors.Join(append(errs, r.remove())...)
+}
+
+// gone takes it for success that something was not there.
+func gone(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func (r *Record) wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %s: %w", r.Name, what, err)
+}
+
+// backend names the helper to the kernel.
+func (r *Record) backend() string { return fmt.Sprintf("sluice-%d-%d", r.PID, r.Start) }
+
+// dropLoop detaches the loop device that mount made, if it still stands on our file.
+func (r *Record) dropLoop() error {
+	l := r.Loop
+	r.Loop = ""
+	if l == "" {
+		return nil
+	}
+	b, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(l), "loop/backing_file"))
+	if err != nil || strings.TrimSpace(string(b)) != r.Path {
+		return nil // it has gone with the file system, or is another's
+	}
+	return tool(context.Background(), "losetup", "--detach", l)
+}
+
+// mountPoint is one line of proc(5)'s mountinfo.
+type mountPoint struct{ path, kind, source string }
+
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+// mountPoints are those of this process's namespace, in the order they were made.
+func mountPoints() []mountPoint {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil
+	}
+	return parseMountinfo(string(b))
+}
+
+func parseMountinfo(s string) []mountPoint {
+	var out []mountPoint
+	for _, l := range strings.Split(s, "\n") {
+		left, right, ok := strings.Cut(l, " - ")
+		f, g := strings.Fields(left), strings.Fields(right)
+		if ok && len(f) > 4 && len(g) > 1 {
+			out = append(out, mountPoint{path: unescape.Replace(f[4]), kind: g[0], source: unescape.Replace(g[1])})
+		}
+	}
+	return out
+}
+
+// mounted reports whether something is mounted on path.
+func mounted(path string) bool {
+	for _, m := range mountPoints() {
+		if m.path == path {
+			return true
+		}
+	}
+	return false
+}
+
+// mountIsOurs reports whether what is mounted last on the record's directory stands on the record's device.
+func (r *Record) mountIsOurs() bool {
+	source := ""
+	for _, m := range mountPoints() {
+		if m.path == r.Mount {
+			source = m.source
+		}
+	}
+	return source != "" && (source == r.Path || source == r.Loop)
+}
