@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 )
 
@@ -172,7 +173,7 @@ func (f *File) readError(err error) error {
 func (f *File) readFull(ctx context.Context, v *FS, p []byte, off int64) (int, error) {
 	done := 0
 	for done < len(p) {
-		n, eof, err := f.readOnce(ctx, v, p[done:min(len(p), done+f.v.rsize)], off+int64(done))
+		n, eof, err := f.readOnce(ctx, v, rpc.Call{Sink: p[done:min(len(p), done+f.v.rsize)]}, off+int64(done))
 		if err != nil {
 			return done, err
 		}
@@ -187,9 +188,27 @@ func (f *File) readFull(ctx context.Context, v *FS, p []byte, off int64) (int, e
 	return done, nil
 }
 
-func (f *File) readOnce(ctx context.Context, v *FS, p []byte, off int64) (int, bool, error) {
-	a := nfs3.RangeArgs{FH: f.fh, Offset: uint64(off), Count: uint32(len(p))}
-	c := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcRead), Cred: v.cred, Args: a.Append(nil), Sink: p}
+// ReadSpan reads into memory that came from FS.Memory, at most what one READ takes (FS.MaxRead): over RDMA the server
+// places it there, and nothing is copied. It returns less than was asked for where the server does, and io.EOF with what
+// is before the end of the file. The memory is the server's to write until ReadSpan returns, also when ctx ends it.
+func (f *File) ReadSpan(ctx context.Context, s mem.Span, off int64) (int, error) {
+	if off < 0 || s.Len > f.v.rsize {
+		return 0, pathError("read", f.name, fs.ErrInvalid)
+	}
+	n, eof, err := f.readOnce(ctx, f.v, rpc.Call{SinkSpan: s}, off)
+	if err == nil && eof && n < s.Len {
+		err = io.EOF
+	}
+	return n, f.readError(err)
+}
+
+// MaxRead is how much one READ takes, bytes.
+func (v *FS) MaxRead() int { return v.rsize }
+
+func (f *File) readOnce(ctx context.Context, v *FS, c rpc.Call, off int64) (int, bool, error) {
+	want := len(c.Sink) + c.SinkSpan.Len
+	a := nfs3.RangeArgs{FH: f.fh, Offset: uint64(off), Count: uint32(want)}
+	c.Prog, c.Vers, c.Proc, c.Cred, c.Args = nfs3.Prog, nfs3.Vers, uint32(nfs3.ProcRead), v.cred, a.Append(nil)
 	if err := f.v.rpc.Do(ctx, &c); err != nil {
 		return 0, false, err
 	}
@@ -201,8 +220,8 @@ func (f *File) readOnce(ctx context.Context, v *FS, p []byte, off int64) (int, b
 	if r.Status != nfs3.OK {
 		return 0, false, r.Status
 	}
-	if r.Len != r.Count || int64(r.Len) > int64(len(p)) {
-		return 0, false, fmt.Errorf("nfs: READ of %d bytes was answered with %d, said to be %d", len(p), r.Len, r.Count)
+	if r.Len != r.Count || int64(r.Len) > int64(want) {
+		return 0, false, fmt.Errorf("nfs: READ of %d bytes was answered with %d, said to be %d", want, r.Len, r.Count)
 	}
 	return int(r.Len), r.EOF, c.Result(int(r.Len))
 }

@@ -16,6 +16,8 @@ const (
 	parallel = 8
 	// maxDirty is how many bytes of unsynced data a file keeps before it asks the server to commit.
 	maxDirty = 32 << 20
+	// maxMemory bounds Memory of a mount that is not over RDMA, bytes: the same as over it.
+	maxMemory = 128 << 20
 	// maxLinks bounds the symbolic links followed on one path, as Linux does.
 	maxLinks = 40
 	// maxResend bounds how often unsynced data is sent again for one Sync: a server that loses it every time is broken.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	irpc "github.com/sluice-storage/sluice/internal/rpc"
@@ -31,6 +32,7 @@ type Options struct {
 type FS struct {
 	rpc  *rpc.Client
 	rdma *rpc.RDMA
+	pool *mem.Pool // of the RDMA connection, or of plain memory
 	cred irpc.Auth
 	root []byte
 
@@ -100,6 +102,7 @@ func Mount(ctx context.Context, rawURL string, o Options) (v *FS, name string, e
 // connect makes the client of the NFS program.
 func (v *FS) connect(ctx context.Context, t *Target, o Options) error {
 	ro := rpc.Options{Timeout: o.Timeout}
+	v.pool = mem.NewPool(maxMemory)
 	switch {
 	case o.Dial != nil:
 		v.rpc = rpc.NewClient(o.Dial, ro)
@@ -111,6 +114,7 @@ func (v *FS) connect(ctx context.Context, t *Target, o Options) error {
 		if v.rdma, err = rpc.NewRDMA(o.Device); err != nil {
 			return err
 		}
+		v.pool = v.rdma.Memory()
 		port := t.Port
 		if port == 0 {
 			port = PortRDMA
@@ -221,10 +225,16 @@ func (v *FS) Close() error {
 		err = v.rpc.Close()
 	}
 	if v.rdma != nil {
-		err = errors.Join(err, v.rdma.Close())
+		return errors.Join(err, v.rdma.Close())
+	}
+	if v.pool != nil {
+		err = errors.Join(err, v.pool.Close())
 	}
 	return err
 }
+
+// Memory is where buffers for File.ReadSpan come from. They must be released before Close.
+func (v *FS) Memory() *mem.Pool { return v.pool }
 
 // Stats counts connections made and calls sent again.
 func (v *FS) Stats() rpc.Stats { return v.rpc.Stats() }
@@ -251,6 +261,9 @@ func Connect(ctx context.Context, rawURL string, o Options) (*Conn, error) {
 	}
 	return &Conn{NFS: v.rpc, Mount: m, v: v}, nil
 }
+
+// Memory is where memory for bulk data comes from; all of it must be released before Close.
+func (c *Conn) Memory() *mem.Pool { return c.v.pool }
 
 // Close ends the clients and their calls.
 func (c *Conn) Close() error {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/internal/rpc"
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
@@ -26,6 +27,9 @@ type Call struct {
 	Data []byte
 	// Sink takes the bulk data that ends the results, by Result. nil: there is none.
 	Sink []byte
+	// DataSpan and SinkSpan stand for Data and Sink in registered memory: over RDMA the server reads and writes it where
+	// it is, and nothing is copied. Over TCP they are memory like any other.
+	DataSpan, SinkSpan mem.Span
 	// MaxReply bounds the results without Sink, bytes; 0 means that they fit an inline message.
 	MaxReply int
 
@@ -33,18 +37,45 @@ type Call struct {
 	Res xdr.Reader
 
 	reply  []byte
-	placed bool // the sink's data came by chunk
+	placed bool     // the sink's data came by chunk
+	bounce *mem.Buf // and is here, got bytes of it, on its way to Sink
+	got    int
+}
+
+func (c *Call) data() []byte {
+	if c.DataSpan.Slab != nil {
+		return c.DataSpan.Bytes()
+	}
+	return c.Data
+}
+
+func (c *Call) sink() []byte {
+	if c.SinkSpan.Slab != nil {
+		return c.SinkSpan.Bytes()
+	}
+	return c.Sink
+}
+
+// settle copies what came by chunk, on the caller's goroutine: the connection's owner has others to serve.
+func (c *Call) settle() {
+	if c.bounce == nil {
+		return
+	}
+	copy(c.Sink, c.bounce.Bytes()[:c.got])
+	c.bounce.Release()
+	c.bounce = nil
 }
 
 // Result takes n bytes of bulk data, whose length has just been read from Res, into Sink.
 func (c *Call) Result(n int) error {
-	if n > len(c.Sink) {
-		return fmt.Errorf("rpc: the server returned %d bytes where %d were asked for", n, len(c.Sink))
+	sink := c.sink()
+	if n > len(sink) {
+		return fmt.Errorf("rpc: the server returned %d bytes where %d were asked for", n, len(sink))
 	}
 	if c.placed {
 		return nil
 	}
-	copy(c.Sink, c.Res.Fixed(n))
+	copy(sink, c.Res.Fixed(n))
 	return c.Res.Err()
 }
 
@@ -90,7 +121,9 @@ type pending struct {
 	msg  []byte // header and arguments
 	done chan error
 	// The connection's, guarded by its lock:
-	slot *slot
+	slot   *slot
+	staged *mem.Buf // Data, copied before there was a slot
+	forgot bool     // by the connection: not to be sent any more
 }
 
 // Options configure a client.
@@ -154,6 +187,7 @@ func (c *Client) Do(ctx context.Context, call *Call) error {
 	h := rpc.Call{XID: p.xid, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Cred: call.Cred}
 	p.msg = append(h.Append(make([]byte, 0, 128+len(call.Args))), call.Args...)
 	c.pending[p.xid] = p
+	c.wg.Add(1) // Close waits for copies to and from memory that dies with it
 	conn := c.conn
 	if conn == nil {
 		c.connectLocked()
@@ -162,6 +196,7 @@ func (c *Client) Do(ctx context.Context, call *Call) error {
 	if conn != nil {
 		conn.start(p)
 	}
+	defer c.wg.Done()
 	return c.wait(ctx, p)
 }
 
@@ -171,6 +206,7 @@ func (c *Client) wait(ctx context.Context, p *pending) error {
 	for {
 		select {
 		case err := <-p.done:
+			p.call.settle()
 			if err != nil {
 				return err
 			}
@@ -179,9 +215,15 @@ func (c *Client) wait(ctx context.Context, p *pending) error {
 			return err
 		case <-ctx.Done():
 			c.mu.Lock()
+			_, open := c.pending[p.xid]
 			delete(c.pending, p.xid)
 			conn := c.conn
 			c.mu.Unlock()
+			if !open {
+				// Its reply was taken, and may be being filled in just now.
+				<-p.done
+				p.call.settle()
+			}
 			if conn != nil {
 				conn.forget(p)
 			}

@@ -27,6 +27,9 @@ func NewRDMA(dev transport.Device) (*RDMA, error) {
 	return r, nil
 }
 
+// Memory is where registered buffers for Call.DataSpan and Call.SinkSpan come from.
+func (r *RDMA) Memory() *mem.Pool { return r.pool }
+
 // Close frees the memory. All clients must be closed.
 func (r *RDMA) Close() error { return r.pool.Close() }
 
@@ -46,8 +49,9 @@ func (r *RDMA) Dialer(addr string) Dialer {
 
 // rdma is one RPC-over-RDMA connection. Its owner goroutine polls; callers post under mu.
 //
-// A payload travels through a buffer of the pool, bound to a window for just its bytes and just this call. The call is
-// over for its caller when the window's STag is dead: the reply invalidated it, or a local Invalidate completed.
+// A payload is registered memory, the caller's own or a buffer of the pool that the caller's goroutine fills or empties,
+// bound to a window for just its bytes and just this call. The call is over for its caller when the window's STag is
+// dead: the reply invalidated it, or a local Invalidate completed.
 type rdma struct {
 	c     *Client
 	r     *RDMA
@@ -78,7 +82,8 @@ type slot struct {
 	data, list exposed // the payload, and the reply chunk or position-zero chunk
 	sendDone   bool
 	replied    bool
-	invalid    int // Invalidates outstanding
+	invalid    int           // Invalidates outstanding
+	gone       chan struct{} // closed when no STag of a forgotten call is alive
 	reply      []byte
 	placed     int // bytes in the write chunk
 	wrs        [4]transport.WR
@@ -143,11 +148,16 @@ func (t *rdma) connect(ctx context.Context, addr string) (err error) {
 }
 
 func (t *rdma) start(p *pending) {
+	staged := t.stage(p)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
+	if t.closed || p.forgot {
+		if staged != nil {
+			staged.Release()
+		}
 		return
 	}
+	p.staged = staged
 	t.queue = append(t.queue, p)
 	t.fillLocked()
 }
@@ -179,24 +189,80 @@ func (t *rdma) fillLocked() {
 	}
 }
 
+// stage copies bulk data that is not registered to memory that is, before the call has a slot and outside the lock.
+// Without memory the call waits for it in the queue.
+func (t *rdma) stage(p *pending) *mem.Buf {
+	n := len(p.call.Data)
+	if n == 0 || p.call.DataSpan.Slab != nil || t.fitsInline(p, n) {
+		return nil
+	}
+	b, err := t.share.Get(n)
+	if err != nil {
+		return nil
+	}
+	copy(b.Bytes(), p.call.Data)
+	return b
+}
+
+// fitsInline reports data that goes inline: for small data a copy is cheaper than a window, and the server need not
+// Read it.
+func (t *rdma) fitsInline(p *pending, n int) bool {
+	return n > 0 && rpcrdma.MinHeader+48+len(p.msg)+n+xdr.Pad(n) <= t.maxSend
+}
+
 func (t *rdma) refill() {
 	t.mu.Lock()
 	t.fillLocked()
 	t.mu.Unlock()
 }
 
-// forget lets a call's slot go on without the caller, whose memory it does not refer to.
+// forget lets a call's slot go on without the caller. Where the server was shown the caller's own memory, it returns
+// when that is out of reach; a server that still uses it then breaks the connection, and calls are sent again over the
+// next.
 func (t *rdma) forget(p *pending) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	p.forgot = true
 	for i, x := range t.queue {
 		if x == p {
 			t.queue = append(t.queue[:i], t.queue[i+1:]...)
+			p.unstage()
+			t.mu.Unlock()
 			return
 		}
 	}
-	if s := p.slot; s != nil && s.p == p {
-		s.p, p.slot = nil, nil
+	s := p.slot
+	if s == nil || s.p != p {
+		t.mu.Unlock()
+		return
+	}
+	s.p, p.slot = nil, nil
+	if s.data.bound && s.data.buf == nil && !s.replied {
+		s.data.bound = false
+		if err := t.invalidateLocked(s, &s.data); err != nil {
+			t.closeLocked(err)
+		}
+		s.gone = make(chan struct{})
+	} else if s.invalid > 0 {
+		s.gone = make(chan struct{})
+	}
+	gone := s.gone
+	t.mu.Unlock()
+	if gone != nil {
+		<-gone
+	}
+}
+
+func (t *rdma) invalidateLocked(s *slot, e *exposed) error {
+	wr := [1]transport.WR{{Op: transport.OpInvalidate, Flags: transport.Signaled, Token: kindInvalidate | uint64(s.idx), Window: e.win}}
+	s.invalid++ // also when it cannot be posted: then the connection's end counts
+	_, err := t.qp.Post(wr[:])
+	return err
+}
+
+func (p *pending) unstage() {
+	if p.staged != nil {
+		p.staged.Release()
+		p.staged = nil
 	}
 }
 
@@ -211,14 +277,19 @@ func (t *rdma) closeLocked(err error) {
 	_ = t.qp.Close(transport.Reason{Err: err})
 }
 
-// expose gets memory of n bytes and lists its Bind.
-func (t *rdma) expose(s *slot, e *exposed, n int, a transport.Access, wrs []transport.WR) ([]transport.WR, error) {
-	b, err := t.share.Get(n)
-	if err != nil {
-		return wrs, err
+// expose gets memory of n bytes, unless e has it or own is it, and lists its Bind.
+func (t *rdma) expose(s *slot, e *exposed, n int, own mem.Span, a transport.Access, wrs []transport.WR) ([]transport.WR, error) {
+	if own.Slab == nil && e.buf == nil {
+		b, err := t.share.Get(n)
+		if err != nil {
+			return wrs, err
+		}
+		e.buf = b
 	}
-	e.buf, e.bound = b, true
-	e.local[0] = b.Span()
+	if own.Slab == nil {
+		own = e.buf.Span()
+	}
+	e.bound, e.local[0] = true, own
 	return append(wrs, transport.WR{Op: transport.OpBind, Token: kindBind | uint64(s.idx), Local: e.local[:], Window: e.win, Access: a}), nil
 }
 
@@ -231,33 +302,36 @@ func (t *rdma) sendLocked(s *slot) error {
 	h.Reset()
 	h.XID, h.Credits, h.Proc = s.xid, credits, rpcrdma.Msg
 	var err error
-	// What fits goes inline: for small data a copy is cheaper than a window, and the server need not Read it.
-	n := len(call.Data)
-	inlineData := n > 0 && rpcrdma.MinHeader+48+len(msg)+n+xdr.Pad(n) <= t.maxSend
+	data, sink := call.data(), call.sink()
+	n := len(data)
+	inlineData := t.fitsInline(s.p, n)
 	long := false
 	switch {
 	case rpcrdma.MinHeader+80+len(msg) > t.maxSend:
 		long = true // position-zero chunk; bulk data of its own position may come with it
-		if wrs, err = t.expose(s, &s.list, len(msg), transport.RemoteRead, wrs); err != nil {
+		if wrs, err = t.expose(s, &s.list, len(msg), mem.Span{}, transport.RemoteRead, wrs); err != nil {
 			return err
 		}
 		copy(s.list.buf.Bytes(), msg)
 		h.Proc = rpcrdma.Nomsg
 	}
 	if n > 0 && !inlineData {
-		if wrs, err = t.expose(s, &s.data, n, transport.RemoteRead, wrs); err != nil {
+		s.data.buf, s.p.staged = s.p.staged, nil
+		staged := s.data.buf != nil
+		if wrs, err = t.expose(s, &s.data, n, call.DataSpan, transport.RemoteRead, wrs); err != nil {
 			return err
 		}
-		copy(s.data.buf.Bytes(), call.Data)
+		if s.data.buf != nil && !staged {
+			copy(s.data.buf.Bytes(), data)
+		}
 	}
-	bigSink := call.Sink != nil && 28+200+len(call.Sink) > t.maxRecv
-	if bigSink && len(call.Sink) > 0 && n == 0 {
-		if wrs, err = t.expose(s, &s.data, len(call.Sink), transport.RemoteWrite, wrs); err != nil {
+	if len(sink) > 0 && 28+200+len(sink) > t.maxRecv && n == 0 {
+		if wrs, err = t.expose(s, &s.data, len(sink), call.SinkSpan, transport.RemoteWrite, wrs); err != nil {
 			return err
 		}
 	}
 	if call.MaxReply+rpcrdma.MinHeader+24 > t.maxRecv && !long && !s.data.bound {
-		if wrs, err = t.expose(s, &s.list, min(call.MaxReply+24, maxReplyChunk), transport.RemoteWrite, wrs); err != nil {
+		if wrs, err = t.expose(s, &s.list, min(call.MaxReply+24, maxReplyChunk), mem.Span{}, transport.RemoteWrite, wrs); err != nil {
 			return err
 		}
 	}
@@ -273,7 +347,7 @@ func (t *rdma) sendLocked(s *slot) error {
 		b = append(b, msg...)
 	}
 	if inlineData {
-		b = xdr.AppendPad(append(b, call.Data...), n)
+		b = xdr.AppendPad(append(b, data...), n)
 	}
 	s.spans[0] = s.send.Cut(0, len(b))
 	s.wrs[0] = transport.WR{Op: transport.OpSend, Flags: transport.Signaled | transport.Solicited, Token: kindSend | uint64(s.idx), Local: s.spans[:1]}

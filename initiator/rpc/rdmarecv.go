@@ -41,11 +41,23 @@ func (t *rdma) run() {
 		if s.p != nil {
 			s.p.slot = nil
 		}
+		s.tellGone()
 	}
+	for _, p := range t.queue {
+		p.unstage() // it is sent anew over the next connection
+	}
+	t.queue = nil
 	t.mu.Unlock()
 	t.share.Close()
 	_ = t.slab.Close()
 	t.c.ended(t)
+}
+
+func (s *slot) tellGone() {
+	if s.gone != nil {
+		close(s.gone)
+		s.gone = nil
+	}
 }
 
 func (s *slot) release() {
@@ -98,8 +110,10 @@ func (t *rdma) receivedLocked(i int, wc *transport.WC) error {
 	}
 	delete(t.byXID, h.XID)
 	t.granted = max(int(min(h.Credits, credits)), 1)
-	if err := s.take(&h, &r, wc.Inv); err != nil {
-		return err
+	if s.p != nil { // a forgotten call's memory is out of reach, whatever the reply says of it
+		if err := s.take(&h, &r, wc.Inv); err != nil {
+			return err
+		}
 	}
 	if _, err := t.qp.PostRecv(t.recvs[i : i+1]); err != nil {
 		return err
@@ -113,11 +127,9 @@ func (t *rdma) receivedLocked(i int, wc *transport.WC) error {
 			e.bound = false
 			continue
 		}
-		wr := [1]transport.WR{{Op: transport.OpInvalidate, Flags: transport.Signaled, Token: kindInvalidate | uint64(s.idx), Window: e.win}}
-		if _, err := t.qp.Post(wr[:]); err != nil {
+		if err := t.invalidateLocked(s, e); err != nil {
 			return err
 		}
-		s.invalid++
 	}
 	t.overLocked(s)
 	return nil
@@ -154,6 +166,9 @@ func (s *slot) take(h *rpcrdma.Header, r *xdr.Reader, inv uint32) error {
 
 // overLocked ends a call when the reply is here, the Send's memory free and no STag alive.
 func (t *rdma) overLocked(s *slot) {
+	if s.invalid == 0 {
+		s.tellGone()
+	}
 	if !s.replied || !s.sendDone || s.invalid > 0 {
 		return
 	}
@@ -163,8 +178,8 @@ func (t *rdma) overLocked(s *slot) {
 		call := p.call
 		call.reply = s.reply
 		call.placed = s.placed > 0
-		if call.placed {
-			copy(call.Sink, s.data.buf.Bytes()[:s.placed])
+		if call.placed && s.data.buf != nil {
+			call.bounce, call.got, s.data.buf = s.data.buf, s.placed, nil
 		}
 		p.slot = nil
 		p.done <- nil

@@ -76,7 +76,7 @@ type stream struct {
 
 func (t *stream) start(p *pending) {
 	t.mu.Lock()
-	if !t.closed {
+	if !t.closed && !p.forgot {
 		t.queue = append(t.queue, p)
 		t.wake.Signal()
 	}
@@ -87,6 +87,7 @@ func (t *stream) start(p *pending) {
 func (t *stream) forget(p *pending) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	p.forgot = true
 	for i, x := range t.queue {
 		if x == p {
 			t.queue = append(t.queue[:i], t.queue[i+1:]...)
@@ -126,11 +127,12 @@ func (t *stream) write() {
 		t.queue = t.queue[1:]
 		t.writing = p
 		t.mu.Unlock()
-		n := len(p.call.Data)
+		data := p.call.data()
+		n := len(data)
 		rpc.PutMark(mark[:], len(p.msg)+n+xdr.Pad(n), true)
 		v := net.Buffers(append(bufs[:0], mark[:], p.msg))
 		if n > 0 {
-			v = append(v, p.call.Data, pad[:xdr.Pad(n)])
+			v = append(v, data, pad[:xdr.Pad(n)])
 		}
 		if _, err := v.WriteTo(t.nc); err != nil {
 			t.close()

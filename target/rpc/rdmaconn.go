@@ -37,7 +37,8 @@ type rdmaConn struct {
 	maxSend    int
 	invalidate bool
 
-	wcs [64]transport.WC
+	wcs     [64]transport.WC
+	readWRs [readDepth]transport.WR // guarded by mu
 
 	mu       sync.Mutex
 	slots    []rdmaCall
@@ -203,8 +204,7 @@ func (c *rdmaConn) received(recv, n int) {
 		return
 	}
 	c.mu.Lock()
-	ok := c.startLocked(r)
-	c.pushLocked()
+	ok := c.startLocked(r) // its Reads go out with those of the calls that came with it
 	c.mu.Unlock()
 	if !ok {
 		c.refuse(r, rpcrdma.ErrChunk)
@@ -253,13 +253,17 @@ func (c *rdmaConn) pushLocked() {
 	}
 	depth := c.qp.Depth().Out
 	for len(c.reads) > 0 && c.inReads < depth {
-		op := &c.reads[0]
-		wr := [1]transport.WR{{Op: transport.OpRead, Flags: transport.Signaled, Token: kindRead | uint64(op.call.idx), Local: op.to[:], Remote: op.from}}
-		if n, _ := c.qp.Post(wr[:]); n == 0 {
+		k := min(len(c.reads), depth-c.inReads, len(c.readWRs))
+		for i := range k {
+			op := &c.reads[i]
+			c.readWRs[i] = transport.WR{Op: transport.OpRead, Flags: transport.Signaled, Token: kindRead | uint64(op.call.idx), Local: op.to[:], Remote: op.from}
+		}
+		n, _ := c.qp.Post(c.readWRs[:k])
+		c.inReads += n
+		c.reads = c.reads[n:]
+		if n < k {
 			break // tried again after the next completion, or the connection is ending
 		}
-		c.inReads++
-		c.reads = c.reads[1:]
 	}
 	if len(c.posts) > 0 {
 		n, _ := c.qp.Post(c.posts)

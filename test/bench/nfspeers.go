@@ -17,6 +17,7 @@ import (
 
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	irpc "github.com/sluice-storage/sluice/internal/rpc"
@@ -124,17 +125,18 @@ func (d *fileDaemon) profile(who string, r runner, w work, dir string) error {
 	return os.WriteFile(name+"-sluiced.pprof", b, 0o644)
 }
 
-// rdmaClient is our client over RDMA. READ goes through File.ReadAt. WRITE goes out as bare calls, UNSTABLE and without
-// COMMIT, as the raw side's pwrite is: a File keeps what is not committed and has the server commit it, which would
+// rdmaClient is our client over RDMA, with registered memory. READ goes through File. WRITE goes out as bare calls,
+// UNSTABLE and without COMMIT, as the raw side's pwrite is: a File keeps what is not committed and has the server commit it, which would
 // measure the disk.
 type rdmaClient struct {
 	d    *fileDaemon
 	dev  *iwarp.Device
 	fs   *infs.FS
 	file *infs.File
-	conn *infs.Conn
 	fh   []byte
-	data [][]byte
+	data []*mem.Buf
+	conn *infs.Conn
+	out  []*mem.Buf // of conn's memory
 }
 
 func dialRDMA(d *fileDaemon) (*rdmaClient, error) {
@@ -178,8 +180,16 @@ func (c *rdmaClient) open() error {
 		return r.Status
 	}
 	c.fh = append([]byte(nil), r.FH...)
-	for range 64 {
-		c.data = append(c.data, make([]byte, 1<<20))
+	for range 32 {
+		b, err := v.Memory().Get(1 << 20)
+		if err != nil {
+			return err
+		}
+		c.data = append(c.data, b)
+		if b, err = c.conn.Memory().Get(1 << 20); err != nil {
+			return err
+		}
+		c.out = append(c.out, b)
 	}
 	return nil
 }
@@ -190,6 +200,9 @@ func cred() irpc.Auth {
 
 func (c *rdmaClient) close() error {
 	var errs []error
+	for _, b := range append(c.data, c.out...) {
+		b.Release()
+	}
 	if c.fs != nil {
 		errs = append(errs, c.fs.Close())
 	}
@@ -213,7 +226,7 @@ func (c *rdmaClient) run(w work, d time.Duration) (int, time.Duration, error) {
 		wg.Go(func() {
 			for !stop.Load() {
 				off := w.offset(int(next.Add(1) - 1))
-				if err := c.one(w, c.data[i][:w.size], off); err != nil {
+				if err := c.one(w, i, off); err != nil {
 					failed.Store(&err)
 					stop.Store(true)
 				}
@@ -228,14 +241,17 @@ func (c *rdmaClient) run(w work, d time.Duration) (int, time.Duration, error) {
 	return int(done.Load()), time.Since(start), nil
 }
 
-func (c *rdmaClient) one(w work, b []byte, off int64) error {
+func (c *rdmaClient) one(w work, i int, off int64) error {
 	if !w.write {
-		_, err := c.file.ReadAt(b, off)
+		n, err := c.file.ReadSpan(context.Background(), c.data[i].Span().Cut(0, w.size), off)
+		if err == nil && n != w.size {
+			err = fmt.Errorf("READ gave %d bytes", n)
+		}
 		return err
 	}
-	n := uint32(len(b))
+	n := uint32(w.size)
 	a := nfs3.WriteArgs{FH: c.fh, Offset: uint64(off), Count: n, Stable: nfs3.Unstable, Len: n}
-	call := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcWrite), Cred: cred(), Args: a.Append(nil), Data: b}
+	call := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcWrite), Cred: cred(), Args: a.Append(nil), DataSpan: c.out[i].Span().Cut(0, w.size)}
 	if err := c.conn.NFS.Do(context.Background(), &call); err != nil {
 		return err
 	}
