@@ -130,9 +130,10 @@ type ClientConfig struct {
 
 // FilesConfig sets the addresses of the file service, NFS, MOUNT and the rest alike.
 type FilesConfig struct {
-	TCP     string `yaml:"tcp" json:"tcp"`
-	RDMA    string `yaml:"rdma" json:"rdma"`
-	Rpcbind string `yaml:"rpcbind" json:"rpcbind"` // none, embedded
+	TCP     string   `yaml:"tcp" json:"tcp"`
+	RDMA    string   `yaml:"rdma" json:"rdma"`
+	Rpcbind string   `yaml:"rpcbind" json:"rpcbind"`       // none, embedded
+	Grace   Duration `yaml:"grace" json:"grace,omitempty"` // for clients to reclaim locks after a restart; 0: 90 s
 }
 
 // Size is a number of bytes, written with a binary unit: 512, 64KiB, 1GiB.

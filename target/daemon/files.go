@@ -9,9 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-storage/sluice/internal/mount3"
+	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/nfs/lock"
 	"github.com/sluice-storage/sluice/target/rpc"
@@ -24,6 +27,7 @@ type files struct {
 	lock *lock.Manager
 	rpc  *rpc.Server
 	bind *rpc.Server // the embedded rpcbind, nil without one
+	udp  *rpc.Server // what is served by UDP beside it
 	tcp  net.Listener
 	rdma transport.Listener
 	wg   sync.WaitGroup
@@ -72,7 +76,7 @@ func (d *Daemon) openFiles(c *Config) (err error) {
 	if why := f.nfs.Squashed(); why != "" {
 		d.log.Warn("every caller acts as the daemon's own user", zap.String("why", why))
 	}
-	if f.lock, err = lock.NewManager(lock.Options{StateDir: state, Log: d.log}, f.nfs); err != nil {
+	if f.lock, err = lock.NewManager(lock.Options{StateDir: state, Grace: time.Duration(c.Files.Grace), Log: d.log}, f.nfs); err != nil {
 		return err
 	}
 	f.rpc = rpc.NewServer(rpc.Options{Log: d.log}, append(f.nfs.Programs(), f.lock.Programs()...)...)
@@ -89,20 +93,36 @@ func (d *Daemon) openFiles(c *Config) (err error) {
 	return f.openBinder(c)
 }
 
-// openBinder makes the embedded rpcbind know where the programs are.
+// openBinder makes the embedded rpcbind know where the programs are. Who asks it may also want UDP: MOUNT of old clients,
+// and status monitors, which tell of their restart by datagrams only.
 func (f *files) openBinder(c *Config) error {
 	if c.Files.Rpcbind != "embedded" {
 		return nil
 	}
 	b := rpc.NewBinder()
+	var small []rpc.Program
 	for _, p := range f.rpc.Programs() {
 		if f.tcp != nil {
-			addr := f.tcp.Addr().(*net.TCPAddr).AddrPort()
-			b.Set(p, netid("tcp", addr), netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()))
+			set(b, p, "tcp", f.tcp.Addr().(*net.TCPAddr).AddrPort())
 		}
 		if a, ok := f.rdmaAddr(); ok {
-			b.Set(p, netid("rdma", a), a)
+			set(b, p, "rdma", a)
 		}
+		switch p.ID() {
+		case mount3.Prog, nlm4.Prog, nlm4.NSMProg:
+			small = append(small, p)
+		}
+	}
+	if f.tcp != nil {
+		pc, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(f.tcp.Addr().(*net.TCPAddr).AddrPort()))
+		if err != nil {
+			return fmt.Errorf("files.tcp %s, by UDP: %w", c.Files.TCP, err)
+		}
+		for _, p := range small {
+			set(b, p, "udp", pc.LocalAddr().(*net.UDPAddr).AddrPort())
+		}
+		f.udp = rpc.NewServer(rpc.Options{}, small...)
+		f.wg.Go(func() { _ = f.udp.ServeUDP(pc) }) // ends with Close
 	}
 	f.bind = rpc.NewServer(rpc.Options{}, b)
 	l, err := net.Listen("tcp", ":111")
@@ -118,19 +138,24 @@ func (f *files) openBinder(c *Config) error {
 	return nil
 }
 
+// set registers a program for every family that an address takes.
+func set(b *rpc.Binder, p rpc.Program, name string, at netip.AddrPort) {
+	at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+	if a := at.Addr(); a.Is6() {
+		b.Set(p, name+"6", at)
+		if !a.IsUnspecified() {
+			return
+		}
+	}
+	b.Set(p, name, at) // [::], which is what Go makes of 0.0.0.0 too, takes IPv4's callers
+}
+
 func (f *files) rdmaAddr() (netip.AddrPort, bool) {
 	if f.rdma == nil {
 		return netip.AddrPort{}, false
 	}
 	a, err := netip.ParseAddrPort(f.rdma.Addr().String())
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), err == nil
-}
-
-func netid(name string, a netip.AddrPort) string {
-	if a.Addr().Unmap().Is6() {
-		return name + "6"
-	}
-	return name
 }
 
 // serveFiles begins to answer.
@@ -185,8 +210,10 @@ func (f *files) close(ctx context.Context) error {
 	if f.rpc != nil {
 		errs = append(errs, f.rpc.Close(ctx))
 	}
-	if f.bind != nil {
-		errs = append(errs, f.bind.Close(ctx))
+	for _, s := range []*rpc.Server{f.bind, f.udp} {
+		if s != nil {
+			errs = append(errs, s.Close(ctx))
+		}
 	}
 	if f.tcp != nil {
 		_ = f.tcp.Close() // closed already where it was served

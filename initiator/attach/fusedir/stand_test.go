@@ -119,7 +119,7 @@ func (s *server) url() string {
 }
 
 // noCalls is a machine whose status monitor nobody runs.
-func noCalls(context.Context, netip.Addr, uint32, uint32, uint32, []byte) ([]byte, error) {
+func noCalls(context.Context, netip.Addr, netip.Addr, uint32, uint32, uint32, []byte) ([]byte, error) {
 	return nil, net.ErrClosed
 }
 

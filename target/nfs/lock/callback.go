@@ -5,74 +5,175 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
+	"time"
 
 	"github.com/sluice-storage/sluice/internal/rpc"
 	"github.com/sluice-storage/sluice/internal/rpcbind"
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
 
-// call is the default Caller: it asks the client's rpcbind for the program's TCP port, and makes one call there.
-func call(ctx context.Context, host netip.Addr, prog, vers, proc uint32, args []byte) ([]byte, error) {
-	port, err := portOf(ctx, host, prog, vers)
+var errNoAnswer = errors.New("lock: the client does not answer")
+
+// callBack makes a call at a client, again and again for a while. Only so many are on their way at a time.
+func (m *Manager) callBack(from, to netip.Addr, prog, vers, proc uint32, args []byte) (reply []byte, err error) {
+	for range callTries {
+		if reply, err = m.callOnce(from, to, prog, vers, proc, args); err == nil {
+			return reply, nil
+		}
+		select {
+		case <-time.After(callPause):
+		case <-m.ctx.Done():
+			return nil, m.ctx.Err()
+		}
+	}
+	return nil, err
+}
+
+func (m *Manager) callOnce(from, to netip.Addr, prog, vers, proc uint32, args []byte) ([]byte, error) {
+	select {
+	case m.calls <- struct{}{}:
+		defer func() { <-m.calls }()
+	case <-m.ctx.Done():
+		return nil, m.ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, callTime)
+	defer cancel()
+	return m.opt.Call(ctx, from, to, prog, vers, proc, args)
+}
+
+// call is the default Caller: it asks the client's rpcbind for the program's port, TCP or else UDP, and makes one call
+// there.
+func call(ctx context.Context, from, to netip.Addr, prog, vers, proc uint32, args []byte) ([]byte, error) {
+	port, network, err := portOf(ctx, from, to, prog, vers)
 	if err != nil {
 		return nil, err
 	}
-	return oneCall(ctx, netip.AddrPortFrom(host, port), prog, vers, proc, args)
+	return oneCall(ctx, network, from, netip.AddrPortFrom(to, port), prog, vers, proc, args)
 }
 
-func portOf(ctx context.Context, host netip.Addr, prog, vers uint32) (uint16, error) {
-	at := netip.AddrPortFrom(host, rpcbind.Port)
+func portOf(ctx context.Context, from, to netip.Addr, prog, vers uint32) (port uint16, network string, err error) {
+	at := netip.AddrPortFrom(to, rpcbind.Port)
+	// A client whose rpcbind takes TCP is asked by TCP.
+	asked := "tcp"
+	ask := func(vers, proc uint32, args []byte) (b []byte, err error) {
+		if b, err = oneCall(ctx, asked, from, at, rpcbind.Prog, vers, proc, args); err != nil && asked == "tcp" && ctx.Err() == nil {
+			asked = "udp"
+			b, err = oneCall(ctx, asked, from, at, rpcbind.Prog, vers, proc, args)
+		}
+		return b, err
+	}
+	for _, network = range []string{"tcp", "udp"} {
+		if port, err = lookUp(ask, to, prog, vers, network); err != nil {
+			return 0, "", err
+		}
+		if port != 0 {
+			return port, network, nil
+		}
+	}
+	return 0, "", fmt.Errorf("lock: rpcbind at %s knows no program %d", to, prog)
+}
+
+// lookUp asks for one port; 0 is none.
+func lookUp(ask func(vers, proc uint32, args []byte) ([]byte, error), host netip.Addr, prog, vers uint32, network string) (uint16, error) {
 	if host.Is4() {
 		m := rpcbind.Mapping{Prog: prog, Vers: vers, Prot: rpcbind.ProtoTCP}
-		b, err := oneCall(ctx, at, rpcbind.Prog, rpcbind.VersPmap, rpcbind.ProcGetport, m.Append(nil))
+		if network == "udp" {
+			m.Prot = rpcbind.ProtoUDP
+		}
+		b, err := ask(rpcbind.VersPmap, rpcbind.ProcGetport, m.Append(nil))
 		if err != nil {
 			return 0, err
 		}
 		r := xdr.NewReader(b)
 		port := r.Uint32()
-		if r.Err() != nil || port == 0 || port > 65535 {
-			return 0, fmt.Errorf("lock: rpcbind at %s knows no program %d", host, prog)
+		if r.Err() != nil || port > 65535 {
+			return 0, fmt.Errorf("lock: rpcbind at %s names no port of program %d: %w", host, prog, errors.Join(r.Err(), errNoAnswer))
 		}
 		return uint16(port), nil
 	}
-	m := rpcbind.Binding{Prog: prog, Vers: vers, Netid: "tcp6"}
-	b, err := oneCall(ctx, at, rpcbind.Prog, rpcbind.Vers4, rpcbind.ProcGetaddr, m.Append(nil))
+	m := rpcbind.Binding{Prog: prog, Vers: vers, Netid: network + "6"}
+	b, err := ask(rpcbind.Vers4, rpcbind.ProcGetaddr, m.Append(nil))
 	if err != nil {
 		return 0, err
 	}
 	r := xdr.NewReader(b)
-	ap, err := rpcbind.ParseUaddr(rpcbind.ParseAddr(&r))
-	if err != nil || r.Err() != nil {
-		return 0, errors.Join(fmt.Errorf("lock: rpcbind at %s knows no program %d", host, prog), err)
+	addr := rpcbind.ParseAddr(&r)
+	if r.Err() != nil {
+		return 0, r.Err()
+	}
+	if len(addr) == 0 {
+		return 0, nil
+	}
+	ap, err := rpcbind.ParseUaddr(addr)
+	if err != nil {
+		return 0, fmt.Errorf("lock: rpcbind at %s: %w", host, err)
 	}
 	return ap.Port(), nil
 }
 
-// oneCall makes a connection for a single call.
-func oneCall(ctx context.Context, at netip.AddrPort, prog, vers, proc uint32, args []byte) ([]byte, error) {
+// oneCall makes a connection, or sends a datagram, for a single call.
+func oneCall(ctx context.Context, network string, from netip.Addr, at netip.AddrPort, prog, vers, proc uint32, args []byte) ([]byte, error) {
 	var d net.Dialer
-	nc, err := d.DialContext(ctx, "tcp", at.String())
+	// Lock managers refuse what does not come from the server as they know it.
+	if from.IsValid() && !from.IsUnspecified() && from.Is4() == at.Addr().Is4() {
+		d.LocalAddr = &net.TCPAddr{IP: from.AsSlice(), Zone: from.Zone()}
+		if network == "udp" {
+			d.LocalAddr = &net.UDPAddr{IP: from.AsSlice(), Zone: from.Zone()}
+		}
+	}
+	nc, err := d.DialContext(ctx, network, at.String())
 	if err != nil {
 		return nil, fmt.Errorf("lock: call back to %s: %w", net.JoinHostPort(at.Addr().String(), strconv.Itoa(int(at.Port()))), err)
 	}
 	defer func() { _ = nc.Close() }()
-	if dl, ok := ctx.Deadline(); ok {
-		if err := nc.SetDeadline(dl); err != nil {
-			return nil, err
-		}
-	}
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
 	defer stop()
-	h := rpc.Call{XID: prog ^ proc ^ 0x5a5a5a5a, Prog: prog, Vers: vers, Proc: proc}
+	h := rpc.Call{XID: rand.Uint32(), Prog: prog, Vers: vers, Proc: proc}
 	msg := append(h.Append(make([]byte, rpc.MarkLen)), args...)
-	rpc.PutMark(msg, len(msg)-rpc.MarkLen, true)
-	if _, err := nc.Write(msg); err != nil {
-		return nil, err
-	}
 	var reply []byte
+	if network == "udp" {
+		reply, err = exchange(nc, msg[rpc.MarkLen:])
+	} else {
+		rpc.PutMark(msg, len(msg)-rpc.MarkLen, true)
+		if _, err = nc.Write(msg); err == nil {
+			reply, err = readRecord(nc)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock: call back to %s: %w", at, errors.Join(ctx.Err(), err))
+	}
+	r := xdr.NewReader(reply)
+	xid, err := rpc.ParseReply(&r)
+	if err == nil && xid != h.XID {
+		err = errors.New("lock: a reply to another call")
+	}
+	return r.Rest(), err
+}
+
+// exchange sends a datagram until one comes back or the connection is closed.
+func exchange(nc net.Conn, msg []byte) ([]byte, error) {
+	reply := make([]byte, maxReply)
+	for wait := resend; ; wait *= 2 {
+		if _, err := nc.Write(msg); err != nil {
+			return nil, err
+		}
+		if err := nc.SetReadDeadline(time.Now().Add(wait)); err != nil {
+			return nil, err
+		}
+		n, err := nc.Read(reply)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return reply[:n], err
+		}
+	}
+}
+
+// readRecord takes a reply from a stream.
+func readRecord(nc net.Conn) (reply []byte, err error) {
 	for last := false; !last; {
 		var mark [rpc.MarkLen]byte
 		if _, err := io.ReadFull(nc, mark[:]); err != nil {
@@ -88,10 +189,5 @@ func oneCall(ctx context.Context, at netip.AddrPort, prog, vers, proc uint32, ar
 			return nil, err
 		}
 	}
-	r := xdr.NewReader(reply)
-	xid, err := rpc.ParseReply(&r)
-	if err == nil && xid != h.XID {
-		err = errors.New("lock: a reply to another call")
-	}
-	return r.Rest(), err
+	return reply, nil
 }

@@ -15,8 +15,12 @@ const (
 	callTime  = 5 * time.Second
 	callTries = 10
 	callPause = 2 * time.Second
+	// resend is when a datagram of a callback is sent once more, twice as long each time.
+	resend = 500 * time.Millisecond
 	// maxReply bounds what a client's lock manager answers, bytes.
 	maxReply = 4096
 	// maxCallbacks bounds callbacks on their way at a time.
 	maxCallbacks = 64
+	// maxAnswers bounds answers to asynchronous procedures that wait to be sent; what comes beyond them is dropped.
+	maxAnswers = 256
 )

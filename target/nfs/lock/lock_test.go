@@ -35,7 +35,7 @@ func TestRangesAgainstAModel(t *testing.T) {
 			start := rapid.Uint64Range(0, size-1).Draw(t, "start")
 			end := rapid.Uint64Range(start, size-1).Draw(t, "end")
 			if rapid.Bool().Draw(t, "unlock") {
-				f.clear(owner, start, end)
+				f.clear(&held{owner: owner, start: start, end: end})
 				for i := start; i <= end; i++ {
 					delete(model[i], owner)
 				}
@@ -118,7 +118,7 @@ type clients struct {
 	answer nlm4.Stat
 }
 
-func (c *clients) call(ctx context.Context, host netip.Addr, prog, _, proc uint32, args []byte) ([]byte, error) {
+func (c *clients) call(ctx context.Context, _, host netip.Addr, prog, _, proc uint32, args []byte) ([]byte, error) {
 	select {
 	case c.got <- called{host, prog, proc, args}:
 	case <-ctx.Done():
@@ -355,18 +355,32 @@ func TestOneCall(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	a := lockArgs("a", "1", 0, 10)
-	b, err := oneCall(ctx, netip.MustParseAddrPort(l.Addr().String()), nlm4.Prog, nlm4.Vers, nlm4.ProcLock, a.Append(nil))
+	pc, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := xdr.NewReader(b)
-	if s := stat(t, &r); s != nlm4.Granted {
-		t.Fatal(s)
+	udp := make(chan error, 1)
+	go func() { udp <- srv.ServeUDP(pc) }()
+	for network, at := range map[string]string{"tcp": l.Addr().String(), "udp": pc.LocalAddr().String()} {
+		// From another address of this machine: the server sees it, and keeps clients apart by it.
+		b, err := oneCall(ctx, network, netip.MustParseAddr("127.0.0.2"), netip.MustParseAddrPort(at), nlm4.Prog, nlm4.Vers, nlm4.ProcLock, a.Append(nil))
+		if err != nil {
+			t.Fatal(network, err)
+		}
+		r := xdr.NewReader(b)
+		if s := stat(t, &r); s != nlm4.Granted {
+			t.Fatal(network, s)
+		}
+	}
+	if h := m.holders(); len(h) != 1 || !h[hostID{"a", netip.MustParseAddr("127.0.0.2")}] {
+		t.Fatalf("%v hold locks", h)
 	}
 	if err := srv.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-done; !errors.Is(err, rpc.ErrServerClosed) {
-		t.Fatal(err)
+	for _, c := range []chan error{done, udp} {
+		if err := <-c; !errors.Is(err, rpc.ErrServerClosed) {
+			t.Fatal(err)
+		}
 	}
 }

@@ -2,7 +2,6 @@ package lock
 
 import (
 	"context"
-	"encoding/binary"
 	"net/netip"
 	"os"
 	"strconv"
@@ -21,8 +20,9 @@ type Files interface {
 	CheckLock(c *rpc.Call, fh []byte) (key string, st nfs3.Status)
 }
 
-// Caller calls a client's program and returns the results; the default asks the client's rpcbind and uses TCP.
-type Caller func(ctx context.Context, host netip.Addr, prog, vers, proc uint32, args []byte) ([]byte, error)
+// Caller calls a client's program and returns the results. from is this side's address, which the client knows and may
+// insist on; it may be invalid. The default asks the client's rpcbind for a port.
+type Caller func(ctx context.Context, from, to netip.Addr, prog, vers, proc uint32, args []byte) ([]byte, error)
 
 // Options configure a Manager.
 type Options struct {
@@ -40,29 +40,25 @@ type Manager struct {
 	files Files
 	state *state
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	calls  chan struct{} // one for each callback on its way
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	calls   chan struct{} // one for each callback on its way
+	answers chan struct{} // one for each answer to an asynchronous procedure that has not been sent
 
-	mu     sync.Mutex
-	table  map[string]*file
-	count  int
-	grace  bool
-	cookie uint64
-	closed bool
-}
-
-// waiter is a blocked LOCK.
-type waiter struct {
-	lock held
-	wire nlm4.Lock // as the client sent it, for GRANTED
-	addr netip.Addr
+	mu      sync.Mutex
+	table   map[string]*file
+	count   int
+	grace   bool
+	cookie  uint64
+	cookies map[uint64]*waiter // of GRANTED_MSG on their way
+	closed  bool
 }
 
 // NewManager loads the list of clients, and tells them of the restart if there are any.
 func NewManager(opt Options, files Files) (*Manager, error) {
-	m := &Manager{opt: opt, log: opt.Log, files: files, table: make(map[string]*file), calls: make(chan struct{}, maxCallbacks)}
+	m := &Manager{opt: opt, log: opt.Log, files: files, table: make(map[string]*file), cookies: make(map[uint64]*waiter),
+		calls: make(chan struct{}, maxCallbacks), answers: make(chan struct{}, maxAnswers)}
 	if m.log == nil {
 		m.log = zap.NewNop()
 	}
@@ -83,6 +79,7 @@ func NewManager(opt Options, files Files) (*Manager, error) {
 		return nil, err
 	}
 	if len(old) > 0 {
+		m.log.Info("clients held locks when the last life ended: until the end of grace they alone get locks", zap.Int("clients", len(old)), zap.Duration("grace", m.opt.Grace))
 		m.grace = true
 		m.wg.Go(m.endGrace)
 		for _, h := range old {
@@ -92,13 +89,17 @@ func NewManager(opt Options, files Files) (*Manager, error) {
 	return m, nil
 }
 
-// Close ends callbacks. Locks are forgotten here, not by the clients: they reclaim them from the next life.
+// Close ends callbacks. Locks are forgotten here, not by the clients: they reclaim them from the next life. A client that
+// holds none need not hear of it.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
 	m.cancel()
 	m.wg.Wait()
+	if !m.InGrace() {
+		m.state.prune(m.holders())
+	}
 	return nil
 }
 
@@ -113,11 +114,7 @@ func (m *Manager) InGrace() bool {
 func (m *Manager) Locks() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n := 0
-	for _, f := range m.table {
-		n += len(f.locks)
-	}
-	return n
+	return m.count
 }
 
 func (m *Manager) endGrace() {
@@ -131,32 +128,25 @@ func (m *Manager) endGrace() {
 	m.mu.Lock()
 	m.grace = false
 	m.mu.Unlock()
+	m.log.Info("grace has ended")
 	// Clients that have not come back hold nothing any more.
 	m.state.prune(m.holders())
 }
 
 // holders are the clients that hold or wait for something.
-func (m *Manager) holders() map[string]bool {
+func (m *Manager) holders() map[hostID]bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	hosts := make(map[string]bool)
+	hosts := make(map[hostID]bool)
 	for _, f := range m.table {
-		for _, h := range f.locks {
-			hosts[h.host] = true
-		}
-		for _, w := range f.waiters {
-			hosts[w.lock.host] = true
-		}
-		for _, s := range f.shares {
-			hosts[s.host] = true
-		}
+		f.hosts(hosts)
 	}
 	return hosts
 }
 
-func lockOf(l *nlm4.Lock, exclusive bool) held {
-	return held{owner: string(l.Caller) + "\x00" + strconv.FormatUint(uint64(l.SVID), 10) + "\x00" + string(l.Owner),
-		host: string(l.Caller), svid: l.SVID, oh: string(l.Owner), exclusive: exclusive, start: l.Off, end: endOf(l.Off, l.Len)}
+func lockOf(l *nlm4.Lock, exclusive bool, addr netip.Addr) held {
+	return held{owner: strconv.FormatUint(uint64(l.SVID), 10) + " " + string(l.Owner), host: hostID{string(l.Caller), addr},
+		svid: l.SVID, oh: string(l.Owner), exclusive: exclusive, start: l.Off, end: endOf(l.Off, l.Len)}
 }
 
 func (m *Manager) fileLocked(key string) *file {
@@ -174,8 +164,21 @@ func (m *Manager) tidyLocked(key string) {
 	}
 }
 
-// lock grants, refuses or queues.
-func (m *Manager) lock(key string, a *nlm4.LockArgs, addr netip.Addr) nlm4.Stat {
+// setLocked gives a range to its owner, clearLocked takes it away.
+func (m *Manager) setLocked(f *file, l held) {
+	before := len(f.locks)
+	f.set(l)
+	m.count += len(f.locks) - before
+}
+
+func (m *Manager) clearLocked(f *file, l *held) {
+	before := len(f.locks)
+	f.clear(l)
+	m.count += len(f.locks) - before
+}
+
+// lock grants, refuses or queues. to is where the answer to a waiter goes.
+func (m *Manager) lock(key string, a *nlm4.LockArgs, to answerTo) nlm4.Stat {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	// Reclaims only while clients recover, and nothing else then: a new lock might be what somebody is about to reclaim.
@@ -184,161 +187,54 @@ func (m *Manager) lock(key string, a *nlm4.LockArgs, addr netip.Addr) nlm4.Stat 
 	}
 	f := m.fileLocked(key)
 	defer m.tidyLocked(key)
-	l := lockOf(&a.Lock, a.Exclusive)
+	l := lockOf(&a.Lock, a.Exclusive, to.addr)
 	if f.conflict(&l) != nil {
 		if !a.Block {
 			return nlm4.Denied
 		}
 		for _, w := range f.waiters {
 			if w.lock == l {
-				return nlm4.Blocked // a retransmission, or a client that asks again
+				w.to = to // a retransmission, or a client that asks again, perhaps after a reconnect
+				return nlm4.Blocked
 			}
 		}
 		if len(f.waiters) >= maxFileLocks {
 			return nlm4.DeniedNolocks
 		}
-		f.waiters = append(f.waiters, &waiter{lock: l, wire: clone(&a.Lock), addr: addr})
+		f.waiters = append(f.waiters, &waiter{key: key, lock: l, wire: clone(&a.Lock), to: to, done: make(chan nlm4.Stat, 1)})
 		return nlm4.Blocked
 	}
-	if len(f.locks) >= maxFileLocks || m.countLocked() >= maxLocks {
+	if len(f.locks) >= maxFileLocks || m.count >= maxLocks {
 		return nlm4.DeniedNolocks
 	}
-	before := len(f.locks)
-	f.set(l)
-	m.count += len(f.locks) - before
+	m.setLocked(f, l)
+	f.settle(&l) // the client hears of its lock by this answer
 	m.dropWaiterLocked(f, &l)
 	return nlm4.Granted
 }
 
-func (m *Manager) countLocked() int { return m.count }
-
-// dropWaiterLocked removes a request that has been granted or given up.
-func (m *Manager) dropWaiterLocked(f *file, l *held) bool {
-	for i, w := range f.waiters {
-		if w.lock == *l {
-			f.waiters = append(f.waiters[:i], f.waiters[i+1:]...)
-			return true
-		}
-	}
-	return false
-}
-
-func clone(l *nlm4.Lock) nlm4.Lock {
-	c := *l
-	c.Caller, c.FH, c.Owner = append([]byte(nil), l.Caller...), append([]byte(nil), l.FH...), append([]byte(nil), l.Owner...)
-	return c
-}
-
 // unlock releases a range; unlocking what is not locked is fine.
-func (m *Manager) unlock(key string, a *nlm4.UnlockArgs) {
+func (m *Manager) unlock(key string, a *nlm4.UnlockArgs, addr netip.Addr) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f := m.table[key]
 	if f == nil {
 		return
 	}
-	l := lockOf(&a.Lock, false)
-	before := len(f.locks)
-	f.clear(l.owner, l.start, l.end)
-	m.count += len(f.locks) - before
+	l := lockOf(&a.Lock, false, addr)
+	m.clearLocked(f, &l)
+	f.settle(&l)
 	m.wakeLocked(key, f)
 	m.tidyLocked(key)
 }
 
-func (m *Manager) cancelWait(key string, a *nlm4.CancelArgs) nlm4.Stat {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	f := m.table[key]
-	if f == nil {
-		return nlm4.Denied
-	}
-	l := lockOf(&a.Lock, a.Exclusive)
-	if m.dropWaiterLocked(f, &l) {
-		m.tidyLocked(key)
-		return nlm4.Granted
-	}
-	return nlm4.Denied
-}
-
-// wakeLocked gives waiters what has become free, in their order, and calls them back.
-func (m *Manager) wakeLocked(key string, f *file) {
-	for i := 0; i < len(f.waiters); {
-		w := f.waiters[i]
-		if f.conflict(&w.lock) != nil {
-			i++
-			continue
-		}
-		f.waiters = append(f.waiters[:i], f.waiters[i+1:]...)
-		before := len(f.locks)
-		f.set(w.lock)
-		m.count += len(f.locks) - before
-		if m.closed {
-			continue
-		}
-		m.cookie++
-		cookie := binary.BigEndian.AppendUint64(nil, m.cookie)
-		m.wg.Go(func() { m.granted(key, w, cookie) })
-	}
-}
-
-// granted tells a waiter that it has its lock. A client that does not want it any more, or cannot be reached, loses it.
-func (m *Manager) granted(key string, w *waiter, cookie []byte) {
-	a := nlm4.TestArgs{Cookie: cookie, Exclusive: w.lock.exclusive, Lock: w.wire}
-	reply, err := m.callBack(w.addr, nlm4.Prog, nlm4.Vers, nlm4.ProcGranted, a.Append(nil))
-	if err == nil {
-		var r nlm4.Res
-		x := newReader(reply)
-		r.Parse(&x)
-		if x.Err() == nil && r.Stat == nlm4.Granted {
-			return
-		}
-	}
-	if m.ctx.Err() != nil {
-		return
-	}
-	m.log.Warn("a lock that was waited for goes back: its client did not take it", zap.String("client", w.lock.host), zap.Error(err))
-	m.unlock(key, &nlm4.UnlockArgs{Lock: w.wire})
-}
-
-// callBack makes a call at a client, again and again for a while.
-func (m *Manager) callBack(addr netip.Addr, prog, vers, proc uint32, args []byte) (reply []byte, err error) {
-	select {
-	case m.calls <- struct{}{}:
-		defer func() { <-m.calls }()
-	case <-m.ctx.Done():
-		return nil, m.ctx.Err()
-	}
-	for range callTries {
-		ctx, cancel := context.WithTimeout(m.ctx, callTime)
-		reply, err = m.opt.Call(ctx, addr, prog, vers, proc, args)
-		cancel()
-		if err == nil {
-			return reply, nil
-		}
-		select {
-		case <-time.After(callPause):
-		case <-m.ctx.Done():
-			return nil, m.ctx.Err()
-		}
-	}
-	return nil, err
-}
-
-// dropHost frees all that a client had: it has restarted and knows nothing of it.
-func (m *Manager) dropHost(match func(name string) bool) {
+// drop frees all that clients had: they have restarted and know nothing of it.
+func (m *Manager) drop(match func(hostID) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for key, f := range m.table {
-		hosts := make(map[string]bool)
-		for _, h := range f.locks {
-			hosts[h.host] = true
-		}
-		for _, w := range f.waiters {
-			hosts[w.lock.host] = true
-		}
-		for _, s := range f.shares {
-			hosts[s.host] = true
-		}
+		hosts := make(map[hostID]bool)
+		f.hosts(hosts)
 		before := len(f.locks)
 		for h := range hosts {
 			if match(h) {

@@ -9,7 +9,7 @@ import (
 
 func newReader(b []byte) xdr.Reader { return xdr.NewReader(b) }
 
-// Programs are the lock manager and the status monitor.
+// Programs are the lock manager and the status monitor. Clients call the status monitor by UDP too.
 func (m *Manager) Programs() []rpc.Program { return []rpc.Program{(*nlm)(m), (*nsm)(m)} }
 
 type nlm Manager
@@ -20,33 +20,98 @@ func (p *nlm) ID() uint32 { return nlm4.Prog }
 // Versions are 4 and 4: version 3 has 32-bit ranges, for NFS version 2.
 func (p *nlm) Versions() (low, high uint32) { return nlm4.Vers, nlm4.Vers }
 
-// Keeps is false: every procedure may be executed twice by one owner.
-func (p *nlm) Keeps(_, _ uint32) bool { return false }
+// Keeps is true for what takes and gives locks: an UNLOCK that is executed a second time, late, would take away what its
+// owner has locked since.
+func (p *nlm) Keeps(_, proc uint32) bool {
+	switch syncOf(proc) {
+	case nlm4.ProcLock, nlm4.ProcNmLock, nlm4.ProcUnlock, nlm4.ProcCancel, nlm4.ProcShare, nlm4.ProcUnshare:
+		return true
+	}
+	return false
+}
 
-// Serve executes one call.
+// syncOf is the synchronous procedure that does the work of proc.
+func syncOf(proc uint32) uint32 {
+	switch proc {
+	case nlm4.ProcTestMsg, nlm4.ProcLockMsg, nlm4.ProcCancelMsg, nlm4.ProcUnlockMsg, nlm4.ProcGrantedMsg:
+		return proc - nlm4.ProcTestMsg + nlm4.ProcTest
+	}
+	return proc
+}
+
+// Serve executes one call. The asynchronous procedures do what the others do; their results go to the client by a call of
+// the procedure that is for them (C702 section 14.3).
 func (p *nlm) Serve(c *rpc.Call) rpc.Verdict {
 	if !c.Worker {
 		return rpc.Again
 	}
 	m := (*Manager)(p)
-	switch c.Proc {
+	proc := syncOf(c.Proc)
+	if proc == c.Proc {
+		return m.serve(c, proc, answerTo{addr: c.Peer.Addr.Addr(), local: c.Peer.Local.Addr()})
+	}
+	select {
+	case m.answers <- struct{}{}:
+	default:
+		return rpc.Drop // the client asks again
+	}
+	to := answerTo{addr: c.Peer.Addr.Addr(), local: c.Peer.Local.Addr(), msg: true}
+	mark := len(c.Out)
+	v := m.serve(c, proc, to)
+	if v != rpc.Done || len(c.Out) == mark {
+		<-m.answers
+		return v
+	}
+	result := append([]byte(nil), c.Out[mark:]...)
+	c.Out = c.Out[:mark]
+	m.wg.Go(func() {
+		defer func() { <-m.answers }()
+		// Lost, if it cannot be had; the client asks again.
+		_, _ = m.callOnce(to.local, to.addr, nlm4.Prog, nlm4.Vers, proc-nlm4.ProcTest+nlm4.ProcTestRes, result)
+	})
+	return rpc.Done
+}
+
+// serve executes a procedure and appends its result.
+func (m *Manager) serve(c *rpc.Call, proc uint32, to answerTo) rpc.Verdict {
+	switch proc {
+	case nlm4.ProcNull:
+		return rpc.Done
 	case nlm4.ProcTest:
-		return m.serveTest(c)
+		return m.serveTest(c, to)
 	case nlm4.ProcLock, nlm4.ProcNmLock:
-		return m.serveLock(c)
+		return m.serveLock(c, proc == nlm4.ProcLock, to)
 	case nlm4.ProcCancel:
-		return m.serveCancel(c)
+		var a nlm4.CancelArgs
+		if a.Parse(&c.Args); c.Args.Err() != nil {
+			return c.Garbage()
+		}
+		key, st := m.files.CheckLock(c, a.Lock.FH)
+		if st != nfs3.OK {
+			return answer(c, a.Cookie, statOf(st))
+		}
+		return answer(c, a.Cookie, m.cancelWait(key, &a, to.addr))
 	case nlm4.ProcUnlock:
-		return m.serveUnlock(c)
+		var a nlm4.UnlockArgs
+		if a.Parse(&c.Args); c.Args.Err() != nil {
+			return c.Garbage()
+		}
+		key, st := m.files.CheckLock(c, a.Lock.FH)
+		if st != nfs3.OK {
+			return answer(c, a.Cookie, statOf(st))
+		}
+		m.unlock(key, &a, to.addr)
+		return answer(c, a.Cookie, nlm4.Granted)
 	case nlm4.ProcShare, nlm4.ProcUnshare:
-		return m.serveShare(c)
+		return m.serveShare(c, proc == nlm4.ProcShare, to)
 	case nlm4.ProcFreeAll:
 		var a nlm4.FreeAllArgs
 		if a.Parse(&c.Args); c.Args.Err() != nil {
 			return c.Garbage()
 		}
-		name := string(a.Name)
-		m.dropHost(func(h string) bool { return h == name })
+		// As with a notification, a client speaks for itself only.
+		id := hostID{string(a.Name), to.addr}
+		m.drop(func(h hostID) bool { return h == id })
 		return rpc.Done
 	case nlm4.ProcGranted:
 		// Nobody here waits for a lock of another server.
@@ -55,6 +120,15 @@ func (p *nlm) Serve(c *rpc.Call) rpc.Verdict {
 			return c.Garbage()
 		}
 		return answer(c, a.Cookie, nlm4.Denied)
+	case nlm4.ProcGrantedRes:
+		var r nlm4.Res
+		if r.Parse(&c.Args); c.Args.Err() != nil {
+			return c.Garbage()
+		}
+		m.grantedRes(&r, to.addr)
+		return rpc.Done
+	case nlm4.ProcTestRes, nlm4.ProcLockRes, nlm4.ProcCancelRes, nlm4.ProcUnlockRes:
+		return rpc.Done // answers to what is never asked here
 	}
 	return c.NoProc()
 }
@@ -80,7 +154,7 @@ func statOf(st nfs3.Status) nlm4.Stat {
 	return nlm4.Failed
 }
 
-func (m *Manager) serveTest(c *rpc.Call) rpc.Verdict {
+func (m *Manager) serveTest(c *rpc.Call, to answerTo) rpc.Verdict {
 	var a nlm4.TestArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -89,7 +163,7 @@ func (m *Manager) serveTest(c *rpc.Call) rpc.Verdict {
 	key, st := m.files.CheckLock(c, a.Lock.FH)
 	if r.Stat = statOf(st); r.Stat == nlm4.Granted {
 		m.mu.Lock()
-		l := lockOf(&a.Lock, a.Exclusive)
+		l := lockOf(&a.Lock, a.Exclusive, to.addr)
 		if m.grace {
 			r.Stat = nlm4.DeniedGrace
 		} else if f := m.table[key]; f != nil {
@@ -107,7 +181,7 @@ func (m *Manager) serveTest(c *rpc.Call) rpc.Verdict {
 	return rpc.Done
 }
 
-func (m *Manager) serveLock(c *rpc.Call) rpc.Verdict {
+func (m *Manager) serveLock(c *rpc.Call, monitored bool, to answerTo) rpc.Verdict {
 	var a nlm4.LockArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -116,42 +190,16 @@ func (m *Manager) serveLock(c *rpc.Call) rpc.Verdict {
 	if st != nfs3.OK {
 		return answer(c, a.Cookie, statOf(st))
 	}
-	addr := c.Peer.Addr.Addr()
-	if c.Proc == nlm4.ProcLock {
+	if monitored {
 		// Monitored before it is granted: a lock that a restart forgot nobody would reclaim.
-		if err := m.state.monitor(host{Name: string(a.Lock.Caller), Addr: addr.String()}); err != nil {
+		if err := m.state.monitor(host{Name: string(a.Lock.Caller), Addr: to.addr, Local: to.local}, a.State); err != nil {
 			return answer(c, a.Cookie, nlm4.DeniedNolocks)
 		}
 	}
-	return answer(c, a.Cookie, m.lock(key, &a, addr))
+	return answer(c, a.Cookie, m.lock(key, &a, to))
 }
 
-func (m *Manager) serveCancel(c *rpc.Call) rpc.Verdict {
-	var a nlm4.CancelArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
-	key, st := m.files.CheckLock(c, a.Lock.FH)
-	if st != nfs3.OK {
-		return answer(c, a.Cookie, statOf(st))
-	}
-	return answer(c, a.Cookie, m.cancelWait(key, &a))
-}
-
-func (m *Manager) serveUnlock(c *rpc.Call) rpc.Verdict {
-	var a nlm4.UnlockArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
-	key, st := m.files.CheckLock(c, a.Lock.FH)
-	if st != nfs3.OK {
-		return answer(c, a.Cookie, statOf(st))
-	}
-	m.unlock(key, &a)
-	return answer(c, a.Cookie, nlm4.Granted)
-}
-
-func (m *Manager) serveShare(c *rpc.Call) rpc.Verdict {
+func (m *Manager) serveShare(c *rpc.Call, sharing bool, to answerTo) rpc.Verdict {
 	var a nlm4.ShareArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -159,11 +207,11 @@ func (m *Manager) serveShare(c *rpc.Call) rpc.Verdict {
 	r := nlm4.ShareRes{Cookie: a.Cookie}
 	key, st := m.files.CheckLock(c, a.FH)
 	if r.Stat = statOf(st); r.Stat == nlm4.Granted {
-		s := share{host: string(a.Caller), owner: string(a.Owner), mode: a.Mode, access: a.Access}
+		s := share{host: hostID{string(a.Caller), to.addr}, owner: string(a.Owner), mode: a.Mode, access: a.Access}
 		m.mu.Lock()
 		f := m.fileLocked(key)
 		switch {
-		case c.Proc == nlm4.ProcUnshare:
+		case !sharing:
 			f.clearShare(s.host, s.owner)
 		case m.grace != a.Reclaim:
 			r.Stat = nlm4.DeniedGrace
@@ -200,6 +248,8 @@ func (p *nsm) Serve(c *rpc.Call) rpc.Verdict {
 	}
 	m := (*Manager)(p)
 	switch c.Proc {
+	case nlm4.NSMProcNull:
+		return rpc.Done
 	case nlm4.NSMProcStat:
 		nlm4.ParseMonName(&c.Args)
 		if c.Args.Err() != nil {
@@ -212,11 +262,9 @@ func (p *nsm) Serve(c *rpc.Call) rpc.Verdict {
 		if a.Parse(&c.Args); c.Args.Err() != nil {
 			return c.Garbage()
 		}
-		// Only the client itself may say so: its name must be one that locks were taken under from its address.
-		name, addr := string(a.Name), c.Peer.Addr.Addr().String()
-		m.dropHost(func(h string) bool {
-			return m.state.is(h, addr) && (h == name || m.state.is(name, addr) || name == addr)
-		})
+		if gone := m.state.restarted(string(a.Name), c.Peer.Addr.Addr(), a.State); len(gone) > 0 {
+			m.drop(func(h hostID) bool { return gone[h] })
+		}
 		return rpc.Done
 	}
 	return c.NoProc()

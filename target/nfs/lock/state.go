@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"go.uber.org/zap"
@@ -17,22 +18,32 @@ import (
 
 // host is a client that may hold locks.
 type host struct {
-	Name string `json:"name"` // as it calls itself in LOCK
-	Addr string `json:"addr"`
+	Name  string     `json:"name"` // as it calls itself in LOCK
+	Addr  netip.Addr `json:"addr"`
+	Local netip.Addr `json:"local,omitzero"` // of this side, as the client knows it
+	life  uint32     // the client's own NSM state, as far as it told; it changes when the client restarts
 }
+
+func (h *host) id() hostID { return hostID{h.Name, h.Addr} }
 
 // state is what survives a restart: a number that is odd while this side is up and grows with each life, and the clients
 // to tell of it.
 type state struct {
 	mu    sync.Mutex
 	path  string
+	num   uint32
+	hosts map[hostID]*host
+}
+
+// stateFile is the state as it is stored. The map's keys mean nothing.
+type stateFile struct {
 	Num   uint32          `json:"state"`
 	Hosts map[string]host `json:"hosts"`
 }
 
 // loadState reads the state, begins a new life, and returns the clients of the last one.
 func loadState(dir string) (*state, []host, error) {
-	s := &state{Num: 1, Hosts: make(map[string]host)}
+	s := &state{num: 1, hosts: make(map[hostID]*host)}
 	if dir == "" {
 		return s, nil, nil
 	}
@@ -46,17 +57,18 @@ func loadState(dir string) (*state, []host, error) {
 	case err != nil:
 		return nil, nil, fmt.Errorf("lock: state: %w", err)
 	default:
-		if err := json.Unmarshal(b, s); err != nil {
+		var f stateFile
+		if err := json.Unmarshal(b, &f); err != nil {
 			return nil, nil, fmt.Errorf("lock: %s does not parse; without it clients are not told to reclaim their locks: %w", s.path, err)
 		}
-		s.Num = s.Num&^1 + 3
-	}
-	if s.Hosts == nil {
-		s.Hosts = make(map[string]host)
+		s.num = f.Num&^1 + 3
+		for _, h := range f.Hosts {
+			s.hosts[h.id()] = &h
+		}
 	}
 	var old []host
-	for _, h := range s.Hosts {
-		old = append(old, h)
+	for _, h := range s.hosts {
+		old = append(old, *h)
 	}
 	return s, old, s.saveLocked()
 }
@@ -64,38 +76,56 @@ func loadState(dir string) (*state, []host, error) {
 func (s *state) number() uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.Num
+	return s.num
 }
 
-// monitor adds a client, durably.
-func (s *state) monitor(h host) error {
+// monitor adds a client, durably. life is its NSM state as it says, 0 if it does not.
+func (s *state) monitor(h host, life uint32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.Hosts[h.Name] == h {
+	old := s.hosts[h.id()]
+	if old != nil && life != 0 {
+		old.life = life
+	}
+	if old != nil && old.Local == h.Local {
 		return nil
 	}
-	if len(s.Hosts) >= maxHosts {
+	if old == nil && len(s.hosts) >= maxHosts {
 		return fmt.Errorf("lock: more than %d clients", maxHosts)
 	}
-	s.Hosts[h.Name] = h
+	h.life = life
+	s.hosts[h.id()] = &h
 	return s.saveLocked()
 }
 
-// is reports whether name is a client at addr.
-func (s *state) is(name, addr string) bool {
+// restarted returns which clients an SM_NOTIFY from addr is about. Only the client itself may say so: it has to come from
+// where the locks came from, and name is the one that they were taken under, its first part, or the address.
+//
+// A notification comes again until it is answered, and may be late: what it says is news only once (C702 section 11.2.1),
+// and locks taken since stay.
+func (s *state) restarted(name string, addr netip.Addr, life uint32) map[hostID]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h, ok := s.Hosts[name]
-	return ok && h.Addr == addr
+	short, _, _ := strings.Cut(name, ".")
+	got := make(map[hostID]bool)
+	for id, h := range s.hosts {
+		mine, _, _ := strings.Cut(id.name, ".")
+		if id.addr != addr || mine != short && name != addr.String() || life != 0 && h.life == life {
+			continue
+		}
+		h.life = life
+		got[id] = true
+	}
+	return got
 }
 
 // prune forgets clients that hold nothing.
-func (s *state) prune(holders map[string]bool) {
+func (s *state) prune(holders map[hostID]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name := range s.Hosts {
-		if !holders[name] {
-			delete(s.Hosts, name)
+	for id := range s.hosts {
+		if !holders[id] {
+			delete(s.hosts, id)
 		}
 	}
 	_ = s.saveLocked() // a client too many is told of a restart: harmless
@@ -106,7 +136,11 @@ func (s *state) saveLocked() error {
 	if s.path == "" {
 		return nil
 	}
-	b, err := json.Marshal(s)
+	d := stateFile{Num: s.num, Hosts: make(map[string]host)}
+	for id, h := range s.hosts {
+		d.Hosts[id.name+" "+id.addr.String()] = *h
+	}
+	b, err := json.Marshal(&d)
 	if err != nil {
 		return fmt.Errorf("lock: state: %w", err)
 	}
@@ -125,14 +159,17 @@ func (s *state) saveLocked() error {
 	return nil
 }
 
-// notify tells a client of the last life that this one has begun, so that it reclaims its locks.
+// notify tells a client of the last life that this one has begun, so that it reclaims its locks. It is tried as long as
+// that is of use to the client: until the end of grace.
 func (m *Manager) notify(h host) {
-	addr, err := netip.ParseAddr(h.Addr)
-	if err != nil {
-		return
-	}
 	n := nlm4.Notify{Name: []byte(m.opt.Name), State: m.state.number()}
-	if _, err := m.callBack(addr, nlm4.NSMProg, nlm4.NSMVers, nlm4.NSMProcNotify, n.Append(nil)); err != nil && m.ctx.Err() == nil {
-		m.log.Warn("a client that held locks could not be told of the restart", zap.String("client", h.Name), zap.Error(err))
+	var err error
+	for m.InGrace() && m.ctx.Err() == nil {
+		if _, err = m.callBack(h.Local, h.Addr, nlm4.NSMProg, nlm4.NSMVers, nlm4.NSMProcNotify, n.Append(nil)); err == nil {
+			return
+		}
+	}
+	if m.ctx.Err() == nil {
+		m.log.Warn("a client that held locks could not be told of the restart", zap.String("client", h.Name), zap.Stringer("address", h.Addr), zap.Error(err))
 	}
 }

@@ -3,13 +3,21 @@ package lock
 import (
 	"cmp"
 	"math"
+	"net/netip"
 	"slices"
 )
 
+// hostID is a client. Its name alone is not enough: containers and cloned machines share names, and two of them must not
+// share locks.
+type hostID struct {
+	name string // as it calls itself in LOCK
+	addr netip.Addr
+}
+
 // held is one range that an owner has; end is its last byte.
 type held struct {
-	owner      string
-	host       string
+	owner      string // within the host
+	host       hostID
 	svid       uint32
 	oh         string // the owner's handle, for TEST
 	exclusive  bool
@@ -21,6 +29,7 @@ type held struct {
 type file struct {
 	locks   []held
 	waiters []*waiter
+	granted []*waiter // whose client has not confirmed yet
 	shares  []share
 }
 
@@ -34,22 +43,25 @@ func endOf(off, n uint64) uint64 {
 
 func (h *held) overlaps(start, end uint64) bool { return h.start <= end && start <= h.end }
 
+func (h *held) sameOwner(o *held) bool { return h.owner == o.owner && h.host == o.host }
+
 // conflict finds a lock that stands in the way of l.
 func (f *file) conflict(l *held) *held {
 	for i := range f.locks {
 		h := &f.locks[i]
-		if h.owner != l.owner && (h.exclusive || l.exclusive) && h.overlaps(l.start, l.end) {
+		if !h.sameOwner(l) && (h.exclusive || l.exclusive) && h.overlaps(l.start, l.end) {
 			return h
 		}
 	}
 	return nil
 }
 
-// clear takes a range away from an owner, and splits what reaches beyond it.
-func (f *file) clear(owner string, start, end uint64) {
+// clear takes l's range away from its owner, and splits what reaches beyond it.
+func (f *file) clear(l *held) {
+	start, end := l.start, l.end
 	var out []held
 	for _, h := range f.locks {
-		if h.owner != owner || !h.overlaps(start, end) {
+		if !h.sameOwner(l) || !h.overlaps(start, end) {
 			out = append(out, h)
 			continue
 		}
@@ -69,10 +81,10 @@ func (f *file) clear(owner string, start, end uint64) {
 
 // set gives an owner a range in place of what it had there.
 func (f *file) set(l held) {
-	f.clear(l.owner, l.start, l.end)
+	f.clear(&l)
 	// Merging: what touches l on either side and is of its kind.
 	f.locks = slices.DeleteFunc(f.locks, func(h held) bool {
-		if h.owner != l.owner || h.exclusive != l.exclusive {
+		if !h.sameOwner(&l) || h.exclusive != l.exclusive {
 			return false
 		}
 		if h.end != math.MaxUint64 && h.end+1 == l.start {
@@ -90,17 +102,40 @@ func (f *file) set(l held) {
 }
 
 // dropHost takes all of a client's locks, waiters and shares away.
-func (f *file) dropHost(host string) {
+func (f *file) dropHost(host hostID) {
 	f.locks = slices.DeleteFunc(f.locks, func(h held) bool { return h.host == host })
 	f.waiters = slices.DeleteFunc(f.waiters, func(w *waiter) bool { return w.lock.host == host })
+	f.granted = slices.DeleteFunc(f.granted, func(w *waiter) bool { return w.lock.host == host })
 	f.shares = slices.DeleteFunc(f.shares, func(s share) bool { return s.host == host })
 }
 
-func (f *file) empty() bool { return len(f.locks) == 0 && len(f.waiters) == 0 && len(f.shares) == 0 }
+// settle takes from the grants that are not confirmed those that l overlaps: what their owner did since says that it knows
+// of them.
+func (f *file) settle(l *held) {
+	f.granted = slices.DeleteFunc(f.granted, func(w *waiter) bool { return w.lock.sameOwner(l) && w.lock.overlaps(l.start, l.end) })
+}
+
+// hosts adds the clients that have or want something.
+func (f *file) hosts(to map[hostID]bool) {
+	for i := range f.locks {
+		to[f.locks[i].host] = true
+	}
+	for _, w := range f.waiters {
+		to[w.lock.host] = true
+	}
+	for i := range f.shares {
+		to[f.shares[i].host] = true
+	}
+}
+
+func (f *file) empty() bool {
+	return len(f.locks) == 0 && len(f.waiters) == 0 && len(f.granted) == 0 && len(f.shares) == 0
+}
 
 // share is a DOS share reservation: what its owner does, and what it denies others.
 type share struct {
-	host, owner  string
+	host         hostID
+	owner        string
 	mode, access uint32
 }
 
@@ -119,6 +154,6 @@ func (f *file) setShare(s share) {
 	f.shares = append(f.shares, s)
 }
 
-func (f *file) clearShare(host, owner string) {
+func (f *file) clearShare(host hostID, owner string) {
 	f.shares = slices.DeleteFunc(f.shares, func(s share) bool { return s.host == host && s.owner == owner })
 }
