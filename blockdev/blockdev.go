@@ -42,6 +42,10 @@ type Geometry struct {
 	Rotational  bool
 	Thin        bool   // unwritten ranges take no space and read as zeroes
 	Generation  uint64 // counts changes of Size
+	// AtomicUnit and AtomicMax say that Request.Atomic is to be had: for lengths and offsets in multiples of AtomicUnit, up
+	// to AtomicMax bytes. Both are 0 where it is not.
+	AtomicUnit int
+	AtomicMax  int64
 }
 
 // Op is what a request asks for.
@@ -69,9 +73,12 @@ func (o Op) String() string {
 
 // Request is one operation. It belongs to the device from Submit to Done; the submitter may use it again after that.
 type Request struct {
-	Op     Op
-	FUA    bool // Write, WriteZeroes, CompareWrite: durable when complete
-	Unmap  bool // WriteZeroes: the range may be deallocated
+	Op    Op
+	FUA   bool // Write, WriteZeroes, CompareWrite: durable when complete
+	Unmap bool // WriteZeroes: the range may be deallocated
+	// Atomic, of Write: after a loss of power the medium has all of Data or nothing of it, and no read sees a part.
+	// ErrUnsupported where Geometry.AtomicMax is 0.
+	Atomic bool
 	Offset int64
 	Length int64      // bytes; for Read and Write the sum of Data
 	Data   []mem.Span // the medium's bytes; contents are the caller's
@@ -104,6 +111,26 @@ type Capable interface {
 type Resizable interface {
 	// Refresh looks at the medium and reports whether Size changed.
 	Refresh() (bool, error)
+}
+
+// RangeCopier is a Device that can copy to another one without the data passing through this process: by sharing blocks,
+// or within the kernel.
+type RangeCopier interface {
+	// CopyRange copies n bytes from from to at on to and returns how many it did; it may block. ErrUnsupported says that
+	// the rest has to be read and written. Nobody closes either device before it returns. What was copied is as durable
+	// as a write without FUA.
+	CopyRange(to Device, from, at, n int64) (int64, error)
+}
+
+// Space is the room behind a thin device, in bytes.
+type Space struct {
+	Used      int64 // taken by this device
+	Available int64 // left for it and for whoever shares the medium
+}
+
+// SpaceReporter is a thin Device that knows where it stands.
+type SpaceReporter interface {
+	Space() (Space, error)
 }
 
 // Explainer is a Device that can say how it does its work ("volume show" prints it).

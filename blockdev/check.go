@@ -21,6 +21,14 @@ func (r *Request) Check(g *Geometry) error {
 		r.Offset%block != 0 || r.Length%block != 0 {
 		return ErrRange
 	}
+	if r.Atomic {
+		if g.AtomicMax == 0 || r.Op != Write {
+			return ErrUnsupported
+		}
+		if unit := int64(g.AtomicUnit); r.Length > g.AtomicMax || r.Offset%unit != 0 || r.Length%unit != 0 {
+			return ErrRange
+		}
+	}
 	switch r.Op {
 	case CompareWrite:
 		if total(r.Compare) != r.Length {

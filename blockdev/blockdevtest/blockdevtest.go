@@ -45,6 +45,7 @@ func Run(t *testing.T, o Options) {
 	t.Run("Zeroes", func(t *testing.T) { zeroes(t, o) })
 	t.Run("CompareWrite", func(t *testing.T) { compareWrite(t, o) })
 	t.Run("CompareWriteAtomic", func(t *testing.T) { compareWriteAtomic(t, o) })
+	t.Run("Atomic", func(t *testing.T) { atomicWrites(t, o) })
 	t.Run("Status", func(t *testing.T) { status(t, o) })
 	t.Run("Flushes", func(t *testing.T) { flushes(t, o) })
 	t.Run("Model", func(t *testing.T) { model(t, o) })

@@ -18,14 +18,19 @@ const (
 	cutClients = 3
 	cutOps     = 60 // of each client, at most
 	cutSector  = 512
+
+	// CutSize is what PowerCut writes to; CutSpare bytes behind it are the stack's own, for a log.
+	CutSize  = cutSectors * cutSector
+	CutSpare = 256 << 10
 )
 
 // PowerCut runs clients on stack(volatile device), cuts the power at a point that seed decides, in the middle of a
 // flush as likely as not, and looks at what is left. The error names the first sector that went back behind what a
-// flush or FUA had acknowledged, or that holds what nobody wrote. stack puts layers to be tested on the device.
+// flush or FUA had acknowledged, or that holds what nobody wrote, or an atomic write of which a part is there. stack puts
+// layers to be tested on the device, and does so again after the cut, as a restart would.
 func PowerCut(t testing.TB, seed uint64, stack func(blockdev.Device) blockdev.Device) error {
 	t.Helper()
-	below, err := volatile.Open(volatile.Options{Size: cutSectors * cutSector})
+	below, err := volatile.Open(volatile.Options{Size: CutSize + CutSpare})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +63,7 @@ func PowerCut(t testing.TB, seed uint64, stack func(blockdev.Device) blockdev.De
 	}
 	wg.Wait()
 	below.Cut(seed)
-	return h.check(t, below.Reopen())
+	return h.check(t, stack(below.Reopen()))
 }
 
 // history is what was written and what was promised, by sector. A version is a number that only grows.
@@ -70,6 +75,13 @@ type history struct {
 	submitted [cutSectors]uint64 // the newest version that may be on the medium
 	completed [cutSectors]uint64 // the newest that was acknowledged as written
 	durable   [cutSectors]uint64 // what a cut must leave, or something newer
+	atomics   []atomicWrite
+}
+
+// atomicWrite is a version that is on the medium in full or not at all.
+type atomicWrite struct {
+	version  uint64
+	first, n int
 }
 
 // step does one thing and reports whether there was power to do it. Each client writes to sectors of its own, so that
@@ -90,9 +102,17 @@ func (h *history) step(t testing.TB, m *Memory, rng *rand.Rand, client, clients 
 	n := 1 + rng.IntN(min(24, (client+1)*each-first))
 	data := m.All().Cut(0, n*cutSector)
 	r := &blockdev.Request{Op: blockdev.Write, FUA: rng.IntN(6) == 0, Offset: int64(first * cutSector), Length: int64(n * cutSector), Data: []mem.Span{data}}
+	if most := h.dev.Geometry().AtomicMax; most > 0 && rng.IntN(3) == 0 {
+		n = min(n, int(most/cutSector))
+		data = data.Cut(0, n*cutSector)
+		r.Atomic, r.Length, r.Data = true, int64(n*cutSector), []mem.Span{data}
+	}
 	h.mu.Lock()
 	h.version++
 	v := h.version
+	if r.Atomic {
+		h.atomics = append(h.atomics, atomicWrite{v, first, n})
+	}
 	for s := first; s < first+n; s++ {
 		h.submitted[s] = v
 	}
@@ -149,6 +169,25 @@ func (h *history) check(t testing.TB, d blockdev.Device) error {
 		}
 		if string(b) != string(want) {
 			return fmt.Errorf("sector %d claims version %d and holds something else", s, v)
+		}
+	}
+	return h.torn(got)
+}
+
+// torn looks for an atomic write of which one sector is there and another still holds what was before it.
+func (h *history) torn(got []byte) error {
+	for _, a := range h.atomics {
+		there, missing := -1, -1
+		for s := a.first; s < a.first+a.n; s++ {
+			switch v := binary.LittleEndian.Uint64(got[s*cutSector:]); {
+			case v == a.version:
+				there = s
+			case v < a.version:
+				missing = s
+			}
+		}
+		if there >= 0 && missing >= 0 {
+			return fmt.Errorf("atomic write %d of sectors %d to %d is torn: sector %d has it, sector %d has not", a.version, a.first, a.first+a.n-1, there, missing)
 		}
 	}
 	return nil

@@ -42,10 +42,11 @@ type Device struct {
 }
 
 var (
-	_ blockdev.Device    = (*Device)(nil)
-	_ blockdev.Capable   = (*Device)(nil)
-	_ blockdev.Resizable = (*Device)(nil)
-	_ blockdev.Explainer = (*Device)(nil)
+	_ blockdev.Device        = (*Device)(nil)
+	_ blockdev.Capable       = (*Device)(nil)
+	_ blockdev.Resizable     = (*Device)(nil)
+	_ blockdev.SpaceReporter = (*Device)(nil)
+	_ blockdev.Explainer     = (*Device)(nil)
 )
 
 // Open puts a delay before below.
@@ -64,6 +65,9 @@ func (d *Device) Can(op blockdev.Op) bool { return blockdev.Can(d.Device, op) }
 
 // Refresh implements blockdev.Resizable.
 func (d *Device) Refresh() (bool, error) { return blockdev.Refresh(d.Device) }
+
+// Space implements blockdev.SpaceReporter.
+func (d *Device) Space() (blockdev.Space, error) { return blockdev.SpaceOf(d.Device) }
 
 // Path implements blockdev.Explainer.
 func (d *Device) Path() string { return "delay before " + blockdev.Path(d.Device) }

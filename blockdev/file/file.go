@@ -30,6 +30,11 @@ type Options struct {
 	Direct   bool // O_DIRECT
 	Workers  int  // 8 by default
 	NoInline bool // every read goes to a worker
+	// Atomic offers Request.Atomic: by RWF_ATOMIC where the medium takes the write in one, else by a redo log.
+	Atomic bool
+	// Log is the path of that log, the device's path and ".redo" by default. What it holds of a crash is written to the
+	// device when that is opened, whatever Atomic says.
+	Log string
 }
 
 // Device is the engine.
@@ -49,6 +54,10 @@ type Device struct {
 	noInline  atomic.Bool // RWF_NOWAIT is not to be had
 	noPunch   atomic.Bool
 	noZero    atomic.Bool
+	noClone   atomic.Bool
+	broken    atomic.Pointer[error] // the redo log could not be wiped: nothing may be written any more
+	atomics   atomics
+	seq       uint64 // order of locking of two devices
 	compares  compareEpochs
 	locks     rangelock.Table
 	queue     queue
@@ -57,7 +66,8 @@ type Device struct {
 	refreshMu sync.Mutex
 }
 
-// compareEpochs lets reads, which take no lock, find out that a compare-and-write may have been seen half done.
+// compareEpochs lets reads, which take no lock, find out that a compare-and-write or an atomic write may have been seen
+// half done.
 type compareEpochs struct{ started, finished atomic.Uint64 }
 
 var (
@@ -65,6 +75,9 @@ var (
 	_ blockdev.Capable   = (*Device)(nil)
 	_ blockdev.Resizable = (*Device)(nil)
 	_ blockdev.Explainer = (*Device)(nil)
+
+	_ blockdev.RangeCopier   = (*Device)(nil)
+	_ blockdev.SpaceReporter = (*Device)(nil)
 )
 
 // Open opens path and locks it against every other process that would serve it; blockdev.ErrBusy says that one does.
@@ -94,6 +107,10 @@ func Open(path string, o Options) (*Device, error) {
 	if err := d.prepare(o); err != nil {
 		return nil, errors.Join(err, d.f.Close())
 	}
+	if err := d.openAtomics(o); err != nil {
+		return nil, errors.Join(err, d.atomics.close(), d.f.Close())
+	}
+	d.seq = devices.Add(1)
 	d.locks.Shift = stripeShift
 	d.queue.init()
 	d.start()
@@ -175,13 +192,17 @@ func (d *Device) fit(o Options, created bool) error {
 	if err := d.f.Sync(); err != nil {
 		return wrap("sync "+d.path, err)
 	}
-	dir, err := os.Open(filepath.Dir(d.path))
+	return syncDir(d.path)
+}
+
+// syncDir makes the name of a file durable.
+func syncDir(path string) error {
+	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return fmt.Errorf("blockdev/file: %w", err)
 	}
-	err = errors.Join(dir.Sync(), dir.Close())
-	if err != nil {
-		return wrap("sync the directory of "+d.path, err)
+	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
+		return wrap("sync the directory of "+path, err)
 	}
 	return nil
 }
@@ -283,14 +304,14 @@ func (d *Device) Path() string {
 	if d.noInline.Load() {
 		reads = "reads by worker"
 	}
-	return fmt.Sprintf("%s, %s, %s, %d workers", kind, mode, reads, d.workers)
+	return fmt.Sprintf("%s, %s, %s, %d workers%s", kind, mode, reads, d.workers, d.atomics.path())
 }
 
 // Close implements blockdev.Device. It does not flush: what was not flushed was never promised.
 func (d *Device) Close() error {
 	d.queue.close()
 	d.running.Wait()
-	if err := d.f.Close(); err != nil {
+	if err := errors.Join(d.atomics.close(), d.f.Close()); err != nil {
 		return fmt.Errorf("blockdev/file: %w", err)
 	}
 	return nil

@@ -30,6 +30,8 @@ func TestConformance(t *testing.T) {
 		"4096":      {Size: 4 << 20, Logical: 4096},
 		"by worker": {Size: 4 << 20, NoInline: true, Workers: 1},
 		"direct":    {Size: 4 << 20, Logical: 4096, Direct: true},
+		"atomic":    {Size: 4 << 20, Workers: 3, Atomic: true},
+		"both":      {Size: 4 << 20, Logical: 4096, Direct: true, Atomic: true},
 	}
 	for name, o := range variants {
 		t.Run(name, func(t *testing.T) {

@@ -21,6 +21,9 @@ const (
 	// stripeShift is log2 of the bytes of one lock stripe.
 	stripeShift = 20
 
+	// maxCopy bounds one copy_file_range, so that a copy ends soon after its caller has lost interest.
+	maxCopy = 64 << 20
+
 	// maxDiscard bounds one hole punch, which holds up whatever else the file system does to this file.
 	maxDiscard = 1 << 30
 )

@@ -16,6 +16,10 @@ func (d *Device) Submit(r *blockdev.Request) {
 		r.Finish(err)
 		return
 	}
+	if r.Op != blockdev.Read && d.broken.Load() != nil {
+		r.Finish(*d.broken.Load())
+		return
+	}
 	switch r.Op {
 	case blockdev.Read:
 		if r.Length == 0 || !d.noInline.Load() && len(r.Data) <= inlineSpans && d.readCached(r) {

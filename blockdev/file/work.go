@@ -15,13 +15,14 @@ import (
 // worker serves one request at a time and may block.
 type worker struct {
 	d      *Device
+	slot   int // of the redo log
 	iov    [maxIovec]unix.Iovec
 	bounce *mem.Slab // taken at the first need
 }
 
 func (d *Device) start() {
-	for range d.workers {
-		w := &worker{d: d}
+	for i := range d.workers {
+		w := &worker{d: d, slot: i}
 		d.running.Go(w.run)
 	}
 }
@@ -59,6 +60,9 @@ func (w *worker) do(r *blockdev.Request) error {
 		}
 		return nil
 	case blockdev.Write:
+		if r.Atomic {
+			return w.atomicWrite(r)
+		}
 		d.locks.RLock(r.Offset, r.Length)
 		defer d.locks.RUnlock(r.Offset, r.Length)
 		return w.write(r)

@@ -96,18 +96,10 @@ func (c *Command) orPiece(start, off int64, n int, fua bool) error {
 	}
 }
 
-// AtomicDevice is a device whose single Write of up to max bytes, in multiples of unit and aligned to it, is seen in full
-// or not at all after a loss of power. Without it WRITE ATOMIC(16) is not offered.
-type AtomicDevice interface {
-	AtomicWrite() (unit, max int64)
-}
-
+// atomicLimits are what WRITE ATOMIC may be given, in bytes: multiples of unit, aligned to it, up to most.
 func (lu *LogicalUnit) atomicLimits() (unit, most int64) {
-	if d, ok := lu.dev.(AtomicDevice); ok {
-		unit, most = d.AtomicWrite()
-		most = min(most, maxTransfer)
-	}
-	return unit, most
+	g := lu.geo.Load()
+	return int64(g.AtomicUnit), min(g.AtomicMax, maxTransfer)
 }
 
 func (lu *LogicalUnit) canWriteAtomic() bool {
@@ -146,6 +138,6 @@ func beginWriteAtomic(c *Command) stepResult {
 		if err := c.moveOut(0, spans); err != nil {
 			return err
 		}
-		return c.do(blockdev.Request{Op: blockdev.Write, Offset: at, Length: n, Data: spans, FUA: r.fua || lu.has(flagNoCache)})
+		return c.do(blockdev.Request{Op: blockdev.Write, Atomic: true, Offset: at, Length: n, Data: spans, FUA: r.fua || lu.has(flagNoCache)})
 	})
 }

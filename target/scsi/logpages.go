@@ -83,14 +83,6 @@ func errorCounters(of func(*luTotals) (processed, failed int64)) func(*LogicalUn
 	}
 }
 
-func logProvisioning(lu *LogicalUnit, b []byte) []byte {
-	p := lu.provisioned()
-	if p.Available > 0 {
-		b = logParam(b, 0x0001, 0x03, append(binary.BigEndian.AppendUint32(nil, uint32(p.Available>>p.Unit)), 1, 0, 0, 0))
-	}
-	return logParam(b, 0x0002, 0x03, append(binary.BigEndian.AppendUint32(nil, uint32(p.Used>>p.Unit)), 1, 0, 0, 0))
-}
-
 func logTemperature(_ *LogicalUnit, b []byte) []byte {
 	b = logParam(b, 0, 0x03, []byte{0, 0xFF}) // FFh: no sensor
 	return logParam(b, 1, 0x03, []byte{0, 0xFF})

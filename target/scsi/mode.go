@@ -12,9 +12,7 @@ type modePage struct {
 }
 
 var modePages = []modePage{
-	{code: 0x01, // read-write error recovery (SBC-3 section 6.5.8): AWRE, ARRE
-		initial:    func(*LogicalUnit) []byte { return []byte{0xC0, 0, 0, 0, 0, 0, 0, 0, 0, 0} },
-		changeable: make([]byte, 10)},
+	{code: 0x01, initial: errorRecoveryPage, changeable: []byte{0, 0, 0, 0, 0, lbpere, 0, 0, 0, 0}}, // read-write error recovery
 	{code: 0x02, // disconnect-reconnect (SPC-4 section 7.5.9)
 		initial:    func(*LogicalUnit) []byte { return make([]byte, 14) },
 		changeable: make([]byte, 14)},
@@ -38,7 +36,7 @@ var modePages = []modePage{
 		changeable: []byte{0x0C, 0x0F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}},
 	{code: 0x1C, sub: 0x02, offered: (*LogicalUnit).thin, // logical block provisioning (SBC-3 section 6.5.9)
 		initial:    provisioningPage,
-		changeable: func() []byte { b := make([]byte, 12); b[0] = 0x01; return append(b, make([]byte, 8)...) }()},
+		changeable: func() []byte { b := make([]byte, 12); b[0] = situa; return append(b, make([]byte, 8)...) }()},
 }
 
 func controlPage(lu *LogicalUnit) []byte {
@@ -48,14 +46,6 @@ func controlPage(lu *LogicalUnit) []byte {
 	}
 	// QUEUE ALGORITHM MODIFIER 1: SIMPLE tasks may be reordered. ATMPE, RWWP 0.
 	return []byte{tst, 0x10, 0, 0, 0, 0, 0xFF, 0xFF, 0, 0}
-}
-
-// provisioningPage has one threshold descriptor: soft, by used space, in percent as LUOptions.ThinThreshold says.
-func provisioningPage(lu *LogicalUnit) []byte {
-	b := make([]byte, 20)
-	b[12] = 0x80 | 0<<3 | 0x01 // enabled, THRESHOLD TYPE 0, ARMING 1: the resource, when it falls below
-	b[13] = 0x01               // available LBA mapping resource
-	return b
 }
 
 func (p *modePage) header() []byte {

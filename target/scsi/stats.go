@@ -79,46 +79,6 @@ func (lu *LogicalUnit) resetTotals() {
 	b.readErrors, b.writeErrors, b.conflicts = b.readErrors+t.readErrors, b.writeErrors+t.writeErrors, b.conflicts+t.conflicts
 }
 
-// SpaceReporter is a thin device that knows how much space it uses and how much it could still get, in bytes.
-type SpaceReporter interface {
-	Space() (used, available int64)
-}
-
-// provisioning is the space of a thin unit, in threshold sets of 1<<Unit bytes.
-type provisioning struct {
-	Used, Available int64
-	Unit            uint
-}
-
-// thresholdExponent gives threshold sets of 1 MiB (VPD B2h, THRESHOLD EXPONENT counts in blocks).
-const thresholdShift = 20
-
-func (lu *LogicalUnit) provisioned() provisioning {
-	p := provisioning{Unit: thresholdShift}
-	if s, ok := lu.dev.(SpaceReporter); ok {
-		p.Used, p.Available = s.Space()
-	} else {
-		p.Used = lu.geo.Load().Size
-	}
-	return p
-}
-
-// CheckSpace compares the space left with LUOptions.ThinThreshold and warns every nexus, once for each time it falls
-// below (SBC-3 section 4.7.3.7). The daemon calls it from time to time.
-func (lu *LogicalUnit) CheckSpace() {
-	if lu.opt.ThinThreshold <= 0 || !lu.thin() {
-		return
-	}
-	p := lu.provisioned()
-	if p.Available <= 0 && p.Used <= 0 {
-		return
-	}
-	low := p.Available < lu.opt.ThinThreshold
-	if lu.low.Swap(low) != low && low {
-		lu.attention(ASCThinThreshold, nil)
-	}
-}
-
 func (c *Command) countError(op blockdev.Op) {
 	if op == blockdev.Read {
 		c.x.itl.stats.readErrors.Add(1)

@@ -97,9 +97,11 @@ func TestReservedBitsAreRefusedWithAFieldPointer(t *testing.T) {
 // everything is a device that can do all that a logical unit knows to ask for.
 type everything struct{ *disk }
 
-func (everything) AtomicWrite() (unit, most int64) { return 1024, 16 << 10 }
-func (everything) Space() (used, available int64)  { return 32 << 10, 32 << 10 }
-func (d everything) CopyRange(blockdev.Device, int64, int64, int64) (int64, error) {
+func (everything) Space() (blockdev.Space, error) {
+	return blockdev.Space{Used: 32 << 10, Available: 32 << 10}, nil
+}
+
+func (everything) CopyRange(blockdev.Device, int64, int64, int64) (int64, error) {
 	return 0, blockdev.ErrUnsupported
 }
 
@@ -126,6 +128,7 @@ func FuzzCommand(f *testing.F) {
 			return
 		}
 		d := newDisk(64<<10, 512)
+		d.geo.AtomicUnit, d.geo.AtomicMax = 1024, 16<<10
 		r := rigIn(t, pool, d, func(o *LUOptions) {
 			o.Device = everything{d}
 			o.Removable, o.AllowFormat, o.AllowSanitize = shape&8 != 0, true, true

@@ -102,7 +102,7 @@ func (c *Command) nextPiece() *piece {
 			p.off = t.next
 			p.req.Offset, p.req.Length, p.req.Data, p.req.FUA = t.start+t.next, int64(n), p.spans, t.fua
 			// What another command left in the request means nothing here.
-			p.req.Err, p.req.Compare, p.req.Unmap, p.req.Extents = nil, nil, false, nil
+			p.req.Err, p.req.Compare, p.req.Unmap, p.req.Atomic, p.req.Extents = nil, nil, false, false, nil
 			t.next += int64(n)
 			t.tail++
 			return p

@@ -19,12 +19,6 @@ const (
 	segmentBlockBlock   = 0x02
 )
 
-// RangeCopier is a device that can copy to another without the data passing through here: by reflink or within one file
-// system. It returns how much it copied; with an error that is blockdev.ErrUnsupported the rest goes through memory.
-type RangeCopier interface {
-	CopyRange(to blockdev.Device, from, at, n int64) (int64, error)
-}
-
 // copyRecord is what RECEIVE COPY STATUS tells of a finished copy.
 type copyRecord struct {
 	id       byte
@@ -258,13 +252,9 @@ func (i *itl) excluded(class conflict) bool {
 
 func (c *Command) copyBytes(src, dst *LogicalUnit, from, to, n int64) (done int64, err error) {
 	overlap := src == dst && from < to+n && to < from+n
-	if rc, ok := src.dev.(RangeCopier); ok && !overlap {
-		done, err = rc.CopyRange(dst.dev, from, to, n)
-		if err == nil && done == n {
-			return n, nil
-		}
-		if err != nil && !errors.Is(err, blockdev.ErrUnsupported) {
-			return done, ofDevice(blockdev.Write, err, dst.lba(to))
+	if rc, ok := src.dev.(blockdev.RangeCopier); ok && !overlap {
+		if done, err = c.copyRange(rc, dst, from, to, n); err != nil || done == n {
+			return done, err
 		}
 	}
 	step := int64(maxBufCopy)
@@ -292,6 +282,30 @@ func (c *Command) copyBytes(src, dst *LogicalUnit, from, to, n int64) (done int6
 }
 
 const maxBufCopy = 1 << 20
+
+// copyRange has the devices copy. What is left without an error they cannot.
+func (c *Command) copyRange(rc blockdev.RangeCopier, dst *LogicalUnit, from, to, n int64) (done int64, err error) {
+	for done < n {
+		if c.stopping() {
+			return done, c.x.err
+		}
+		k, err := rc.CopyRange(dst.dev, from+done, to+done, min(rangeCopyStep, n-done))
+		done += k
+		if errors.Is(err, blockdev.ErrUnsupported) || err == nil && k == 0 {
+			break
+		}
+		if err != nil {
+			return done, ofDevice(blockdev.Write, err, dst.lba(to+done))
+		}
+	}
+	if done > 0 && dst.has(flagNoCache) {
+		return done, c.doOn(dst, blockdev.Request{Op: blockdev.Flush})
+	}
+	return done, nil
+}
+
+// rangeCopyStep is how much one CopyRange does, so that an abort is noticed between two.
+const rangeCopyStep = 16 << 20
 
 // beginCopyResults is RECEIVE COPY RESULTS and its kin (SPC-4 sections 6.24 to 6.26).
 func beginCopyResults(c *Command) stepResult {

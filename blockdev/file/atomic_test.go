@@ -1,0 +1,106 @@
+package file_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/blockdev/blockdevtest"
+	"github.com/sluice-storage/sluice/blockdev/file"
+	"github.com/sluice-storage/sluice/blockdev/internal/redo"
+	"github.com/sluice-storage/sluice/internal/mem"
+)
+
+// durably is a log's file as the engine sees it.
+type durably struct{ *os.File }
+
+func (d durably) WriteDurably(b []byte, off int64) error {
+	_, err := d.WriteAt(b, off)
+	return err
+}
+
+// interrupted makes a volume of zeroes whose log says that a write of data at off was under way.
+func interrupted(t *testing.T, off int64, data []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "v")
+	blockdevtest.Close(t, open(t, path, file.Options{Size: 2 << 20, Workers: 2, Atomic: true}))
+	f, err := os.OpenFile(path+".redo", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := blockdevtest.NewMemory(t, len(data))
+	copy(m.All().Bytes(), data)
+	if err := redo.New(durably{f}).Begin(1, make([]byte, redo.SlotSize), off, []mem.Span{m.All()}, len(data)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// What the log has of a crash is in place when the device has opened, also without Atomic and with O_DIRECT, and only
+// once.
+func TestAnInterruptedAtomicWriteIsFinished(t *testing.T) {
+	data := make([]byte, 24<<10)
+	blockdevtest.Fill(data, 3)
+	for name, o := range map[string]file.Options{"atomic": {Atomic: true}, "not wanted any more": {}, "direct": {Direct: true, Logical: 4096}} {
+		t.Run(name, func(t *testing.T) {
+			if o.Direct && !hasDirect(t, t.TempDir()) {
+				return
+			}
+			path := interrupted(t, 64<<10, data)
+			if _, err := file.Open(path, file.Options{ReadOnly: true}); err == nil || !strings.Contains(err.Error(), "writable once") {
+				t.Errorf("read-only: %v", err)
+			}
+			m := blockdevtest.NewMemory(t, 64<<10)
+			d := open(t, path, o)
+			if !bytes.Equal(blockdevtest.Read(t, d, m, 64<<10, len(data)), data) {
+				t.Error("the write is not in place")
+			}
+			blockdevtest.Write(t, d, m, 64<<10, make([]byte, 4096), true)
+			blockdevtest.Close(t, d)
+			d = open(t, path, o)
+			if !bytes.Equal(blockdevtest.Read(t, d, m, 64<<10, 4096), make([]byte, 4096)) {
+				t.Error("the write was done again over a newer one")
+			}
+			blockdevtest.Close(t, d)
+		})
+	}
+}
+
+func TestALogOfAnotherDeviceIsRefused(t *testing.T) {
+	path := interrupted(t, 2<<20-512, make([]byte, 1024))
+	if _, err := file.Open(path, file.Options{}); !errors.Is(err, blockdev.ErrRange) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAtomicWritesAreOfferedWhereTheyAreConfigured(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "v")
+	d := open(t, path, file.Options{Size: 1 << 20})
+	if g := d.Geometry(); g.AtomicMax != 0 || g.AtomicUnit != 0 {
+		t.Errorf("%+v", g)
+	}
+	blockdevtest.Close(t, d)
+	d = open(t, path, file.Options{Atomic: true, Log: path + "-log"})
+	if g := d.Geometry(); g.AtomicMax != redo.Max || g.AtomicUnit != 512 || !strings.Contains(d.Path(), "redo log") {
+		t.Errorf("%+v, %s", g, d.Path())
+	}
+	blockdevtest.Close(t, d)
+	if _, err := os.Stat(path + "-log"); err != nil {
+		t.Error(err)
+	}
+	d = open(t, path, file.Options{Atomic: true, ReadOnly: true})
+	if g := d.Geometry(); g.AtomicMax != 0 {
+		t.Errorf("%+v", g)
+	}
+	blockdevtest.Close(t, d)
+	if _, err := file.Open(path, file.Options{Atomic: true, Log: path + "/none"}); err == nil {
+		t.Error("a log that cannot be made was taken")
+	}
+}
