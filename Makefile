@@ -6,7 +6,7 @@ LDFLAGS  = -s -w -X github.com/sluice-storage/sluice/internal/version.Version=$(
 LINT     = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 5s
 
-.PHONY: help build demo test race lint cross fuzz bench neighbour lab conformance soak clean
+.PHONY: help build demo test race lint cross fuzz bench neighbour lab conformance soak man deb release clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' Makefile
@@ -50,6 +50,15 @@ lab: ## the kernel lab: CLASS=short|long|all or SCENARIO=name
 soak: ## the long forms: every lab scenario, a minute a fuzz target
 	$(GO) run ./test/lab -class all
 	$(GO) run ./test/fuzz -time 60s
+
+man: ## manual pages into dist/man
+	$(GO) run ./packaging man
+
+deb: ## a Debian package into dist/, checked by lintian where it is installed
+	$(GO) run ./packaging deb
+
+release: ## tarballs for amd64 and arm64 with their bills of materials into dist/
+	$(GO) run ./packaging release
 
 clean: ## remove what the other targets built
 	rm -rf bin dist
