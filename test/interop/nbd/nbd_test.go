@@ -21,13 +21,35 @@ import (
 
 const target = "iqn.2026-11.io.sluice:faces"
 
+// built is where the binaries are.
+var built string
+
+func TestMain(m *testing.M) {
+	code, err := func() (int, error) {
+		var err error
+		if built, err = os.MkdirTemp("", "faces-bin"); err != nil {
+			return 1, err
+		}
+		defer os.RemoveAll(built)
+		build := exec.Command("go", "build", "-o", built+"/", "../../../cmd/sluiced", "../../../cmd/sluice")
+		if out, err := build.CombinedOutput(); err != nil {
+			return 1, fmt.Errorf("%w: %s", err, out)
+		}
+		return m.Run(), nil
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
+}
+
 type lab struct {
 	t              *testing.T
 	dir, addr, bin string
 	daemon         *exec.Cmd
 }
 
-// start builds the binaries and serves a volume of 256 MiB.
+// start serves a volume of 256 MiB.
 func start(t *testing.T) *lab {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "faces") // a test's own directory can have too long a name for a socket
@@ -35,16 +57,21 @@ func start(t *testing.T) *lab {
 		t.Fatal(err)
 	}
 	l := &lab{t: t, dir: dir, bin: filepath.Join(dir, "bin")}
+	// Links, so that each test's helpers can be told from another's by their command lines.
+	if err := os.Mkdir(l.bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []string{"sluiced", "sluice"} {
+		if err := os.Link(filepath.Join(built, n), filepath.Join(l.bin, n)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Setenv("SLUICE_RUNTIME_DIR", filepath.Join(dir, "run"))
-	build := exec.Command("go", "build", "-o", l.bin+"/", "../../../cmd/sluiced", "../../../cmd/sluice")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
