@@ -6,6 +6,7 @@
 package need
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +16,7 @@ import (
 	"runtime"
 	"syscall"
 	"testing"
+	"unsafe"
 )
 
 // Root skips unless the test runs as uid 0. It proves no capability: a container's root may lack some.
@@ -151,4 +153,17 @@ func IPv6(t testing.TB) {
 		t.Skipf("needs IPv6 loopback: %v", err)
 	}
 	_ = l.Close()
+}
+
+// Ring skips unless the kernel gives an io_uring with entries of 128 bytes: old kernels have none, and containers forbid it.
+func Ring(t testing.TB) {
+	t.Helper()
+	var params [120]byte // struct io_uring_params; flags are its third word
+	binary.NativeEndian.PutUint32(params[8:], 1<<10)
+	const setup = 425 // io_uring_setup, the same number on every architecture
+	fd, _, no := syscall.Syscall(setup, 1, uintptr(unsafe.Pointer(&params)), 0)
+	if no != 0 {
+		t.Skipf("needs io_uring_setup(2) with IORING_SETUP_SQE128: %v", no)
+	}
+	_ = syscall.Close(int(fd))
 }
