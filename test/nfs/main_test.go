@@ -36,6 +36,12 @@ var transports = []string{"tcp", "twin", "iwarp"}
 
 func start(t testing.TB, how string, o nfs.Options, ro rpc.Options, e nfs.Export) *server {
 	t.Helper()
+	return startWrapped(t, how, o, ro, e, nil)
+}
+
+// startWrapped puts wrap around each program, for servers that are wrong on purpose.
+func startWrapped(t testing.TB, how string, o nfs.Options, ro rpc.Options, e nfs.Export, wrap func(rpc.Program) rpc.Program) *server {
+	t.Helper()
 	s := &server{dir: e.Dir}
 	if e.Dir == "" {
 		s.dir = t.TempDir()
@@ -48,7 +54,13 @@ func start(t testing.TB, how string, o nfs.Options, ro rpc.Options, e nfs.Export
 	if s.nfs, err = nfs.NewServer(o, e); err != nil {
 		t.Fatal(err)
 	}
-	s.rpc = rpc.NewServer(ro, s.nfs.Programs()...)
+	programs := s.nfs.Programs()
+	if wrap != nil {
+		for i, p := range programs {
+			programs[i] = wrap(p)
+		}
+	}
+	s.rpc = rpc.NewServer(ro, programs...)
 	t.Cleanup(func() { s.stop(t) })
 	var listen, dial transport.Device
 	switch how {
