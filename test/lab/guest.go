@@ -28,9 +28,9 @@ type guest struct {
 
 // boot starts the guest with a script. The directory it shares with the host holds:
 //
-//	script args env files/   what it is to do
-//	out/ rc                  what comes back
-//	host/                    answers to on_host
+//	script lib.sh args env files/   what it is to do
+//	out/ rc                         what comes back
+//	host/                           answers to on_host
 func (l *lab) boot(r *Run, script string) (*guest, error) {
 	g := &guest{r: r, share: filepath.Join(r.Tmp, "share"), output: make(chan struct{}), lost: make(chan struct{})}
 	r.guest = g
@@ -46,6 +46,9 @@ func (l *lab) boot(r *Run, script string) (*guest, error) {
 		if err := copyFile(filepath.Join(g.share, "files", f), filepath.Join(l.bin, f)); err != nil {
 			return nil, err
 		}
+	}
+	if err := copyFile(filepath.Join(g.share, "lib.sh"), filepath.Join(l.src, "guest/lib.sh")); err != nil {
+		return nil, err
 	}
 	args := ""
 	for _, a := range r.Args {
@@ -84,7 +87,11 @@ func (l *lab) qemuArgs(r *Run, share string) []string {
 	if memory == 0 {
 		memory = 1024
 	}
-	img := filepath.Join(l.cache, "out")
+	img := filepath.Join(l.cache, "image-"+r.s.kernel())
+	cmdline := "console=ttyS0 panic=-1 oops=panic quiet loglevel=5 nokaslr mitigations=off tsc=reliable net.ifnames=0 random.trust_cpu=on"
+	if r.s.Systemd {
+		cmdline += " lab.init=systemd systemd.show_status=0 systemd.log_target=journal"
+	}
 	netdev := "user,id=n0"
 	for _, f := range r.Forward {
 		host, guest, _ := strings.Cut(f, ":")
@@ -95,7 +102,7 @@ func (l *lab) qemuArgs(r *Run, share string) []string {
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", img + "/vmlinuz", "-initrd", img + "/initrd.img",
 		// An oops ends the guest; a warning is found in its log.
-		"-append", "console=ttyS0 panic=-1 oops=panic quiet loglevel=5 nokaslr mitigations=off tsc=reliable net.ifnames=0 random.trust_cpu=on",
+		"-append", cmdline,
 		"-serial", "file:" + filepath.Join(r.Dir, "console.txt"),
 		"-device", "virtio-serial-pci", "-chardev", "socket,id=out,path=" + filepath.Join(r.Tmp, "out.sock"),
 		"-device", "virtserialport,chardev=out,name=lab.out",

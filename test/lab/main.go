@@ -32,9 +32,9 @@ func main() {
 }
 
 type options struct {
-	class, names, out, script string
-	list, build               bool
-	jobs                      int
+	class, names, out, script, kernel string
+	list, build, systemd              bool
+	jobs                              int
 }
 
 func run(ctx context.Context, args []string) int {
@@ -45,6 +45,8 @@ func run(ctx context.Context, args []string) int {
 	fs.StringVar(&o.class, "class", "short", "short, long (what takes minutes), reference (kernel against kernel) or all")
 	fs.StringVar(&o.names, "scenario", "", "run only these scenarios, comma separated, and keep a pcap")
 	fs.StringVar(&o.script, "script", "", "run this script instead, in a guest with all binaries in /lab/files; the other arguments are its own")
+	fs.StringVar(&o.kernel, "kernel", "", "with -script: the kernel, e.g. 6.12 (default: the stock one)")
+	fs.BoolVar(&o.systemd, "systemd", false, "with -script: the guest boots with systemd")
 	fs.IntVar(&o.jobs, "j", 2, "guests at a time")
 	fs.StringVar(&o.out, "o", "", "directory of the logs (default dist/lab)")
 	if err := fs.Parse(args); err != nil {
@@ -56,7 +58,7 @@ func run(ctx context.Context, args []string) int {
 		return 2
 	}
 	if o.script != "" {
-		chosen = []Scenario{{Name: "script", About: o.script, Script: o.script, Limit: 10 * time.Minute,
+		chosen = []Scenario{{Name: "script", About: o.script, Script: o.script, Limit: 10 * time.Minute, Kernel: o.kernel, Systemd: o.systemd,
 			Files: []string{"sluice", "sluiced", "exchange", "logreplay", "fsx"}, Prepare: func(r *Run) error { r.Args = fs.Args(); return nil }}}
 	}
 	if o.list {
@@ -138,11 +140,13 @@ func newLab(ctx context.Context, o options, chosen []Scenario) (*lab, error) {
 	if l.out, err = filepath.Abs(l.out); err != nil {
 		return nil, err
 	}
-	build := exec.CommandContext(ctx, filepath.Join(l.src, "guest/build.sh"))
-	build.Env = append(os.Environ(), "LAB_CACHE="+l.cache)
-	build.Stdout, build.Stderr = os.Stdout, os.Stderr
-	if err := build.Run(); err != nil {
-		return nil, fmt.Errorf("build the guest: %w", err)
+	for _, k := range kernels(chosen) {
+		build := exec.CommandContext(ctx, filepath.Join(l.src, "guest/build.sh"))
+		build.Env = append(os.Environ(), "LAB_CACHE="+l.cache, "LAB_KERNEL="+k)
+		build.Stdout, build.Stderr = os.Stdout, os.Stderr
+		if err := build.Run(); err != nil {
+			return nil, fmt.Errorf("build the guest with kernel %s: %w", k, err)
+		}
 	}
 	if o.build {
 		return l, nil
@@ -167,6 +171,17 @@ func newLab(ctx context.Context, o options, chosen []Scenario) (*lab, error) {
 		return nil, fmt.Errorf("build the binaries: %w", err)
 	}
 	return l, nil
+}
+
+// kernels are those that the scenarios run on.
+func kernels(chosen []Scenario) []string {
+	var got []string
+	for _, s := range chosen {
+		if k := s.kernel(); !slices.Contains(got, k) {
+			got = append(got, k)
+		}
+	}
+	return got
 }
 
 // packages are those of the binaries that the scenarios use.

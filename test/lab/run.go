@@ -22,8 +22,12 @@ type Scenario struct {
 	Script string        // file in scenarios/, NAME.sh if empty
 	Limit  time.Duration // the guest is stopped then
 	Memory int           // MiB of the guest, 1024 if 0
-	Files  []string      // binaries under test that the guest gets in /lab/files
-	Host   []string      // binaries under test that the host side uses
+	Kernel string        // a series that Debian has beside the stock kernel, e.g. "6.12"; stock if empty
+	// Systemd boots the guest as a machine boots: systemd is process 1, udev runs, the script is a service. Nothing else
+	// starts by itself. Otherwise the script is nearly alone in the guest, which is up much sooner.
+	Systemd bool
+	Files   []string // binaries under test that the guest gets in /lab/files
+	Host    []string // binaries under test that the host side uses
 
 	// Prepare runs before the guest boots: it starts targets on the host and fills Args, Env and Forward.
 	Prepare func(*Run) error
@@ -31,6 +35,14 @@ type Scenario struct {
 	OnHost func(r *Run, name string, args []string) (string, error)
 	// Finish runs after the guest has ended well, for checks on the host.
 	Finish func(*Run) error
+}
+
+// kernel names the image the scenario runs on.
+func (s *Scenario) kernel() string {
+	if s.Kernel == "" {
+		return "stock"
+	}
+	return s.Kernel
 }
 
 // Run is one scenario in progress.

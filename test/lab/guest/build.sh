@@ -3,12 +3,14 @@
 # Debian's own kernel source), a root disk and an initrd. Each stage is remembered by a stamp; a second run takes
 # a moment.
 #
-#   LAB_CACHE       where everything is kept (default ${XDG_CACHE_HOME:-~/.cache}/sluice-lab), about 1.5 GB
-#   LAB_KREL        kernel release without flavour, e.g. 6.1.0-56 (default: the one linux-image-amd64 names)
+#   LAB_CACHE       where everything is kept (default ${XDG_CACHE_HOME:-~/.cache}/sluice-lab), about 2 GB a kernel
+#   LAB_KERNEL      stock (default): the kernel that linux-image-amd64 names; or a series that Debian has beside it, e.g.
+#                   6.12, for linux-image-6.12-amd64. Each has its own image; they share the user space.
+#   LAB_KREL        kernel release without flavour, e.g. 6.1.0-56, instead of the one that the package names
 #   LAB_SUITE       Debian suite of the root disk (default: the host's)
 #   LAB_SOURCES     a sources.list for mmdebstrap (default: its own choice)
 #   LAB_PACKAGES    more packages for the root disk, comma separated
-#   LAB_ROOT_MB     size of the root disk in MiB (default 1024, sparse)
+#   LAB_ROOT_MB     size of the root disk in MiB (default 1536, sparse)
 #   LAB_NO_APT=1    do not install missing tools on the host, say what is missing
 #
 # The host is Debian on amd64; root is needed for chroot and for a root disk whose files belong to root.
@@ -19,9 +21,10 @@ PATH=$PATH:/usr/sbin:/sbin
 die() { echo "guest: $*" >&2; exit 1; }
 say() { echo "guest [${SECONDS}s]: $*" >&2; }
 [ "$(id -u)" = 0 ] || die "building the guest needs root (chroot, owners on the root disk)"
-mkdir -p "$cache/debs" "$cache/out"
+variant=${LAB_KERNEL:-stock}
+mkdir -p "$cache/debs" "$cache/image-$variant"
 cache=$(cd "$cache" && pwd)
-out=$cache/out
+out=$cache/image-$variant
 exec 9>"$cache/lock"
 flock 9
 
@@ -69,24 +72,26 @@ unpack() { dpkg-deb -x "$cache/debs/$1"_*.deb "$2"; }
 depends() { apt-cache depends "$1" | sed -n "s/^ *Depends: \($2\)\$/\1/p" | head -1; }
 
 kernel() {
+  local meta=linux-image-amd64 pin=$cache/kernel-$variant
+  [ "$variant" = stock ] || meta=linux-image-$variant-amd64
   if [ -n "${LAB_KREL:-}" ]; then krel=$LAB_KREL
-  elif [ -s "$cache/krel" ]; then krel=$(cat "$cache/krel") # what is cached stays in use
+  elif [ -s "$pin" ]; then krel=$(cat "$pin") # what is cached stays in use
   else
     for _ in once again; do
-      krel=$(depends linux-image-amd64 'linux-image-.*-amd64' | sed 's/^linux-image-//; s/-amd64$//')
+      krel=$(depends "$meta" 'linux-image-.*-amd64' | sed 's/^linux-image-//; s/-amd64$//')
       [ -z "$krel" ] || break
       refresh
     done
   fi
   [ -n "$krel" ] || die "cannot tell the kernel release: run apt-get update, or set LAB_KREL"
-  echo "$krel" >"$cache/krel"
-  kver=$krel-amd64 kimg=$cache/kimg-$krel-amd64
-  if ! fresh kimg "$kver"; then
+  echo "$krel" >"$pin"
+  kver=$krel-amd64 kimg=$cache/kimg-$krel-amd64 siwdir=$cache/siw-$krel
+  if ! fresh "kimg-$krel" "$kver"; then
     say "kernel $kver"
     fetch "linux-image-$kver"
     rm -rf "$kimg"
     unpack "linux-image-$kver" "$kimg"
-    done_ kimg "$kver"
+    done_ "kimg-$krel" "$kver"
   fi
   kmods=$kimg/lib/modules/$kver
   [ -d "$kmods" ] || kmods=$kimg/usr/lib/modules/$kver
@@ -96,25 +101,25 @@ kernel() {
 # parameters, so that a scenario can ask for CRC, for MPA revision 1 or for peer-to-peer set-up.
 siw() {
   siwkey="$kver recipe-2"
-  fresh siw "$siwkey" && return
+  fresh "siw-$krel" "$siwkey" && return
   say "siw for $kver"
-  local base deb hdr=$cache/headers h common kbuild k v knobs=$cache/siw/knobs
+  local base deb hdr=$cache/headers h common kbuild k v knobs=$siwdir/knobs
   base=$(grep -o '^[0-9]*\.[0-9]*' <<<"$krel")
   deb=$(dpkg-deb -f "$cache/debs/linux-image-${kver}"_*.deb Version)
   common=$(depends "linux-headers-$kver" 'linux-headers-.*-common')
   kbuild=$(depends "linux-headers-$kver" 'linux-kbuild-.*')
   fetch "linux-headers-$kver" "$common" "$kbuild" "linux-source-$base=$deb"
-  rm -rf "$hdr" "$cache/siw"
-  mkdir -p "$hdr" "$cache/siw/stock"
+  rm -rf "$hdr" "$siwdir"
+  mkdir -p "$hdr" "$siwdir/stock"
   for k in "linux-headers-$kver" "$common" "$kbuild"; do unpack "$k" "$hdr"; done
   h=$hdr/usr/src/linux-headers-$kver
   # the headers' makefiles name each other by absolute path
   sed -i "s,/usr/src/,$hdr/usr/src/,g; s,/usr/lib/linux-kbuild,$hdr/usr/lib/linux-kbuild,g" "$h/Makefile" "$h/.kernelvariables"
   dpkg-deb --fsys-tarfile "$cache/debs/linux-source-${base}"_*.deb |
     tar -xO --wildcards './usr/src/linux-source-*.tar.xz' 2>/dev/null |
-    tar -xJ -C "$cache/siw/stock" --strip-components=5 "linux-source-$base/drivers/infiniband/sw/siw"
-  [ -f "$cache/siw/stock/siw_main.c" ] || die "no siw in linux-source-$base"
-  cp -r "$cache/siw/stock" "$knobs"
+    tar -xJ -C "$siwdir/stock" --strip-components=5 "linux-source-$base/drivers/infiniband/sw/siw"
+  [ -f "$siwdir/stock/siw_main.c" ] || die "no siw in linux-source-$base"
+  cp -r "$siwdir/stock" "$knobs"
   sed -i 's/^extern const bool/extern bool/' "$knobs/siw.h"
   for k in zcopy_tx try_gso loopback_enabled mpa_crc_required mpa_crc_strict siw_tcp_nagle peer_to_peer; do
     sed -i "s/^const bool \($k\)\b\(.*\)\$/bool \1\2\nmodule_param($k, bool, 0644);/" "$knobs/siw_main.c"
@@ -123,11 +128,11 @@ siw() {
   sed -i 's/^static const \(bool relaxed_ird_negotiation.*\)$/static \1\nmodule_param(relaxed_ird_negotiation, bool, 0644);/' "$knobs/siw_cm.c"
   sed -i 's/siw\.o/siw_knobs.o/; s/^siw-y/siw_knobs-y/' "$knobs/Makefile"
   for v in stock knobs; do
-    quietly "siw-$v" make -j"$(nproc)" -C "$h" M="$cache/siw/$v" CONFIG_RDMA_SIW=m CONFIG_DEBUG_INFO_BTF_MODULES= modules
+    quietly "siw-$v" make -j"$(nproc)" -C "$h" M="$siwdir/$v" CONFIG_RDMA_SIW=m CONFIG_DEBUG_INFO_BTF_MODULES= modules
   done
-  strip --strip-debug "$cache/siw/stock/siw.ko" "$knobs/siw_knobs.ko"
+  strip --strip-debug "$siwdir/stock/siw.ko" "$knobs/siw_knobs.ko"
   rm -rf "$cache/debs/linux-source-${base}"_*.deb "$hdr" # large, and not needed again
-  done_ siw "$siwkey"
+  done_ "siw-$krel" "$siwkey"
 }
 
 userland() {
@@ -136,24 +141,27 @@ userland() {
   pkgs+=,rdma-core,ibverbs-providers,ibverbs-utils,rdmacm-utils,infiniband-diags
   pkgs+=,open-iscsi,libiscsi-bin,sg3-utils,tgt,multipath-tools,dmsetup
   pkgs+=,nfs-common,nfs-kernel-server,rpcbind,nbd-client,nvme-cli
-  pkgs+=,fio,e2fsprogs,xfsprogs${LAB_PACKAGES:+,$LAB_PACKAGES}
+  pkgs+=,fio,e2fsprogs,xfsprogs,attr,acl,fuse3,libnbd-bin,libnfs-utils
+  pkgs+=,tcc,libc6-dev,make # something to build on a mount
+  pkgs+=,systemd-sysv,udev,dbus,adduser # for guests that boot as a machine does
+  pkgs+=${LAB_PACKAGES:+,$LAB_PACKAGES}
   userkey="$suite $pkgs ${LAB_SOURCES:+$(digest <"$LAB_SOURCES")}"
-  fresh user "$userkey" && return
+  fresh rootfs "$userkey" && return
   say "user space ($suite)"
-  rm -rf "$cache/user"
+  rm -rf "$cache/rootfs"
   local o=() d
   for d in man locale doc info; do o+=("--dpkgopt=path-exclude=/usr/share/$d/*"); done
-  quietly user mmdebstrap --variant=minbase --include="$pkgs" --aptopt='APT::Install-Recommends "false"' "${o[@]}" \
-    "$suite" "$cache/user" ${LAB_SOURCES:+"$LAB_SOURCES"}
-  done_ user "$userkey"
+  quietly rootfs mmdebstrap --variant=minbase --include="$pkgs" --aptopt='APT::Install-Recommends "false"' "${o[@]}" \
+    "$suite" "$cache/rootfs" ${LAB_SOURCES:+"$LAB_SOURCES"}
+  done_ rootfs "$userkey"
 }
 
 # rdmacheck is compiled on the host against the guest's own libraries; only headers come from the -dev packages.
 programs() {
   progkey="$userkey $(digest <"$here/rdmacheck.c")"
-  fresh programs "$progkey" && return
+  fresh check "$progkey" && return
   say "rdmacheck"
-  local dev=$cache/dev lib=$cache/user/usr/lib/x86_64-linux-gnu
+  local dev=$cache/dev lib=$cache/rootfs/usr/lib/x86_64-linux-gnu
   fetch librdmacm-dev libibverbs-dev
   rm -rf "$dev"
   unpack librdmacm-dev "$dev"
@@ -161,7 +169,7 @@ programs() {
   quietly rdmacheck gcc -std=gnu11 -O2 -Wall -Wextra -Werror -I"$dev/usr/include" -o "$cache/rdmacheck" "$here/rdmacheck.c" \
     "$lib/librdmacm.so.1" "$lib/libibverbs.so.1" -Wl,-rpath-link,"$lib" -Wl,--allow-shlib-undefined -lpthread
   rm -rf "$dev"
-  done_ programs "$progkey"
+  done_ check "$progkey"
 }
 
 modules="ib_uverbs ib_umad rdma_ucm rdma_rxe ib_iser ib_isert iscsi_tcp rpcrdma nfs nfsv3 nfsv4 nfsd auth_rpcgss
@@ -176,13 +184,13 @@ modules="ib_uverbs ib_umad rdma_ucm rdma_rxe ib_iser ib_isert iscsi_tcp rpcrdma 
 bootmods="virtio_pci virtio_blk ext4 crc32c_generic"
 
 image() {
-  local key all=$cache/tree r=$cache/user i=$cache/initrd.d p d
-  key="$kver $suite ${LAB_ROOT_MB:-1024} $({ echo "$modules $bootmods $userkey $siwkey $progkey"; cat "$here"/build.sh "$here"/*init "$here/lib.sh"; } | digest)"
-  fresh image "$key" && return
+  local key all=$cache/tree r=$cache/rootfs i=$cache/initrd.d p d
+  key="$kver $suite ${LAB_ROOT_MB:-1536} $({ echo "$modules $bootmods $userkey $siwkey $progkey"; cat "$here"/build.sh "$here"/*init "$here"/lab.service; } | digest)"
+  fresh "image-$variant" "$key" && return
   say "modules"
   rm -rf "$all" && mkdir -p "$all/lib/modules/$kver/extra"
   cp -al "$kmods/." "$all/lib/modules/$kver/"
-  cp "$cache/siw/stock/siw.ko" "$cache/siw/knobs/siw_knobs.ko" "$all/lib/modules/$kver/extra/"
+  cp "$siwdir/stock/siw.ko" "$siwdir/knobs/siw_knobs.ko" "$all/lib/modules/$kver/extra/"
   depmod -b "$all" "$kver"
   # in load order, with all they need; a module this kernel has not got is left out
   closure() {
@@ -210,14 +218,21 @@ image() {
   depmod -b "$r" "$kver"
   echo "blacklist siw_knobs" >"$r/etc/modprobe.d/lab.conf" # it and siw answer to the same alias
   install -m755 "$here/lab-init" "$cache/rdmacheck" "$r/lab/"
-  install -m644 "$here/lib.sh" "$r/lab/"
+  # For a guest that boots with systemd: nothing starts by itself but what a scenario installs or starts, and lab.service.
+  rm -rf "$r"/etc/systemd/system/*.wants "$r"/etc/systemd/user/*.wants
+  mkdir -p "$r/etc/systemd/system/multi-user.target.wants" "$r/etc/systemd/system-generators"
+  install -m644 "$here/lab.service" "$r/etc/systemd/system/"
+  ln -sf ../lab.service "$r/etc/systemd/system/multi-user.target.wants/lab.service"
+  ln -sf /lib/systemd/system/multi-user.target "$r/etc/systemd/system/default.target"
+  ln -sf /dev/null "$r/etc/systemd/system-generators/systemd-getty-generator"
+  : >"$r/etc/machine-id"
   rm -rf "$r/etc/resolv.conf" "$r"/var/cache/apt/*.bin "$r"/var/lib/apt/lists/* "$r"/var/cache/apt/archives/*
   echo lab >"$r/etc/hostname"
   printf '127.0.0.1 localhost lab\n10.0.2.2 host\n' >"$r/etc/hosts"
 
   say "root disk"
   rm -f "$out/root.ext4"
-  truncate -s "${LAB_ROOT_MB:-1024}M" "$out/root.ext4"
+  truncate -s "${LAB_ROOT_MB:-1536}M" "$out/root.ext4"
   mkfs.ext4 -q -F -L lab -m 0 -O '^has_journal,^metadata_csum' -E lazy_itable_init=1 -d "$r" "$out/root.ext4"
 
   say "initrd"
@@ -233,7 +248,7 @@ image() {
   cp "$kimg/boot/config-$kver" "$out/kernel.config"
   { echo "kernel $kver"; echo "suite $suite"; chroot "$r" dpkg-query -W -f '${Package} ${Version}\n' | sort; } >"$out/manifest.txt"
   rm -rf "$all" "$i"
-  done_ image "$key"
+  done_ "image-$variant" "$key"
 }
 
 host_tools
