@@ -44,19 +44,13 @@ func (r *Record) end() error {
 func (r *Record) clean() error {
 	var errs []error
 	if r.Mount != "" && mounted(r.Mount) && r.mountIsOurs() {
-		errs = append(errs, r.wrap("unmount "+r.Mount, unix.Unmount(r.Mount, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)))
+		errs = append(errs, hide(r.Mount))
 	}
 	errs = append(errs, r.dropLoop())
 	switch r.Face {
 	case faceFile:
 		if mounted(r.Dir) {
-			out, err := exec.Command("fusermount3", "-u", "-z", r.Dir).CombinedOutput()
-			if err != nil {
-				err = syscall.Unmount(r.Dir, syscall.MNT_DETACH)
-			}
-			if err != nil {
-				errs = append(errs, fmt.Errorf("unmount %s: %w: %s", r.Dir, err, out))
-			}
+			errs = append(errs, hide(r.Dir))
 		}
 	case faceDevice:
 		// The number may be another's by now: the identifier in sysfs says whose it is (Linux 5.14).
@@ -82,11 +76,19 @@ func gone(err error) error {
 	return err
 }
 
-func (r *Record) wrap(what string, err error) error {
-	if err == nil {
-		return nil
+// hide takes a mount out of sight, whoever uses it.
+func hide(path string) error {
+	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if errors.Is(err, unix.EPERM) { // an ordinary user's FUSE mount
+		var out []byte
+		if out, err = exec.Command("fusermount3", "-u", "-z", "--", path).CombinedOutput(); err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
 	}
-	return fmt.Errorf("%s: %s: %w", r.Name, what, err)
+	if err != nil {
+		return fmt.Errorf("unmount %s: %w", path, err)
+	}
+	return nil
 }
 
 // backend names the helper to the kernel.
@@ -150,5 +152,5 @@ func (r *Record) mountIsOurs() bool {
 			source = m.source
 		}
 	}
-	return source != "" && (source == r.Path || source == r.Loop)
+	return source != "" && (source == r.Path || source == r.Loop || r.Face == faceDir && source == r.URL)
 }

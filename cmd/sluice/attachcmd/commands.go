@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-storage/sluice/cmd/sluice/attachcmd/sluicetab"
 	"github.com/sluice-storage/sluice/cmd/sluice/blockcmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
+	"github.com/sluice-storage/sluice/initiator/nfs"
 )
 
 type options struct {
@@ -18,6 +19,22 @@ type options struct {
 	socket     string
 	readOnly   bool
 	foreground bool
+	export     exportOptions
+}
+
+// exportOptions are those of an NFS export's directory.
+type exportOptions struct {
+	dir        string // where it is mounted
+	allowOther bool
+	localLocks bool
+	attrs      time.Duration
+}
+
+func (e *exportOptions) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.BoolVar(&e.allowOther, "allow-other", false, "NFS: let other users in too (for an ordinary user /etc/fuse.conf must allow it; root always does)")
+	f.BoolVar(&e.localLocks, "local-locks", false, "NFS: locks hold on this machine only, and the server is not asked")
+	f.DurationVar(&e.attrs, "attr-timeout", 0, "NFS: how long attributes and names are good without asking, default a second, negative for not at all")
 }
 
 // limit is the reconnect limit as a flag: a duration, or forever.
@@ -93,6 +110,9 @@ Attachments that every boot should make belong in /etc/sluicetab: see sluice map
   sluice attach iser://192.0.2.1/iqn.2026-11.io.sluice:default/0 --credentials /etc/sluice/cred --reconnect forever`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: completeURLs,
 		RunE: func(c *cobra.Command, args []string) error {
+			if nfs.IsURL(args[0]) {
+				return ui.Usagef("an NFS export becomes a directory: sluice mount %s DIR", args[0])
+			}
 			if o.foreground {
 				url := args[0]
 				if url == "env:" { // a helper is told in its environment, which only its user can read
@@ -111,6 +131,11 @@ Attachments that every boot should make belong in /etc/sluicetab: see sluice map
 		},
 	}
 	o.flags(c)
+	o.export.flags(c) // for the helper of a mount
+	c.Flags().StringVar(&o.export.dir, "dir", "", "where an NFS export is mounted")
+	for _, f := range []string{"dir", "allow-other", "local-locks", "attr-timeout"} {
+		c.Flags().Lookup(f).Hidden = true
+	}
 	return c
 }
 

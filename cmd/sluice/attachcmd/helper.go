@@ -14,7 +14,6 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-storage/sluice/cmd/sluice/blockcmd"
 	"github.com/sluice-storage/sluice/initiator/attach/fusefile"
 	"github.com/sluice-storage/sluice/initiator/attach/nbd"
 	"github.com/sluice-storage/sluice/initiator/attach/nbdlink"
@@ -24,9 +23,10 @@ import (
 // The faces of a volume.
 const (
 	faceAuto   = "auto"
-	faceDevice = "device" // /dev/nbdN
-	faceFile   = "file"   // one file, by FUSE
-	faceSocket = "socket" // the NBD protocol on a unix socket
+	faceDevice = "device"    // /dev/nbdN
+	faceFile   = "file"      // one file, by FUSE
+	faceSocket = "socket"    // the NBD protocol on a unix socket
+	faceDir    = "directory" // an NFS export, by FUSE
 )
 
 var faces = []string{faceAuto, faceDevice, faceFile, faceSocket}
@@ -68,9 +68,14 @@ func fuseUsable() bool {
 	return err == nil || os.Geteuid() == 0
 }
 
-// serve attaches a volume and serves it until the context ends. ready is called with the complete record.
-func serve(ctx context.Context, conn *blockcmd.Connection, url string, r *Record, readOnly bool, ready func() error) error {
-	return conn.WithVolume(ctx, url, func(v *block.Volume) error {
+// serve attaches a volume, or mounts an export, and serves it until the context ends. ready is called with the complete
+// record.
+func (o *options) serve(ctx context.Context, url string, r *Record, ready func() error) error {
+	if r.Face == faceDir {
+		return o.serveExport(ctx, url, r, ready)
+	}
+	readOnly := o.readOnly
+	return o.conn.WithVolume(ctx, url, func(v *block.Volume) error {
 		ctx, cancel := context.WithCancel(ctx)
 		var wg sync.WaitGroup
 		defer wg.Wait()

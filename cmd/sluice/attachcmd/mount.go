@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
+	"github.com/sluice-storage/sluice/initiator/nfs"
 )
 
 // mounting is one mount under way.
@@ -30,8 +31,11 @@ func mount() *cobra.Command {
 	var opts string
 	c := &cobra.Command{
 		Use:   "mount URL DIR",
-		Short: "Attach a volume and mount the file system on it",
-		Long: `Attach a volume and mount the file system on it; needs root. With --mkfs a file system is made first, but never over
+		Short: "Mount the file system on a volume, or an NFS export",
+		Long: `Attach a volume and mount the file system on it, as root; or show an NFS export (nfs:// and nfs+rdma://) as a directory by
+FUSE, as root or ordinary user.
+
+Of a volume: with --mkfs a file system is made first, but never over
 anything that is there already: a volume on which blkid finds a signature, or whose first or last bytes are not zero, is
 refused unless --force says that it may be lost. When any step fails, what was done before it is undone. What is mounted
 already is left as it is.
@@ -40,10 +44,17 @@ mount -t sluice URL DIR does the same where sluice is installed as /sbin/mount.s
 
   iser://192.0.2.1/iqn.2026-11.org.example:data/0  /mnt/data  sluice  _netdev,fstype=ext4  0  0
 
-Options there, beside the file system's own: fstype=, as= (nbd, fuse, ublk), name=, credentials=, reconnect=, crc=, initiator=, ro.`,
+  nfs+rdma://192.0.2.1/srv/data                    /mnt/files  sluice  _netdev             0  0
+
+Options there, beside the file system's own: fstype=, as= (nbd, fuse, ublk), name=, credentials=, reconnect=, crc=, initiator=, ro;
+of exports: allow_other, local_locks, attr_timeout=, reconnect=, name=, crc=, ro.
+
+Of an export: calls carry the identity of the process that makes them. Root's mount is open to all users. A server that is away is
+waited for, unless --reconnect sets a limit, after which calls fail with EIO.`,
 		Example: `  sluice mount iser://192.0.2.1/iqn.2026-11.io.sluice:default/0 /mnt/data --mkfs ext4
   sluice mount iser://192.0.2.1/iqn.2026-11.io.sluice:default/0 /mnt/data --options noatime,discard
-  sluice umount /mnt/data`,
+  sluice umount /mnt/data
+  sluice mount nfs+rdma://192.0.2.1/srv/data ~/data`,
 		Args: cobra.ExactArgs(2), ValidArgsFunction: completeURLs,
 		RunE: func(c *cobra.Command, args []string) error {
 			m.url, m.where = args[0], args[1]
@@ -59,6 +70,7 @@ Options there, beside the file system's own: fstype=, as= (nbd, fuse, ublk), nam
 		},
 	}
 	m.o.flags(c)
+	m.o.export.flags(c)
 	c.Flags().StringVar(&m.mkfs, "mkfs", "", "make this file system first: ext4, xfs, ...")
 	c.Flags().BoolVar(&m.force, "force", false, "with --mkfs: destroy what is on the volume")
 	c.Flags().StringVarP(&m.fstype, "type", "t", "", "file system type, as mount -t")
@@ -75,17 +87,27 @@ func refused(format string, a ...any) error {
 
 // check refuses what cannot become a mount before anything is done. A mount that is there already is returned.
 func (m *mounting) check() (*Record, error) {
-	if os.Geteuid() != 0 {
+	export := nfs.IsURL(m.url)
+	if os.Geteuid() != 0 && !export {
 		return nil, refused("mounting a file system needs root; sluice attach works without")
 	}
 	var err error
 	if m.where, err = filepath.Abs(m.where); err != nil {
 		return nil, err
 	}
+	if r, err := find(m.where); err == nil && r.Broken { // a directory whose helper is dead cannot be looked at
+		if err := r.clean(); err != nil {
+			return nil, err
+		}
+	}
 	if fi, err := os.Stat(m.where); err != nil || !fi.IsDir() {
 		return nil, refused("%s is no directory; make it first", m.where)
 	}
-	if m.o.face == faceSocket {
+	if export {
+		if err := m.checkExport(); err != nil {
+			return nil, err
+		}
+	} else if m.o.face == faceSocket {
 		return nil, ui.Usagef("a socket cannot be mounted; use --face device or file")
 	}
 	shown, _, err := describe(m.url)
@@ -111,9 +133,10 @@ func (m *mounting) run(ctx context.Context) (_ *Record, err error) {
 		m.say("%s is mounted on %s already", r.Path, r.Mount)
 		return r, nil
 	}
+	m.o.export.dir = m.where
 	r, why, err := m.o.start(ctx, m.url)
-	if err != nil {
-		return nil, err
+	if err != nil || r.Face == faceDir {
+		return r, err
 	}
 	m.say("attached as %s, a %s (%s)", r.Name, r.Face, why)
 	defer func() {
@@ -209,7 +232,14 @@ func (r *Record) unmount(ctx context.Context, lazy bool, flags []string) error {
 			flags = append(flags, "-l")
 		}
 		// -i: not our own helper again, which called this.
-		if err := tool(ctx, "umount", append(append([]string{"-i"}, flags...), "--", r.Mount)...); err != nil {
+		name, args := "umount", append(append([]string{"-i"}, flags...), "--", r.Mount)
+		if r.Face == faceDir && os.Geteuid() != 0 {
+			name, args = "fusermount3", []string{"-u", "--", r.Mount}
+			if lazy {
+				args[0] = "-uz"
+			}
+		}
+		if err := tool(ctx, name, args...); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-storage/sluice/cmd/sluice/attachcmd/sluicetab"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
@@ -163,6 +164,16 @@ func (a *mountArgs) option(o string) error {
 		a.m.o.readOnly = true
 	case "remount":
 		a.remount = true
+	case "allow_other":
+		a.m.o.export.allowOther = true
+	case "local_locks":
+		a.m.o.export.localLocks = true
+	case "attr_timeout":
+		d, err := time.ParseDuration(value)
+		if err != nil {
+			return ui.Usagef("option attr_timeout=%s is no duration; 500ms and 10s are", value)
+		}
+		a.m.o.export.attrs = d
 	case "as":
 		face, ok := sluicetab.Face(value)
 		if !ok || face == faceSocket {

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-storage/sluice/cmd/sluice/attachcmd/sluicetab"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/initiator/nfs"
 )
 
 // readyLimit is how long a helper may take to attach.
@@ -26,6 +27,13 @@ const readyLimit = 60 * time.Second
 // describe is a URL, or several with commas, without secrets, and the name that an attachment of it has by default.
 func describe(urls string) (clean, name string, err error) {
 	var out []string
+	if nfs.IsURL(urls) {
+		t, err := nfs.ParseURL(urls)
+		if err != nil {
+			return "", "", ui.Usage(err)
+		}
+		return urls, t.Host + strings.ReplaceAll(strings.TrimSuffix(t.Path, "/"), "/", "-"), nil
+	}
 	for _, s := range strings.Split(urls, ",") {
 		u, err := block.ParseURL(s)
 		if err != nil {
@@ -41,7 +49,10 @@ func describe(urls string) (clean, name string, err error) {
 
 // record fills in what is known before the volume is.
 func (o *options) record(url string) (*Record, string, error) {
-	face, why, err := choose(o.face)
+	face, why, err := faceDir, "an NFS export", error(nil)
+	if !nfs.IsURL(url) {
+		face, why, err = choose(o.face)
+	}
 	if err != nil {
 		return nil, "", ui.Usage(err)
 	}
@@ -75,6 +86,8 @@ func (o *options) record(url string) (*Record, string, error) {
 	case faceFile:
 		r.Dir = filepath.Join(d, name+".d")
 		r.Path = filepath.Join(r.Dir, "volume")
+	case faceDir:
+		r.Path, r.Mount = o.export.dir, o.export.dir
 	}
 	return r, why, nil
 }
@@ -91,7 +104,7 @@ func (o *options) helper(ctx context.Context, url string) error {
 	}
 	ctx, cancel := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGHUP)
 	defer cancel()
-	err = serve(ctx, &o.conn, url, r, o.readOnly, func() error {
+	err = o.serve(ctx, url, r, func() error {
 		whole := *r // what serve filled in, too
 		whole.Starting = false
 		if err := r.update(func(to *Record) { *to = whole }); err != nil {
@@ -108,6 +121,9 @@ func (o *options) helper(ctx context.Context, url string) error {
 		fmt.Println(r.Path)
 		return nil
 	})
+	if err == nil && os.Getenv("SLUICE_READY") != "" {
+		err = gone(os.Remove(r.Log)) // what went well has nothing to tell
+	}
 	return errors.Join(err, r.remove())
 }
 
@@ -204,7 +220,7 @@ func (r *Record) free() error {
 
 // helperArgs is the helper's command line. The URL may hold a secret, which must not stand there for all to read.
 func (o *options) helperArgs(r *Record) ([]string, error) {
-	args := []string{"attach", "--foreground", "--face", r.Face, "--name", r.Name, "--crc", o.conn.CRC, "--initiator", o.conn.Initiator}
+	args := []string{"attach", "--foreground", "--name", r.Name, "--crc", o.conn.CRC, "--initiator", o.conn.Initiator}
 	if o.conn.Reconnect != 0 {
 		args = append(args, "--reconnect", (*limit)(&o.conn.Reconnect).String())
 	}
@@ -215,8 +231,13 @@ func (o *options) helperArgs(r *Record) ([]string, error) {
 		}
 		args = append(args, "--credentials", path)
 	}
-	if r.Face == faceSocket {
-		args = append(args, "--socket", r.Path)
+	switch r.Face {
+	case faceDir:
+		args = append(args, "--dir", r.Path, "--attr-timeout", o.export.attrs.String(), fmt.Sprintf("--allow-other=%v", o.export.allowOther), fmt.Sprintf("--local-locks=%v", o.export.localLocks))
+	case faceSocket:
+		args = append(args, "--face", r.Face, "--socket", r.Path)
+	default:
+		args = append(args, "--face", r.Face)
 	}
 	if o.readOnly {
 		args = append(args, "--read-only")

@@ -40,12 +40,17 @@ func (c *Connection) Open() (*block.Initiator, func() error, error) {
 	return c.OpenWith(mem.NewPool(memory), 0)
 }
 
-// OpenWith is Open with a pool, which it takes over, and a number of commands under way on a session (0 for the default).
-func (c *Connection) OpenWith(pool *mem.Pool, depth int) (*block.Initiator, func() error, error) {
+// Device is a software RNIC with the checksum policy that was asked for. Close it.
+func (c *Connection) Device() (*iwarp.Device, error) {
 	policy, ok := map[string]iwarp.CRC{"on": iwarp.CRCAuto, "always": iwarp.CRCOn, "peer": iwarp.CRCPeer, "off": iwarp.CRCOff}[c.CRC]
 	if !ok {
-		return nil, nil, ui.Usagef("--crc %q is none of on, always, peer, off", c.CRC)
+		return nil, ui.Usagef("--crc %q is none of on, always, peer, off", c.CRC)
 	}
+	return iwarp.New(iwarp.Options{CRC: policy}), nil
+}
+
+// OpenWith is Open with a pool, which it takes over, and a number of commands under way on a session (0 for the default).
+func (c *Connection) OpenWith(pool *mem.Pool, depth int) (*block.Initiator, func() error, error) {
 	o := block.Options{Name: c.Initiator, Memory: pool, Depth: depth, ReconnectLimit: c.Reconnect}
 	if c.Credentials != "" {
 		var err error
@@ -53,7 +58,10 @@ func (c *Connection) OpenWith(pool *mem.Pool, depth int) (*block.Initiator, func
 			return nil, nil, err
 		}
 	}
-	dev := iwarp.New(iwarp.Options{CRC: policy})
+	dev, err := c.Device()
+	if err != nil {
+		return nil, nil, err
+	}
 	o.Device = dev
 	ini, err := block.New(o)
 	if err != nil {

@@ -163,6 +163,7 @@ func TestAMountWhoseHelperIsKilledIsCleanedUp(t *testing.T) {
 
 type attachment struct {
 	Name, Path, Loop, Mount, Away string
+	PID                           int
 	Broken                        bool
 }
 

@@ -1,0 +1,93 @@
+package attachcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-storage/sluice/cmd/sluice/ui"
+	"github.com/sluice-storage/sluice/initiator/attach/fusedir"
+	"github.com/sluice-storage/sluice/initiator/nfs"
+)
+
+// checkExport refuses what means nothing for an export.
+func (m *mounting) checkExport() error {
+	switch {
+	case m.mkfs != "" || m.fstype != "" || m.o.face != faceAuto:
+		return ui.Usagef("an NFS export is no volume: --mkfs, --type and --face do not go with it")
+	case m.o.conn.Credentials != "" || m.o.conn.Initiator != "":
+		return ui.Usagef("an NFS export has neither CHAP credentials nor an initiator name")
+	case len(m.opts) > 0 && !slices.Contains(m.flags, "-s"):
+		return ui.Usagef("unknown mount option %s for an NFS export; known are ro, allow_other, local_locks, attr_timeout=, reconnect=, name=, crc=", strings.Join(m.opts, ","))
+	case !fuseUsable():
+		return refused("this machine or user cannot mount by FUSE: it needs a /dev/fuse that can be opened and, for an ordinary user, fusermount3 (package fuse3)")
+	}
+	if os.Geteuid() == 0 {
+		m.o.export.allowOther = true // what root mounts is there for all, as with mount(8)
+	}
+	return nil
+}
+
+// serveExport mounts an NFS export by FUSE and serves it until it is unmounted or the context ends.
+func (o *options) serveExport(ctx context.Context, url string, r *Record, ready func() error) (err error) {
+	dev, err := o.conn.Device()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	fs, name, err := nfs.Mount(ctx, url, nfs.Options{Device: dev})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, fs.Close()) }()
+	if name != "." {
+		return refused("%s is no directory of the server", url)
+	}
+	f := fusedir.Options{Source: r.URL, ReadOnly: o.readOnly, AllowOther: o.export.allowOther, AttrTimeout: o.export.attrs, EntryTimeout: o.export.attrs, Limit: max(o.conn.Reconnect, 0)}
+	if o.export.localLocks {
+		f.Locks = fusedir.LocksLocal
+	}
+	m, err := fusedir.Mount(ctx, r.Mount, fs, f)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "sluice:", m.Locks()) // the helper's log
+	if err := ready(); err != nil {
+		return errors.Join(err, m.Unmount())
+	}
+	select {
+	case <-ctx.Done():
+	case <-m.Done():
+	}
+	return unmountExport(m, r.Mount)
+}
+
+// leaveLimit is how long a mount that the helper was told to end may still be in use.
+const leaveLimit = 5 * time.Second
+
+// unmountExport ends the mount. Who was told to go must go: after the limit the mount is taken out of sight, and calls to
+// a server that is away are ended.
+func unmountExport(m *fusedir.Mounted, where string) error {
+	stop := time.AfterFunc(leaveLimit, m.Abort)
+	defer stop.Stop()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); ; {
+		err := m.Unmount()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-m.Done():
+			return err // what was written last could not be sent
+		case now := <-tick.C:
+			if now.Sub(began) > leaveLimit {
+				return errors.Join(err, hide(where))
+			}
+		}
+	}
+}
