@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/sluice-storage/sluice/internal/mem"
@@ -179,8 +180,14 @@ func (t *rdma) fillLocked() {
 			s.p, p.slot = nil, nil
 			s.next, t.idle = t.idle, s
 			t.used--
-			t.queue = append([]*pending{p}, t.queue...)
-			t.share.Wait(t.refill)
+			// One that has its memory already goes first: those behind this one may hold what it waits for.
+			if i := slices.IndexFunc(t.queue, func(x *pending) bool { return x.staged != nil }); i >= 0 {
+				t.queue[0], t.queue[i] = t.queue[i], t.queue[0]
+				t.queue = slices.Insert(t.queue, 1, p)
+				continue
+			}
+			t.queue = slices.Insert(t.queue, 0, p)
+			t.share.Wait(t.refillSoon)
 			return
 		}
 		if err != nil {
@@ -209,6 +216,9 @@ func (t *rdma) stage(p *pending) *mem.Buf {
 func (t *rdma) fitsInline(p *pending, n int) bool {
 	return n > 0 && rpcrdma.MinHeader+48+len(p.msg)+n+xdr.Pad(n) <= t.maxSend
 }
+
+// refillSoon is told that there is memory again, by whoever released some and may hold the lock.
+func (t *rdma) refillSoon() { go t.refill() }
 
 func (t *rdma) refill() {
 	t.mu.Lock()

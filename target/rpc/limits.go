@@ -47,6 +47,13 @@ const (
 	defaultCredits = 64
 	// maxCredits bounds what configuration may grant; each credit costs three inline buffers.
 	maxCredits = 1024
+	// creditsPerStep is what a connection begins with, and what it gets and loses at a time: with inline messages of 4 KiB
+	// a step fits the pool's buffers of 256 KiB.
+	creditsPerStep = 16
+	// creditIdle is how long credits must have been unused to be taken back.
+	creditIdle = 10 * time.Second
+	// starvedCredits are granted while bulk data waits for memory: what is under way is answered, little is added.
+	starvedCredits = 2
 	// defaultInline is the size of an inline message in bytes: what Linux names in its private message.
 	defaultInline = 4 << 10
 	// defaultMemory is registered memory for bulk data, bytes: all credits of eight busy clients at 1 MiB.

@@ -84,12 +84,15 @@ func (p *pool) close() {
 type Stats struct {
 	calls, replays, connections, rdmaConnections atomic.Uint64
 	bytesIn, bytesOut                            atomic.Uint64
+	creditsOpened, creditsClosed                 atomic.Uint64 // beyond those that RDMA connections begin with
 }
 
 // Counters is a reading of the counters by name, for metrics.
 func (s *Server) Counters() map[string]uint64 {
 	return map[string]uint64{
 		"calls": s.stats.calls.Load(), "replays": s.stats.replays.Load(), "connections": s.stats.connections.Load(),
-		"rdma_connections": s.stats.rdmaConnections.Load(), "bytes_in": s.stats.bytesIn.Load(), "bytes_out": s.stats.bytesOut.Load(),
+		"rdma_connections": s.stats.rdmaConnections.Load(), "bytes_in": s.stats.bytesIn.Load(),
+		"credits_opened": s.stats.creditsOpened.Load(), "credits_closed": s.stats.creditsClosed.Load(),
+		"bytes_out": s.stats.bytesOut.Load(),
 	}
 }

@@ -101,7 +101,7 @@ func (d *rdmaListener) serve(req transport.Request) error {
 		return errors.Join(ErrServerClosed, c.qp.Close(transport.Reason{}), req.Reject(nil))
 	}
 	defer d.s.untrack(c, true)
-	if _, err := c.qp.PostRecv(c.recvs); err != nil {
+	if _, err := c.qp.PostRecv(c.first); err != nil {
 		return errors.Join(err, c.qp.Close(transport.Reason{}), req.Reject(nil))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), acceptTime)
@@ -116,36 +116,20 @@ func (d *rdmaListener) serve(req transport.Request) error {
 
 // newConn makes the queue pair and all memory that the connection's messages need.
 func (d *rdmaListener) newConn(p transport.Peer) (*rdmaConn, error) {
-	c := &rdmaConn{s: d.s, opt: d.opt, caps: d.dev.Caps(), share: d.pool.Share(int64(d.opt.Credits) * (MaxPayload + mem.PageSize))}
+	c := &rdmaConn{s: d.s, opt: d.opt, caps: d.dev.Caps(), pool: d.pool, wanted: 1, share: d.pool.Share(int64(d.opt.Credits) * (MaxPayload + mem.PageSize))}
 	priv, _ := rpcrdma.ParsePrivate(p.Private)
 	// RFC 8797 section 4.1: each direction uses the smaller of what one side sends and the other takes.
 	c.maxSend = min(d.opt.Inline, priv.RecvSize)
 	c.invalidate = priv.RemoteInv && c.caps.RemoteInv && !d.opt.NoInvalidate
 	c.peer = Peer{RDMA: true, Addr: rdmaAddr(addrPort(p.Remote)), Local: addrPort(p.Local)}
-	n := d.opt.Credits
-	recvs := n + spareRecvs
-	slab, err := mem.NewSlab((recvs + 2*n) * d.opt.Inline)
-	if err != nil {
-		c.share.Close()
-		return nil, err
-	}
-	c.slab = slab
-	if err := d.dev.Register(slab); err != nil {
+	c.initCredits()
+	var err error
+	if c.first, err = c.openStepLocked(); err != nil {
 		c.free()
-		return nil, fmt.Errorf("rpc: register receive memory: %w", err)
+		return nil, fmt.Errorf("rpc: memory for a connection's receives: %w", err)
 	}
-	for i := range recvs {
-		c.recvs = append(c.recvs, transport.Recv{Token: kindRecv | uint64(i), Buf: mem.Span{Slab: slab, Off: i * d.opt.Inline, Len: d.opt.Inline}})
-	}
-	// Twice the credits: a client may call again before the completion of the Send that answered it is seen here.
-	c.slots = make([]rdmaCall, 2*n)
-	for i := range c.slots {
-		r := &c.slots[i]
-		r.conn, r.idx = c, i
-		r.send = mem.Span{Slab: slab, Off: (recvs + i) * d.opt.Inline, Len: d.opt.Inline}
-		r.next, c.idle = c.idle, r
-	}
-	c.qp, err = d.dev.NewQP(transport.QPOptions{Sends: maxSends, Recvs: recvs})
+	c.first = append(c.first[:len(c.first):len(c.first)], c.recvs[len(c.recvs)-spareRecvs:]...)
+	c.qp, err = d.dev.NewQP(transport.QPOptions{Sends: maxSends, Recvs: len(c.recvs)})
 	if err != nil {
 		c.free()
 		return nil, err
@@ -161,5 +145,13 @@ func (c *rdmaConn) Close() error { return c.qp.Close(transport.Reason{}) }
 
 func (c *rdmaConn) free() {
 	c.share.Close()
-	_ = c.slab.Close() // the queue pair has given back every buffer
+	for _, b := range c.freed {
+		b.Release()
+	}
+	for i := range c.steps { // the queue pair has given back every buffer
+		if s := &c.steps[i]; s.buf != nil {
+			s.buf.Release()
+			s.buf = nil
+		}
+	}
 }

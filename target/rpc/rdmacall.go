@@ -145,6 +145,7 @@ func (r *rdmaCall) abandonLocked() {
 	}
 	r.call, call.rdma = nil, nil
 	call.release()
+	r.conn.calls--
 	r.conn.inFlight.Done()
 	if r.pending <= 0 {
 		r.freeLocked()
@@ -204,11 +205,6 @@ func (r *rdmaCall) dropBufs() {
 	releaseBufs(&r.outBufs)
 }
 
-func (r *rdmaCall) freeLocked() {
-	r.dropBufs()
-	r.next, r.conn.idle = r.conn.idle, r
-}
-
 func releaseBufs(l *[]*mem.Buf) {
 	for i, b := range *l {
 		b.Release()
@@ -225,13 +221,14 @@ func (r *rdmaCall) local(s ...mem.Span) []mem.Span {
 }
 
 // build makes the work requests of the reply: Writes into the chunks that the client offered, and a Send. It reports
-// false when the reply does not fit what was offered (RFC 8166 section 4.5.3).
-func (r *rdmaCall) build(call *Call) bool {
+// false when the reply does not fit what was offered (RFC 8166 section 4.5.3), and mem.ErrNoMemory when it can be built
+// later.
+func (r *rdmaCall) build(call *Call) (bool, error) {
 	c := r.conn
 	r.wrs, r.sges = r.wrs[:0], r.sges[:0]
 	h := &r.rh
 	h.Reset()
-	h.XID, h.Credits, h.Proc, r.used = call.XID, uint32(c.opt.Credits), rpcrdma.Msg, r.used[:0]
+	h.XID, h.Proc, r.used = call.XID, rpcrdma.Msg, r.used[:0] // the credits come in creditLocked
 	payload := max(call.payload, 0)
 	// The write list comes back with the lengths that were used (RFC 8166 section 4.3.2).
 	for i, w := range r.h.Writes {
@@ -241,7 +238,7 @@ func (r *rdmaCall) build(call *Call) bool {
 			used = payload
 		}
 		if uint64(used) > rpcrdma.Total(segs) {
-			return false
+			return false, nil
 		}
 		src := spans{bufs: r.sinkBufs}
 		if used > 0 {
@@ -258,12 +255,15 @@ func (r *rdmaCall) build(call *Call) bool {
 	case r.h.HasReply:
 		// A client that offers a reply chunk expects it to be used: Linux refuses RDMA_MSG then.
 		h.Proc = rpcrdma.Nomsg
-		if uint64(total) > rpcrdma.Total(r.h.Reply) || !r.writeReply(call, payload, pad, total) {
-			return false
+		if uint64(total) > rpcrdma.Total(r.h.Reply) {
+			return false, nil
+		}
+		if err := r.writeReply(call, payload, pad, total); err != nil {
+			return false, err
 		}
 		h.SetReply(r.usedOf(r.h.Reply, total))
 		if h.Len() > c.maxSend {
-			return false
+			return false, nil
 		}
 		n = len(h.Append(b))
 	case h.Len()+total <= c.maxSend:
@@ -276,22 +276,22 @@ func (r *rdmaCall) build(call *Call) bool {
 		}
 		n = len(append(b, call.trailer[:pad]...))
 	default:
-		return false
+		return false, nil
 	}
 	wr := transport.WR{Op: transport.OpSend, Flags: transport.Signaled | transport.Solicited, Token: kindSend | uint64(r.idx), Local: r.local(r.send.Cut(0, n))}
 	if inv, ok := r.oneHandle(); ok && c.invalidate {
 		wr.Op, wr.Inv = transport.OpSendInv, inv
 	}
 	r.wrs = append(r.wrs, wr)
-	return true
+	return true, nil
 }
 
 // writeReply copies the message, but not the payload, into registered memory and lists the Writes of a long reply.
-func (r *rdmaCall) writeReply(call *Call, payload, pad, total int) bool {
+func (r *rdmaCall) writeReply(call *Call, payload, pad, total int) error {
 	var err error
 	// The message and, after it, the payload's padding.
 	if r.outBufs, err = r.conn.share.GetAll(len(call.Out)+4, r.outBufs[:0]); err != nil {
-		return false
+		return err
 	}
 	k := 0
 	for _, o := range r.outBufs {
@@ -304,7 +304,7 @@ func (r *rdmaCall) writeReply(call *Call, payload, pad, total int) bool {
 	src.then(r.sinkBufs, payload)
 	src.tail = padSpan.Cut(0, pad)
 	r.write(r.h.Reply, &src, total)
-	return true
+	return nil
 }
 
 // write lists RDMA Writes of n bytes of src over segs, in order.

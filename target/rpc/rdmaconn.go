@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/internal/rpcrdma"
@@ -31,9 +32,10 @@ type rdmaConn struct {
 	qp   transport.QP
 	peer Peer
 
-	slab       *mem.Slab
+	pool       *mem.Pool
 	share      *mem.Share
-	recvs      []transport.Recv
+	recvs      []transport.Recv // of all steps, and the spare ones; those of steps that are open have memory
+	first      []transport.Recv // posted before the connection is accepted
 	maxSend    int
 	invalidate bool
 
@@ -43,10 +45,19 @@ type rdmaConn struct {
 	mu       sync.Mutex
 	slots    []rdmaCall
 	idle     *rdmaCall
+	steps    []creditStep
+	step     int       // credits of one
+	open     int       // steps that are granted
+	wanted   int       // credits the client asked for last
+	calls    int       // received and not answered
+	peak     int       // of calls, since peakFrom
+	peakFrom time.Time //
+	freed    []*mem.Buf
 	posts    []transport.WR // Writes and Sends that the queue had no room for yet, in order
 	reads    []readOp       // RDMA Reads that wait for depth
 	inReads  int            // outstanding
-	stalled  []*rdmaCall    // wait for memory
+	stalled  []*rdmaCall    // wait for memory for their read chunks
+	unsent   []*rdmaCall    // wait for memory for their reply
 	inFlight sync.WaitGroup // calls handed on
 	closed   bool
 	err      error // why we closed
@@ -121,10 +132,13 @@ func (c *rdmaConn) fail(err error) {
 		for _, r := range c.stalled {
 			r.abandonLocked()
 		}
+		for _, r := range c.unsent {
+			r.abandonLocked()
+		}
 		for _, op := range c.reads {
 			op.call.readDoneLocked(true)
 		}
-		c.stalled, c.reads, c.posts = nil, nil, nil
+		c.stalled, c.unsent, c.reads, c.posts = nil, nil, nil, nil
 	}
 	c.mu.Unlock()
 	_ = c.qp.Close(transport.Reason{Err: err})
@@ -140,7 +154,7 @@ func (c *rdmaConn) complete(wc *transport.WC) {
 	case kindSend:
 		c.mu.Lock()
 		c.slots[i].freeLocked()
-		c.mu.Unlock()
+		c.unlockAndFree()
 	case kindRead:
 		c.mu.Lock()
 		c.inReads--
@@ -156,13 +170,12 @@ func (c *rdmaConn) complete(wc *transport.WC) {
 // received takes one message.
 func (c *rdmaConn) received(recv, n int) {
 	c.mu.Lock()
-	r := c.idle
+	r := c.takeSlotLocked()
 	if r == nil || c.closed {
 		c.mu.Unlock()
 		c.fail(errors.New("rpc: the client has more calls outstanding than it has credits (RFC 8166 section 3.3.1)"))
 		return
 	}
-	c.idle, r.next = r.next, nil
 	r.recv = recv
 	c.mu.Unlock()
 	c.s.stats.bytesIn.Add(uint64(n))
@@ -184,14 +197,18 @@ func (c *rdmaConn) received(recv, n int) {
 	case r.h.Proc == rpcrdma.Error, r.h.Proc == rpcrdma.Done:
 		// Linux drops them too: this side sends nothing that could be answered so.
 		c.mu.Lock()
-		c.repostLocked(r)
+		c.repostLocked(r, true)
 		r.freeLocked()
-		c.mu.Unlock()
+		c.unlockAndFree()
 		return
 	}
 	call := c.s.newCall(c, &c.peer)
 	call.rdma, r.call = r, call
 	c.inFlight.Add(1)
+	c.mu.Lock()
+	c.calls++
+	c.openLocked(r.h.Credits)
+	c.mu.Unlock()
 	inline := rd.Rest()
 	if !r.plan(len(inline)) {
 		c.refuse(r, rpcrdma.ErrChunk)
@@ -223,21 +240,35 @@ func (c *rdmaConn) startLocked(r *rdmaCall) bool {
 		r.listReadsLocked()
 	case errors.Is(err, mem.ErrNoMemory):
 		c.stalled = append(c.stalled, r)
-		c.share.Wait(c.resume)
+		c.share.Wait(c.resumeSoon)
 	default:
 		return false
 	}
 	return true
 }
 
-// resume goes on with calls that wait for memory. It runs on whatever goroutine freed some.
+// resumeSoon is told that there is memory again, by whoever released some and may hold this connection's lock, or
+// another's.
+func (c *rdmaConn) resumeSoon() { go c.resume() }
+
+// resume goes on with what waits for memory: replies first, because they give some back.
 func (c *rdmaConn) resume() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	l := c.unsent
+	c.unsent = nil
+	c.mu.Unlock()
+	for _, r := range l {
+		c.reply(r.call, false) // or it waits again
+	}
+	c.mu.Lock()
+	defer c.unlockAndFree()
+	if len(c.unsent) > 0 {
+		return
+	}
 	for len(c.stalled) > 0 && !c.closed {
 		r := c.stalled[0]
 		if r.readMemory(c.share) != nil {
-			c.share.Wait(c.resume)
+			c.share.Wait(c.resumeSoon)
 			break
 		}
 		c.stalled = c.stalled[1:]
@@ -286,25 +317,16 @@ func (c *rdmaConn) execute(r *rdmaCall) {
 	}
 }
 
-// repostLocked gives the receive of a call back to the queue.
-func (c *rdmaConn) repostLocked(r *rdmaCall) {
-	if r.recv < 0 || c.closed {
-		return
-	}
-	if _, err := c.qp.PostRecv(c.recvs[r.recv : r.recv+1]); err == nil {
-		r.recv = -1
-	}
-}
-
 // refuse answers a message whose header cannot be used, with RDMA_ERROR (RFC 8166 section 4.5).
 func (c *rdmaConn) refuse(r *rdmaCall, code uint32) {
-	h := rpcrdma.Header{XID: r.h.XID, Vers: rpcrdma.Version, Credits: uint32(c.opt.Credits), Proc: rpcrdma.Error, ErrCode: code,
+	h := rpcrdma.Header{XID: r.h.XID, Vers: rpcrdma.Version, Proc: rpcrdma.Error, ErrCode: code,
 		Low: rpcrdma.Version, High: rpcrdma.Version}
 	c.mu.Lock()
 	if r.call != nil {
 		call := r.call
 		r.call, call.rdma = nil, nil
 		call.release()
+		c.calls--
 		c.inFlight.Done()
 	}
 	b := h.Append(r.send.Bytes()[:0])
@@ -312,7 +334,7 @@ func (c *rdmaConn) refuse(r *rdmaCall, code uint32) {
 	r.wrs = append(r.wrs[:0], transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: kindSend | uint64(r.idx), Local: r.local(r.send.Cut(0, len(b)))})
 	c.sendLocked(r)
 	c.pushLocked()
-	c.mu.Unlock()
+	c.unlockAndFree()
 }
 
 // sendLocked queues a slot's work requests behind those that wait already.
@@ -321,26 +343,38 @@ func (c *rdmaConn) sendLocked(r *rdmaCall) {
 		r.freeLocked()
 		return
 	}
-	c.repostLocked(r)
+	c.creditLocked(r)
+	c.repostLocked(r, false)
 	c.posts = append(c.posts, r.wrs...)
 }
 
 // reply builds and sends a call's reply.
 func (c *rdmaConn) reply(call *Call, flush bool) {
 	r := call.rdma
-	ok := r.build(call)
-	if !ok {
+	switch ok, err := r.build(call); {
+	case err != nil:
+		c.mu.Lock()
+		if !c.closed {
+			// The client has its answer when others have given memory back.
+			c.unsent = append(c.unsent, r)
+			c.share.Wait(c.resumeSoon)
+			c.mu.Unlock()
+			return
+		}
+		c.mu.Unlock()
+	case !ok:
 		c.refuse(r, rpcrdma.ErrChunk) // releases the call
 		return
 	}
 	c.mu.Lock()
 	r.call, call.rdma = nil, nil
 	c.s.stats.bytesOut.Add(uint64(len(call.Out) + max(call.payload, 0)))
+	c.calls--
 	c.sendLocked(r)
 	if flush {
 		c.pushLocked()
 	}
-	c.mu.Unlock()
+	c.unlockAndFree()
 	call.release()
 	c.inFlight.Done()
 }
@@ -349,12 +383,13 @@ func (c *rdmaConn) reply(call *Call, flush bool) {
 func (c *rdmaConn) drop(call *Call) {
 	r := call.rdma
 	c.mu.Lock()
+	c.calls--
 	if r != nil {
 		r.call, call.rdma = nil, nil
-		c.repostLocked(r)
+		c.repostLocked(r, true)
 		r.freeLocked()
 	}
-	c.mu.Unlock()
+	c.unlockAndFree()
 	call.release()
 	c.inFlight.Done()
 }
