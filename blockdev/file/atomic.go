@@ -39,12 +39,28 @@ func (s logStore) WriteDurably(b []byte, off int64) error {
 	return nil
 }
 
+func logPath(path string, o Options) string {
+	if o.Log != "" {
+		return o.Log
+	}
+	return path + ".redo"
+}
+
+// forgetLog removes the log of a volume of this name that was there before, durably, before a new one is made: what it
+// says is nothing to that.
+func forgetLog(path string, o Options) error {
+	switch err := os.Remove(logPath(path, o)); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("blockdev/file: an old redo log: %w", err)
+	}
+	return syncDir(logPath(path, o))
+}
+
 // openAtomics recovers what a crash left in the log, and opens it where atomic writes are wanted.
 func (d *Device) openAtomics(o Options) error {
-	path := o.Log
-	if path == "" {
-		path = d.path + ".redo"
-	}
+	path := logPath(d.path, o)
 	want := o.Atomic && !o.ReadOnly
 	flags := os.O_RDWR
 	if want {

@@ -80,6 +80,19 @@ func TestALogOfAnotherDeviceIsRefused(t *testing.T) {
 	}
 }
 
+// A log that outlived its volume is nothing to the next one of that name.
+func TestALogOfADeletedVolumeIsForgotten(t *testing.T) {
+	path := interrupted(t, 0, bytes.Repeat([]byte{1}, 4096))
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	d := open(t, path, file.Options{Size: 1 << 20, Atomic: true})
+	defer blockdevtest.Close(t, d)
+	if got := blockdevtest.Read(t, d, blockdevtest.NewMemory(t, 4096), 0, 4096); !bytes.Equal(got, make([]byte, 4096)) {
+		t.Error("a new volume has the old one's data")
+	}
+}
+
 func TestAtomicWritesAreOfferedWhereTheyAreConfigured(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "v")
 	d := open(t, path, file.Options{Size: 1 << 20})

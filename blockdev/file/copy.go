@@ -19,8 +19,8 @@ var devices atomic.Uint64
 // else copied by the kernel, holes as holes.
 func (d *Device) CopyRange(to blockdev.Device, from, at, n int64) (int64, error) {
 	o, ok := to.(*Device)
-	if !ok || d.block || o.block {
-		return 0, blockdev.ErrUnsupported
+	if !ok || d.block || o.block || o.thick {
+		return 0, blockdev.ErrUnsupported // the room of a thick file is its own: nothing is shared with it or punched out
 	}
 	block := int64(max(d.geo.Logical, o.geo.Logical))
 	switch {

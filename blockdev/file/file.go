@@ -30,6 +30,8 @@ type Options struct {
 	Direct   bool // O_DIRECT
 	Workers  int  // 8 by default
 	NoInline bool // every read goes to a worker
+	// Thick takes all of a file's room when it is opened, and never gives any back.
+	Thick bool
 	// Atomic offers Request.Atomic: by RWF_ATOMIC where the medium takes the write in one, else by a redo log.
 	Atomic bool
 	// Log is the path of that log, the device's path and ".redo" by default. What it holds of a crash is written to the
@@ -46,6 +48,8 @@ type Device struct {
 	size     atomic.Int64
 	gen      atomic.Uint64
 	block    bool // the backing is a block device
+	thick    bool
+	created  bool // by Open
 	direct   bool
 	memAlign int
 	offAlign int
@@ -126,7 +130,6 @@ func (d *Device) open(path string, o Options) error {
 		flags |= unix.O_DIRECT
 	}
 	st, err := os.Stat(path)
-	created := false
 	switch {
 	case err == nil && st.Mode()&os.ModeDevice != 0 && st.Mode()&os.ModeCharDevice == 0:
 		d.block = true
@@ -137,7 +140,10 @@ func (d *Device) open(path string, o Options) error {
 		return fmt.Errorf("blockdev/file: %s is neither a file nor a block device", path)
 	case errors.Is(err, os.ErrNotExist) && o.Size > 0 && !o.ReadOnly:
 		flags |= os.O_CREATE
-		created = true
+		d.created = true
+		if err := forgetLog(path, o); err != nil {
+			return err
+		}
 	}
 	f, err := os.OpenFile(path, flags, 0o600)
 	if err != nil {
@@ -161,7 +167,7 @@ func (d *Device) open(path string, o Options) error {
 		}
 		return fmt.Errorf("blockdev/file: lock %s: %w", path, err)
 	}
-	if err := d.fit(o, created); err != nil {
+	if err := d.fit(o); err != nil {
 		return errors.Join(err, f.Close())
 	}
 	return nil
@@ -169,7 +175,7 @@ func (d *Device) open(path string, o Options) error {
 
 // fit brings the file to its size. A new file and its name are on the medium before the first request: a volume that
 // acknowledges writes and is gone after a power cut would be the worst of both.
-func (d *Device) fit(o Options, created bool) error {
+func (d *Device) fit(o Options) error {
 	size, err := d.measure(o.Logical)
 	if err != nil {
 		return err
@@ -184,9 +190,7 @@ func (d *Device) fit(o Options, created bool) error {
 		if err := d.f.Truncate(o.Size); err != nil {
 			return wrap("grow "+d.path, err)
 		}
-		created = true
-	}
-	if !created {
+	} else if !d.created {
 		return nil
 	}
 	if err := d.f.Sync(); err != nil {
@@ -203,6 +207,14 @@ func syncDir(path string) error {
 	}
 	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
 		return wrap("sync the directory of "+path, err)
+	}
+	return nil
+}
+
+// fill takes room for the first size bytes of the file.
+func (d *Device) fill(size int64) error {
+	if err := fallocate(d.fd, 0, 0, size); err != nil {
+		return wrap(fmt.Sprintf("take %d bytes for all of %s", size, d.path), err)
 	}
 	return nil
 }
@@ -239,6 +251,11 @@ func (d *Device) prepare(o Options) error {
 	if size == 0 {
 		return fmt.Errorf("blockdev/file: %s is empty; give a size to make it", d.path)
 	}
+	if d.thick = o.Thick && !d.block && !o.ReadOnly; d.thick {
+		if err := d.fill(size); err != nil {
+			return err
+		}
+	}
 	d.size.Store(size)
 	d.memAlign, d.offAlign = 1, 1
 	if d.direct = o.Direct; d.direct {
@@ -248,7 +265,7 @@ func (d *Device) prepare(o Options) error {
 		}
 	}
 	d.noInline.Store(o.NoInline || o.Direct)
-	d.geo = blockdev.Geometry{Logical: o.Logical, Physical: o.Physical, ReadOnly: o.ReadOnly, MaxDiscard: maxDiscard, Thin: !d.block}
+	d.geo = blockdev.Geometry{Logical: o.Logical, Physical: o.Physical, ReadOnly: o.ReadOnly, MaxDiscard: maxDiscard, Thin: !d.block && !o.Thick}
 	if d.block {
 		var st unix.Stat_t
 		if unix.Fstat(d.fd, &st) == nil {
@@ -256,8 +273,10 @@ func (d *Device) prepare(o Options) error {
 		}
 	}
 	d.geo.OptimalIO = 128 << 10
-	if !o.ReadOnly {
+	if !o.ReadOnly && !d.thick {
 		d.probeDiscard()
+	} else {
+		d.noPunch.Store(true)
 	}
 	return nil
 }
@@ -284,6 +303,11 @@ func (d *Device) Refresh() (bool, error) {
 	size, err := d.measure(d.geo.Logical)
 	if err != nil {
 		return false, err
+	}
+	if d.thick && size > d.size.Load() {
+		if err := d.fill(size); err != nil {
+			return false, err
+		}
 	}
 	if d.size.Swap(size) == size {
 		return false, nil

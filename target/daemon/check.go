@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/target/scsi"
 )
 
 // placeError is what Check found, with the YAML path of the value it is about.
@@ -90,6 +91,10 @@ func (c *Config) checkVolumes() error {
 			return at(".size", "volume %s: size %v is no whole number of blocks of %d bytes", v.Name, v.Size, v.Block)
 		case v.Engine != "file" && v.Size == 0:
 			return at("", "volume %s: the %s engine needs a size", v.Name, v.Engine)
+		case v.Atomic && v.Engine != "file":
+			return at(".atomic", "volume %s: the %s engine keeps nothing across a loss of power, so no atomic writes either", v.Name, v.Engine)
+		case v.Engine != "file" && (v.LowSpace > 0 || v.Thick):
+			return at("", "volume %s: low_space and thick are about the file system below a file, which the %s engine has not", v.Name, v.Engine)
 		case len(v.Serial) > 32:
 			return at(".serial", "volume %s: a serial has 32 characters at most", v.Name)
 		}
@@ -124,6 +129,9 @@ func (c *Config) checkTargets() error {
 		if !slices.Contains([]string{"", "none", "implicit", "explicit", "both"}, t.ALUA) {
 			return at(".alua", "target %s: alua %q is none of none, implicit, explicit, both", t.Name, t.ALUA)
 		}
+		if err := c.checkPortGroups(i, t); err != nil {
+			return err
+		}
 		luns := map[uint16]bool{}
 		for j, l := range t.LUNs {
 			key := fmt.Sprintf(".luns[%d]", j)
@@ -146,6 +154,42 @@ func (c *Config) checkTargets() error {
 		}
 		if t.Auth != nil && t.Auth.SecretsFile == "" {
 			return at(".auth", "target %s: auth needs secrets_file", t.Name)
+		}
+	}
+	return nil
+}
+
+func (c *Config) checkPortGroups(i int, t TargetConfig) error {
+	tags, ids, taken := map[uint16]bool{}, map[uint16]bool{}, map[uint16]uint16{}
+	for _, p := range c.Portals {
+		tags[p.Group] = true
+	}
+	for j, g := range t.PortGroups {
+		at := func(key, format string, a ...any) error {
+			return at(fmt.Sprintf("$.targets[%d].port_groups[%d]%s", i, j, key), "target %s: "+format, append([]any{t.Name}, a...)...)
+		}
+		_, err := scsi.ParseAccessState(g.State)
+		switch {
+		case t.ALUA == "none":
+			return at("", "port groups need alua implicit, explicit or both")
+		case g.Group == 0:
+			return at("", "a port group needs a number (group: 1 to 65535)")
+		case ids[g.Group]:
+			return at(".group", "port group %d is there twice", g.Group)
+		case err != nil:
+			return at(".state", "port group %d: state %q is none of active/optimized, active/non-optimized, standby, unavailable", g.Group, g.State)
+		case len(g.Portals) == 0:
+			return at("", "port group %d has no portals: name the group tags of portals (portals: [1])", g.Group)
+		}
+		ids[g.Group] = true
+		for _, p := range g.Portals {
+			switch other, dup := taken[p]; {
+			case !tags[p]:
+				return at(".portals", "port group %d: no portal has the group tag %d", g.Group, p)
+			case dup:
+				return at(".portals", "portal group tag %d is in the port groups %d and %d", p, other, g.Group)
+			}
+			taken[p] = g.Group
 		}
 	}
 	return nil

@@ -68,6 +68,8 @@ type VolumeConfig struct {
 	Removable bool          `yaml:"removable" json:"removable,omitempty"`
 	Thick     bool          `yaml:"thick" json:"thick,omitempty"`
 	Erase     bool          `yaml:"erase" json:"erase,omitempty"`
+	Atomic    bool          `yaml:"atomic" json:"atomic,omitempty"`
+	LowSpace  Size          `yaml:"low_space" json:"low_space,omitempty"`
 	Serial    string        `yaml:"serial" json:"serial,omitempty"`
 	Delay     Duration      `yaml:"delay" json:"delay,omitempty"`
 	Limits    *LimitsConfig `yaml:"limits" json:"limits,omitempty"`
@@ -88,6 +90,15 @@ type TargetConfig struct {
 	Initiators []InitiatorConfig `yaml:"initiators" json:"initiators,omitempty"`
 	Redirect   string            `yaml:"redirect" json:"redirect,omitempty"`
 	ALUA       string            `yaml:"alua" json:"alua,omitempty"`
+	PortGroups []PortGroupConfig `yaml:"port_groups" json:"port_groups,omitempty"`
+}
+
+// PortGroupConfig is a target port group: portals that share an access state (ALUA).
+type PortGroupConfig struct {
+	Group     uint16   `yaml:"group" json:"group"`
+	Portals   []uint16 `yaml:"portals" json:"portals"` // target portal group tags
+	State     string   `yaml:"state" json:"state,omitempty"`
+	Preferred bool     `yaml:"preferred" json:"preferred,omitempty"`
 }
 
 // LUNConfig maps a volume into a target.

@@ -126,8 +126,12 @@ func (d *Daemon) scsiTarget(t TargetConfig) (*scsi.Target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("target %s: %w", t.Name, err)
 	}
+	groups, err := t.portGroups()
+	if err != nil {
+		return nil, err
+	}
 	st, err := scsi.NewTarget(scsi.TargetOptions{
-		Name: t.Name, Log: d.log, Memory: d.memory, StateDir: filepath.Join(d.stateDir, "scsi"), ALUA: alua,
+		Name: t.Name, Log: d.log, Memory: d.memory, StateDir: filepath.Join(d.stateDir, "scsi"), ALUA: alua, PortGroups: groups,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("target %s: %w", t.Name, err)
@@ -238,6 +242,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		watch.Wait()
 		return errors.Join(err, d.closeAll(context.Background()))
 	}
+	watch.Go(func() { d.watchSpace(wctx) })
 	if isns != "" {
 		watch.Go(func() { d.registerISNS(wctx, isns) })
 	}
@@ -303,6 +308,7 @@ func (d *Daemon) closeAll(ctx context.Context) error {
 }
 
 func (v *volume) close() error {
+	v.endSpace()
 	v.lu.Close()
 	if err := v.dev.Close(); err != nil {
 		return fmt.Errorf("volume %s: %w", v.cfg.Name, err)

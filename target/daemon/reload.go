@@ -89,7 +89,7 @@ func (d *Daemon) plan(next *Config) (*plan, error) {
 		}
 		if old, ok := was[t.Name]; !ok || !same(old, t) || t.Auth != nil {
 			p.targets[t.Name] = t
-			p.fresh[t.Name] = ok && (old.Redirect == "") != (t.Redirect == "")
+			p.fresh[t.Name] = ok && ((old.Redirect == "") != (t.Redirect == "") || !statesOnly(old, t))
 		}
 	}
 	for _, pc := range next.Portals {
@@ -139,7 +139,7 @@ func (d *Daemon) apply(next *Config, p *plan) error {
 			errs = append(errs, d.addTarget(t))
 			continue
 		}
-		errs = append(errs, d.remap(st, old[t.Name], t))
+		errs = append(errs, d.remap(st, old[t.Name], t), moveGroups(st, old[t.Name], t))
 		it, err := iscsiTarget(t, st)
 		if err == nil {
 			err = d.server.UpdateTarget(it)

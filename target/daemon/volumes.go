@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/sluice-storage/sluice/blockdev"
@@ -21,11 +22,14 @@ type volume struct {
 	cfg VolumeConfig
 	dev blockdev.Device
 	lu  *scsi.LogicalUnit
+
+	spaceMu sync.Mutex // while the file system is asked for its room, which may take long
+	closed  bool       // guarded by spaceMu
 }
 
 // openVolume opens the engine that cfg names and makes a logical unit of it.
 func (d *Daemon) openVolume(cfg VolumeConfig) (*volume, error) {
-	dev, err := openEngine(cfg)
+	dev, err := openEngine(cfg, d.stateDir)
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
 	}
@@ -47,7 +51,7 @@ func (d *Daemon) newUnit(cfg VolumeConfig, dev blockdev.Device) (*scsi.LogicalUn
 	return scsi.NewLogicalUnit(scsi.LUOptions{
 		Device: dev, Name: cfg.Name, Serial: cfg.Serial, Vendor: "SLUICE", Product: "VOLUME",
 		ReadOnly: cfg.ReadOnly, Removable: cfg.Removable,
-		AllowFormat: cfg.Erase, AllowSanitize: cfg.Erase, StateDir: state, Log: d.log,
+		AllowFormat: cfg.Erase, AllowSanitize: cfg.Erase, ThinThreshold: int64(cfg.LowSpace), StateDir: state, Log: d.log,
 	})
 }
 
@@ -63,11 +67,12 @@ func limited(dev blockdev.Device, l *LimitsConfig) (blockdev.Device, error) {
 	return d, nil
 }
 
-func openEngine(cfg VolumeConfig) (blockdev.Device, error) {
+func openEngine(cfg VolumeConfig, stateDir string) (blockdev.Device, error) {
 	switch cfg.Engine {
 	case "file":
 		return file.Open(cfg.Path, file.Options{
 			Size: int64(cfg.Size), ReadOnly: cfg.ReadOnly, Direct: cfg.Direct, Logical: cfg.Block, Physical: cfg.Physical,
+			Atomic: cfg.Atomic, Log: redoLog(cfg, stateDir), Thick: cfg.Thick,
 		})
 	case "mem":
 		return memdev.Open(memdev.Options{Size: int64(cfg.Size), Logical: cfg.Block, Physical: cfg.Physical, ReadOnly: cfg.ReadOnly})
@@ -81,6 +86,15 @@ func openEngine(cfg VolumeConfig) (blockdev.Device, error) {
 		return delay.Open(below, delay.Options{For: func(*blockdev.Request) time.Duration { return time.Duration(cfg.Delay) }})
 	}
 	return nil, fmt.Errorf("engine %q is not built in", cfg.Engine)
+}
+
+// redoLog is where the log of a volume's atomic writes lies: beside its file, so that both move together; for a block
+// device in the state directory.
+func redoLog(cfg VolumeConfig, stateDir string) string {
+	if fi, err := os.Stat(cfg.Path); err == nil && fi.Mode()&os.ModeDevice != 0 {
+		return filepath.Join(stateDir, cfg.Name+".redo")
+	}
+	return cfg.Path + ".redo"
 }
 
 // sizeOnly reports whether two configurations of one volume differ in nothing but a size that grows, which needs no

@@ -24,6 +24,31 @@ const (
 	Transitioning      AccessState = 0xF
 )
 
+var accessNames = map[AccessState]string{
+	ActiveOptimized: "active/optimized", ActiveNonOptimized: "active/non-optimized", Standby: "standby", Unavailable: "unavailable",
+	Offline: "offline", Transitioning: "transitioning",
+}
+
+func (s AccessState) String() string {
+	if n, ok := accessNames[s]; ok {
+		return n
+	}
+	return fmt.Sprintf("access state %Xh", uint8(s))
+}
+
+// ParseAccessState reads one of the states that a port group can be put in; empty means active/optimized.
+func ParseAccessState(s string) (AccessState, error) {
+	if s == "" {
+		return ActiveOptimized, nil
+	}
+	for _, st := range [...]AccessState{ActiveOptimized, ActiveNonOptimized, Standby, Unavailable} {
+		if s == st.String() {
+			return st, nil
+		}
+	}
+	return 0, fmt.Errorf("scsi: access state %q is none of active/optimized, active/non-optimized, standby, unavailable", s)
+}
+
 // ALUAMode is the TPGS field of INQUIRY data (SPC-4 table 143), in another order.
 type ALUAMode uint8
 
@@ -72,7 +97,8 @@ type alua struct {
 
 type portGroup struct {
 	PortGroup
-	status byte // how the state came about: 1 by SET TARGET PORT GROUPS, 2 implicitly
+	status     byte        // how the state came about: 1 by SET TARGET PORT GROUPS, 2 implicitly
+	configured AccessState // what TargetOptions or Configure said last
 }
 
 func (a *alua) init(t *Target) error {
@@ -86,7 +112,8 @@ func (a *alua) init(t *Target) error {
 			}
 			t.addPortLocked(p)
 		}
-		a.groups = append(a.groups, &portGroup{PortGroup: g})
+		g.Ports = slices.Clone(g.Ports)
+		a.groups = append(a.groups, &portGroup{PortGroup: g, configured: g.State})
 		a.static = true
 	}
 	if !a.static {
@@ -105,7 +132,8 @@ func (a *alua) init(t *Target) error {
 		return err
 	}
 	for id, st := range s.States {
-		if g := a.find(id); g != nil {
+		// What an initiator set stays, unless the configuration has changed since: its author knew better.
+		if g := a.find(id); g != nil && s.Configured[id] == g.configured {
 			g.State, g.status = st, 1
 		}
 	}
@@ -116,17 +144,19 @@ func (a *alua) init(t *Target) error {
 type aluaState struct {
 	Target string                 `json:"target"`
 	States map[uint16]AccessState `json:"states"`
+	// Configured is what the configuration said when they were set.
+	Configured map[uint16]AccessState `json:"configured"`
 }
 
 func (a *alua) save(t *Target) error {
 	if a.path == "" {
 		return nil
 	}
-	s := aluaState{Target: t.opt.Name, States: map[uint16]AccessState{}}
+	s := aluaState{Target: t.opt.Name, States: map[uint16]AccessState{}, Configured: map[uint16]AccessState{}}
 	a.mu.Lock()
 	for _, g := range a.groups {
 		if g.status != 0 {
-			s.States[g.ID] = g.State
+			s.States[g.ID], s.Configured[g.ID] = g.State, g.configured
 		}
 	}
 	a.mu.Unlock()
@@ -182,9 +212,19 @@ func (t *Target) PortGroups() []PortGroup {
 	return l
 }
 
-// SetPortGroup changes a group's state as the operator, or a monitor, wants it: an implicit transition.
+// SetPortGroup changes a group's state as a monitor wants it: an implicit transition.
 func (t *Target) SetPortGroup(id uint16, s AccessState) error {
 	return t.transition(map[uint16]AccessState{id: s}, 2, nil)
+}
+
+// Configure is SetPortGroup for a state that the configuration says from now on, also after a restart.
+func (t *Target) Configure(id uint16, s AccessState) error {
+	t.alua.mu.Lock()
+	if g := t.alua.find(id); g != nil {
+		g.configured = s
+	}
+	t.alua.mu.Unlock()
+	return t.SetPortGroup(id, s)
 }
 
 // transition changes access states, durably, and tells every nexus but except (SPC-4 section 5.15.2.3).

@@ -342,6 +342,18 @@ func TestPortGroupsExplicitAndImplicit(t *testing.T) {
 	if g := again.PortGroups(); g[1].State != Unavailable || g[0].State != ActiveOptimized {
 		t.Errorf("after a restart %+v", g)
 	}
+	// A state that is configured anew outweighs what was set before.
+	groups[1].State = Standby
+	if again, _ = mk(); again.PortGroups()[1].State != Standby {
+		t.Errorf("after a change of the configuration %+v", again.PortGroups())
+	}
+	if err := again.Configure(2, ActiveNonOptimized); err != nil {
+		t.Fatal(err)
+	}
+	groups[1].State = ActiveNonOptimized
+	if again, _ = mk(); again.PortGroups()[1].State != ActiveNonOptimized {
+		t.Errorf("after a change while it ran %+v", again.PortGroups())
+	}
 }
 
 func TestEraseCommandsAreGuarded(t *testing.T) {
