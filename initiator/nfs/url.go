@@ -24,6 +24,7 @@ type Target struct {
 	Path      string
 	RDMA      bool
 	UID, GID  uint32
+	Fixed     bool // the URL names uid or gid
 }
 
 // ParseURL reads nfs://host[:port]/path?nfsport=&mountport=&uid=&gid=&rdma in libnfs's form; the scheme nfs+rdma is short
@@ -68,6 +69,7 @@ func ParseURL(s string) (*Target, error) {
 			number(q.Get(k), 32, v)
 		}
 	}
+	t.Fixed = q.Has("uid") || q.Has("gid")
 	if v := q.Get("version"); v != "" && v != "3" {
 		return nil, fmt.Errorf("nfs: version %s is asked for; only 3 is spoken here", v)
 	}

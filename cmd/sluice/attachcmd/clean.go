@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/initiator/attach/nbdlink"
+	"github.com/sluice-storage/sluice/initiator/attach/ublk"
 )
 
 // end stops the helper and waits until it is gone; a mounted file system must be unmounted first.
@@ -24,6 +25,9 @@ func (r *Record) end() error {
 	}
 	if !alive {
 		return r.clean()
+	}
+	if (r.Face == faceUblk || r.Face == faceDevice) && inUse(r.Path) {
+		return refused("%s is in use: a file system on it is mounted, or another device stands on it", r.Path)
 	}
 	if err := r.dropLoop(); err != nil {
 		return err
@@ -39,6 +43,15 @@ func (r *Record) end() error {
 	return r.clean()
 }
 
+// inUse asks for a block device exclusively, which a mount, swap or device-mapper device on it refuses.
+func inUse(dev string) bool {
+	f, err := os.OpenFile(dev, os.O_RDONLY|syscall.O_EXCL, 0)
+	if err != nil {
+		return errors.Is(err, syscall.EBUSY)
+	}
+	return f.Close() != nil
+}
+
 // clean removes what a helper that is gone left: nothing, if it ended by itself. After it was killed a file system that is
 // still mounted stands on nothing, and is taken out of sight.
 func (r *Record) clean() error {
@@ -51,6 +64,10 @@ func (r *Record) clean() error {
 	case faceFile:
 		if mounted(r.Dir) {
 			errs = append(errs, hide(r.Dir))
+		}
+	case faceUblk:
+		if r.Path != "" {
+			errs = append(errs, ublk.Delete(r.Index, r.PID))
 		}
 	case faceDevice:
 		// The number may be another's by now: the identifier in sysfs says whose it is (Linux 5.14).

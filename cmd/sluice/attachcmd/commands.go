@@ -65,7 +65,9 @@ func (o *options) flags(c *cobra.Command) {
 	o.conn.Flags(f)
 	f.Var((*limit)(&o.conn.Reconnect), "reconnect", "how long programs wait for a target that is gone before they get errors")
 	f.StringVar(&o.name, "name", "", "what to call the attachment (default: made of target and LUN)")
-	f.StringVar(&o.face, "face", faceAuto, "how it appears: device (/dev/nbdN), file (FUSE), socket (NBD protocol), auto")
+	f.StringVar(&o.face, "face", faceAuto, "how it appears: ublk (/dev/ublkbN), device (/dev/nbdN), file (FUSE), socket (NBD protocol), auto")
+	f.StringVar(&o.face, "as", faceAuto, "the same as --face")
+	f.Lookup("as").Hidden = true
 	f.StringVar(&o.socket, "socket", "", "where the unix socket of --face socket goes")
 	f.BoolVar(&o.readOnly, "read-only", false, "allow no writes")
 	f.BoolVar(&o.foreground, "foreground", false, "serve in this process until it is interrupted")
@@ -94,10 +96,11 @@ func attach() *cobra.Command {
 		Short: "Make a volume local: a block device, a file or an NBD socket",
 		Long: `Make a volume local, and print what to open. Several URLs, separated by commas, are paths of one volume.
 
+  ublk     /dev/ublkbN; needs root and the kernel's ublk driver (Linux 6.0)
   device   /dev/nbdN; needs root and the kernel's nbd driver
   file     one file in a directory, by FUSE; losetup or mount -o loop makes a device of it
   socket   a unix socket that speaks NBD: for qemu, nbdcopy, fio's nbd engine
-  auto     the first of these that this machine and user can have
+  auto     the first of these that this machine and user can have; the reason is printed
 
 A helper process serves the attachment; sluice detach ends it. When the connection is lost it logs in again and repeats what
 was under way; nothing is repeated whose repetition could hurt. A target that stays away for longer than --reconnect means

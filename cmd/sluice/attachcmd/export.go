@@ -23,8 +23,9 @@ func (m *mounting) checkExport() error {
 		return ui.Usagef("an NFS export has neither CHAP credentials nor an initiator name")
 	case len(m.opts) > 0 && !slices.Contains(m.flags, "-s"):
 		return ui.Usagef("unknown mount option %s for an NFS export; known are ro, allow_other, local_locks, attr_timeout=, reconnect=, name=, crc=", strings.Join(m.opts, ","))
-	case !fuseUsable():
-		return refused("this machine or user cannot mount by FUSE: it needs a /dev/fuse that can be opened and, for an ordinary user, fusermount3 (package fuse3)")
+	}
+	if err := fuseUsable(); err != nil {
+		return refused("an export is mounted by FUSE, and %w", err)
 	}
 	if os.Geteuid() == 0 {
 		m.o.export.allowOther = true // what root mounts is there for all, as with mount(8)
@@ -47,7 +48,11 @@ func (o *options) serveExport(ctx context.Context, url string, r *Record, ready 
 	if name != "." {
 		return refused("%s is no directory of the server", url)
 	}
-	f := fusedir.Options{Source: r.URL, ReadOnly: o.readOnly, AllowOther: o.export.allowOther, AttrTimeout: o.export.attrs, EntryTimeout: o.export.attrs, Limit: max(o.conn.Reconnect, 0)}
+	t, err := nfs.ParseURL(url)
+	if err != nil {
+		return err
+	}
+	f := fusedir.Options{Fixed: t.Fixed, Source: r.URL, ReadOnly: o.readOnly, AllowOther: o.export.allowOther, AttrTimeout: o.export.attrs, EntryTimeout: o.export.attrs, Limit: max(o.conn.Reconnect, 0)}
 	if o.export.localLocks {
 		f.Locks = fusedir.LocksLocal
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"time"
@@ -20,53 +19,9 @@ import (
 	"github.com/sluice-storage/sluice/initiator/block"
 )
 
-// The faces of a volume.
-const (
-	faceAuto   = "auto"
-	faceDevice = "device"    // /dev/nbdN
-	faceFile   = "file"      // one file, by FUSE
-	faceSocket = "socket"    // the NBD protocol on a unix socket
-	faceDir    = "directory" // an NFS export, by FUSE
-)
-
-var faces = []string{faceAuto, faceDevice, faceFile, faceSocket}
-
 // kernelConns is the number of connections of a /dev/nbdN: what a queue a processor needs, and no more than saturates a
 // volume.
 const kernelConns = 4
-
-// choose picks a face and says why.
-func choose(face string) (string, string, error) {
-	switch face {
-	case faceDevice, faceFile, faceSocket:
-		return face, "asked for", nil
-	case faceAuto:
-	default:
-		return "", "", fmt.Errorf("--face %q is none of auto, device, file, socket", face)
-	}
-	noDevice := "the kernel's nbd driver is not loaded"
-	if os.Geteuid() != 0 {
-		noDevice = "only root can make block devices"
-	} else if _, err := os.Stat("/sys/module/nbd"); err == nil {
-		return faceDevice, "root, and the kernel has nbd", nil
-	}
-	if fuseUsable() {
-		return faceFile, noDevice + "; /dev/fuse is usable", nil
-	}
-	return faceSocket, noDevice + ", and /dev/fuse is not usable", nil
-}
-
-func fuseUsable() bool {
-	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	if err != nil {
-		return false
-	}
-	if f.Close() != nil {
-		return false
-	}
-	_, err = exec.LookPath("fusermount3")
-	return err == nil || os.Geteuid() == 0
-}
 
 // serve attaches a volume, or mounts an export, and serves it until the context ends. ready is called with the complete
 // record.
@@ -93,6 +48,8 @@ func (o *options) serve(ctx context.Context, url string, r *Record, ready func()
 			return serveSocket(ctx, v, r, readOnly, ready)
 		case faceFile:
 			return serveFile(ctx, v, r, readOnly, ready)
+		case faceUblk:
+			return serveUblk(ctx, v, r, readOnly, ready)
 		}
 		return serveDevice(ctx, v, r, readOnly, ready)
 	})

@@ -51,9 +51,13 @@ func describe(urls string) (clean, name string, err error) {
 func (o *options) record(url string) (*Record, string, error) {
 	face, why, err := faceDir, "an NFS export", error(nil)
 	if !nfs.IsURL(url) {
-		face, why, err = choose(o.face)
+		face, why, err = probe().choose(o.face)
 	}
-	if err != nil {
+	var code ui.ExitError
+	switch {
+	case errors.As(err, &code):
+		return nil, "", err
+	case err != nil:
 		return nil, "", ui.Usage(err)
 	}
 	d, err := dir()

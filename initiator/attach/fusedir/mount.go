@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -100,7 +101,8 @@ func Mount(ctx context.Context, dir string, v *nfs.FS, o Options) (*Mounted, err
 		mo.Options = append(mo.Options, "default_permissions")
 	}
 	if m.srv, err = fuse.NewServer(f, dir, mo); err != nil {
-		return fail(fmt.Errorf("%w: mount on %s: %w", ErrNoFUSE, dir, err))
+		// The library's words may end with a line's end.
+		return fail(fmt.Errorf("%w: mount on %s: %s", ErrNoFUSE, dir, strings.TrimSpace(err.Error())))
 	}
 	go func() {
 		m.srv.Serve()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -35,7 +36,8 @@ func Mount(dir, name string, v Volume, readOnly bool) (*fuse.Server, error) {
 	}}
 	s, err := fs.Mount(dir, root, opts)
 	if err != nil {
-		return nil, fmt.Errorf("fusefile: mount on %s: %w; is /dev/fuse there, and fusermount3 (package fuse3) for an ordinary user?", dir, err)
+		// The library's words may end with a line's end.
+		return nil, fmt.Errorf("mount by FUSE on %s: %s; it needs /dev/fuse and, for an ordinary user, fusermount3 (package fuse3)", dir, strings.TrimSpace(err.Error()))
 	}
 	return s, nil
 }
