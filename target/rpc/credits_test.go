@@ -1,192 +1,14 @@
 package rpc
 
 import (
-	"context"
-	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-storage/sluice/internal/mem"
-	"github.com/sluice-storage/sluice/internal/rpc"
 	"github.com/sluice-storage/sluice/internal/rpcrdma"
-	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/transport"
-	"github.com/sluice-storage/sluice/transport/transporttest"
 )
-
-// fabricClient is a requester that counts nothing: it sends what the test says, whatever it was granted.
-type fabricClient struct {
-	t     *testing.T
-	dev   transport.Device
-	qp    transport.QP
-	slab  *mem.Slab
-	xid   uint32
-	wants uint32
-	grant uint32         // as the last reply said
-	got   map[uint32]int // replies by XID
-	errs  map[uint32]uint32
-	ended bool
-}
-
-const (
-	clientInline = 4 << 10
-	clientRecvs  = 200
-	bulkAt       = (clientRecvs + 64) * clientInline
-)
-
-// serveFabric serves the program on a twin until the test is over, and returns a way to connect. It is made inside the
-// bubble and ends in it.
-func serveFabric(t *testing.T, o Options) (s *Server, p *program, connect func() *fabricClient, end func()) {
-	t.Helper()
-	here, there := transporttest.Twin()
-	p = &program{gate: make(chan struct{}), entered: make(chan struct{}, 1000)}
-	s = NewServer(o, p)
-	l, err := here.Listen(t.Context(), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- s.ServeRDMA(here, l) }()
-	var clients []*fabricClient
-	connect = func() *fabricClient {
-		c := newFabricClient(t, there, l.Addr().String())
-		clients = append(clients, c)
-		return c
-	}
-	return s, p, connect, func() {
-		for _, c := range clients {
-			c.close()
-		}
-		if err := s.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-		if err := <-done; !errors.Is(err, ErrServerClosed) {
-			t.Error(err) // a buffer that was not given back shows here
-		}
-		for _, d := range []transport.Device{here, there} {
-			if err := d.Close(); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-}
-
-func newFabricClient(t *testing.T, dev transport.Device, addr string) *fabricClient {
-	t.Helper()
-	c := &fabricClient{t: t, dev: dev, wants: 128, got: make(map[uint32]int), errs: make(map[uint32]uint32)}
-	var err error
-	if c.slab, err = mem.NewSlab(bulkAt + 4<<20); err != nil {
-		t.Fatal(err)
-	}
-	if err := dev.Register(c.slab); err != nil {
-		t.Fatal(err)
-	}
-	if c.qp, err = dev.NewQP(transport.QPOptions{Sends: 256, Recvs: clientRecvs}); err != nil {
-		t.Fatal(err)
-	}
-	for i := range clientRecvs {
-		if _, err := c.qp.PostRecv([]transport.Recv{{Token: uint64(i), Buf: mem.Span{Slab: c.slab, Off: i * clientInline, Len: clientInline}}}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	priv := rpcrdma.Private{SendSize: clientInline, RecvSize: clientInline}
-	if _, err := dev.Dial(t.Context(), addr, c.qp, transport.ConnParams{Private: priv.Append(nil), ReadsIn: 16}); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-// bind exposes n bytes for reading.
-func (c *fabricClient) bind(n int) rpcrdma.Segment {
-	c.t.Helper()
-	w, err := c.qp.NewWindow()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	wr := transport.WR{Op: transport.OpBind, Local: []mem.Span{{Slab: c.slab, Off: bulkAt, Len: n}}, Window: w, Access: transport.RemoteRead}
-	if _, err := c.qp.Post([]transport.WR{wr}); err != nil {
-		c.t.Fatal(err)
-	}
-	return rpcrdma.Segment{Handle: w.Remote().STag, Off: w.Remote().Off, Len: uint32(n)}
-}
-
-// call sends a call without waiting for anything.
-func (c *fabricClient) call(proc uint32, reads ...rpcrdma.ReadSegment) uint32 {
-	c.t.Helper()
-	c.xid++
-	h := rpcrdma.Header{}
-	h.Reset()
-	h.XID, h.Credits, h.Reads = c.xid, c.wants, reads
-	rc := rpc.Call{XID: c.xid, Prog: 400000, Vers: 1, Proc: proc}
-	msg := xdr.AppendUint32(rc.Append(nil), c.xid)
-	for i := range h.Reads {
-		h.Reads[i].Position = uint32(len(msg))
-	}
-	b := append(h.Append(nil), msg...)
-	out := mem.Span{Slab: c.slab, Off: (clientRecvs + int(c.xid%64)) * clientInline, Len: len(b)}
-	copy(out.Bytes(), b)
-	if _, err := c.qp.Post([]transport.WR{{Op: transport.OpSend, Token: 1 << 40, Local: []mem.Span{out}}}); err != nil {
-		c.ended = true
-	}
-	c.poll()
-	return c.xid
-}
-
-// poll takes what is there, after everybody else has come to rest.
-func (c *fabricClient) poll() {
-	c.t.Helper()
-	var wcs [64]transport.WC
-	for {
-		synctest.Wait()
-		n, err := c.qp.Poll(wcs[:])
-		for _, wc := range wcs[:n] {
-			if wc.Err != nil {
-				c.ended = true
-				continue
-			}
-			if wc.Op != transport.OpRecv {
-				continue
-			}
-			b := mem.Span{Slab: c.slab, Off: int(wc.Token) * clientInline, Len: clientInline}
-			var r xdr.Reader
-			var h rpcrdma.Header
-			r.Reset(b.Bytes()[:wc.Len])
-			if err := h.Parse(&r); err != nil {
-				c.t.Fatal(err)
-			}
-			c.grant = h.Credits
-			c.got[h.XID]++
-			if h.Proc == rpcrdma.Error {
-				c.errs[h.XID] = h.ErrCode
-			}
-			if _, err := c.qp.PostRecv([]transport.Recv{{Token: wc.Token, Buf: b}}); err != nil {
-				c.ended = true
-			}
-		}
-		if err != nil {
-			c.ended = true
-		}
-		if n == 0 {
-			return
-		}
-	}
-}
-
-func (c *fabricClient) close() {
-	_ = c.qp.Close(transport.Reason{})
-	var wcs [64]transport.WC
-	for {
-		n, err := c.qp.Poll(wcs[:])
-		if n == 0 && (err != nil || c.qp.Wait(context.Background()) != nil) {
-			break
-		}
-	}
-	if err := c.slab.Close(); err != nil {
-		c.t.Error(err)
-	}
-}
 
 // hold sends n calls that stay in the program.
 func (c *fabricClient) hold(n int) {
@@ -308,7 +130,7 @@ func TestCreditsCloseUnderMemoryPressure(t *testing.T) {
 		c.granted(16)
 		c.hold(13)
 		c.granted(32)
-		seg := c.bind(1 << 20)
+		seg := c.bind(0, 1<<20, transport.RemoteRead)
 		// Held in the program with a megabyte each, until there is no more.
 		var bulk []uint32
 		for range 16 {
@@ -342,7 +164,7 @@ func TestMemoryIsHandedFromConnectionToConnection(t *testing.T) {
 		defer end()
 		cs := []*fabricClient{connect(), connect(), connect()}
 		for _, c := range cs {
-			seg := c.bind(1 << 20)
+			seg := c.bind(0, 1<<20, transport.RemoteRead)
 			for range 12 {
 				c.call(procWait, rpcrdma.ReadSegment{Segment: seg})
 			}
