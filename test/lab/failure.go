@@ -34,6 +34,11 @@ var failureScenarios = []Scenario{
 		Prepare: prepareCut(50), OnHost: hostCut,
 	},
 	{
+		Name: "multipath", Class: long, Limit: 25 * time.Minute, Files: []string{"sluiced"}, Systemd: true,
+		About:   "dm-multipath with ALUA over an iSER and a TCP path: each path fails under fio and comes back, without an error",
+		Prepare: func(r *Run) error { r.Env = append(r.Env, "TARGET="+iqn); return nil },
+	},
+	{
 		Name: "guest-killed", Class: short, Limit: 10 * time.Minute, Host: both,
 		About: "the initiator's machine vanishes in mid-write: its session, connection and memory are given back",
 		Prepare: func(r *Run) error {

@@ -49,6 +49,16 @@ var iserScenarios = []Scenario{
 		Finish:  func(r *Run) error { return r.fsck("e2fsck", "disk") },
 	},
 	{
+		Name: "sg3-iser", Class: long, Limit: 15 * time.Minute, Host: []string{"sluiced"}, Script: "sg3.sh",
+		About:   "sg3-utils over iSER: reservations, COMPARE AND WRITE, provisioning, copies, logs, resets as their manuals say",
+		Prepare: prepareSG3("iser"),
+	},
+	{
+		Name: "sg3-tcp", Class: long, Limit: 15 * time.Minute, Host: []string{"sluiced"}, Script: "sg3.sh",
+		About:   "the same over iSCSI/TCP, with CDBs of 32 bytes",
+		Prepare: prepareSG3("tcp"),
+	},
+	{
 		Name: "iser-login", Class: short, Limit: 10 * time.Minute, Files: []string{"sluiced"},
 		About: "discovery and login: two targets, four units, two portals, IPv4 and IPv6, logout, a wrong name, a refusal",
 	},
@@ -65,6 +75,14 @@ func prepareFS(transport, fs string, env ...string) func(*Run) error {
 		r.Args = []string{transport, fs}
 		r.Env = append(r.Env, env...)
 		_, err := r.serve(unit{"disk", "file", "1GiB"})
+		return err
+	}
+}
+
+func prepareSG3(transport string) func(*Run) error {
+	return func(r *Run) error {
+		r.Args = []string{transport}
+		_, err := r.serve(unit{"one", "file", "64MiB"}, unit{"two", "file", "64MiB"})
 		return err
 	}
 }
