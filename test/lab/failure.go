@@ -9,7 +9,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,6 +30,11 @@ var failureScenarios = []Scenario{
 		Name: "iser-cut", Class: long, Limit: 10 * time.Minute, Host: []string{"sluiced"},
 		About:   "the connection cut at 3 random points in mid-fio",
 		Prepare: prepareCut(3), OnHost: hostCut,
+	},
+	{
+		Name: "reinstatement", Class: long, Limit: 15 * time.Minute, Host: both, Script: "reinstatement.sh",
+		About:   "the initiator loses a connection that the target still holds, and logs in with the same ISID: the old session ends",
+		Prepare: prepareCut(3), OnHost: hostCut, Finish: finishReinstatement,
 	},
 	{
 		Name: "iser-cut-50", Class: long, Limit: 40 * time.Minute, Host: []string{"sluiced"}, Script: "iser-cut.sh",
@@ -77,6 +85,9 @@ type cutter struct {
 	mu    sync.Mutex
 	after int64 // bytes until the cut, -1 for none
 	cut   chan struct{}
+	// deserted, when not nil, makes the cut one-sided: the initiator's end breaks, the target is told nothing and keeps
+	// its connection. It is closed when the target ends that connection of its own accord.
+	deserted chan struct{}
 }
 
 func newCutter(r *Run, to string) (*cutter, error) {
@@ -105,8 +116,12 @@ func (c *cutter) relay(a net.Conn) {
 		return
 	}
 	// An abortive close: neither end gets a FIN and what is under way is lost, as when a machine in between dies.
+	var alone atomic.Bool // the target is left with an open connection
 	abort := func() {
 		for _, x := range []net.Conn{a, b} {
+			if x == b && alone.Load() {
+				continue
+			}
 			_ = x.(*net.TCPConn).SetLinger(0)
 			_ = x.Close()
 		}
@@ -117,14 +132,19 @@ func (c *cutter) relay(a net.Conn) {
 			buf := make([]byte, 32<<10)
 			for {
 				n, err := d[0].Read(buf)
-				n, last := c.spend(n)
+				n, last, deserted := c.spend(n)
 				if n > 0 {
 					if _, werr := d[1].Write(buf[:n]); werr != nil {
 						err = werr
 					}
 				}
 				if last {
+					alone.Store(deserted != nil)
 					abort()
+					if deserted != nil {
+						_, _ = io.Copy(io.Discard, b)
+						close(deserted)
+					}
 					return
 				}
 				if err != nil {
@@ -143,28 +163,29 @@ func (c *cutter) relay(a net.Conn) {
 	_ = b.Close()
 }
 
-// spend returns how many of n bytes still pass, and whether the cut comes behind them.
-func (c *cutter) spend(n int) (int, bool) {
+// spend returns how many of n bytes still pass, whether the cut comes behind them, and for a one-sided cut the channel
+// that tells of its other side.
+func (c *cutter) spend(n int) (int, bool, chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.after < 0 {
-		return n, false
+		return n, false, nil
 	}
 	if int64(n) < c.after {
 		c.after -= int64(n)
-		return n, false
+		return n, false, nil
 	}
 	n = int(c.after)
 	c.after = -1
 	close(c.cut)
-	return n, true
+	return n, true, c.deserted
 }
 
 // arm makes the cut come after that many more bytes; the channel is closed then.
-func (c *cutter) arm(after int64) chan struct{} {
+func (c *cutter) arm(after int64, deserted chan struct{}) chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.after, c.cut = after, make(chan struct{})
+	c.after, c.cut, c.deserted = after, make(chan struct{}), deserted
 	return c.cut
 }
 
@@ -182,17 +203,57 @@ func prepareCut(cuts int) func(*Run) error {
 	}
 }
 
-// hostCut breaks the connection once, at a random point of what flows from now on.
-func hostCut(r *Run, _ string, _ []string) (string, error) {
+// hostCut breaks the connection once, at a random point of what flows from now on. With "deserted" only the initiator's
+// side breaks, and the answer comes when the target has ended its own side.
+func hostCut(r *Run, _ string, args []string) (string, error) {
 	after := rand.Int64N(2 << 20)
+	var deserted chan struct{}
+	if slices.Contains(args, "deserted") {
+		deserted = make(chan struct{})
+	}
 	select {
-	case <-r.cutter.arm(after):
-		return fmt.Sprintf("cut after %d bytes\n", after), nil
+	case <-r.cutter.arm(after, deserted):
 	case <-time.After(100 * time.Second):
 		return "", fmt.Errorf("%d bytes did not flow within 100 s", after)
 	case <-r.Ctx.Done():
 		return "", r.Ctx.Err()
 	}
+	if deserted == nil {
+		return fmt.Sprintf("cut after %d bytes\n", after), nil
+	}
+	select {
+	case <-deserted:
+	case <-time.After(100 * time.Second):
+		return "", errors.New("100 s after its initiator was gone the target still holds the connection")
+	case <-r.Ctx.Done():
+		return "", r.Ctx.Err()
+	}
+	var f footprint
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		var err error
+		if f, err = r.target.footprint(); err != nil {
+			return "", err
+		}
+		if f.sessions == 1 {
+			return fmt.Sprintf("deserted after %d bytes\n", after), nil
+		}
+	}
+	return "", fmt.Errorf("the old session should be gone and the new one there, but there are %d", f.sessions)
+}
+
+// finishReinstatement: the target's own log says why each old session ended.
+func finishReinstatement(r *Run) error {
+	if err := r.target.proc.stop(); err != nil {
+		return err
+	}
+	said, err := os.ReadFile(filepath.Join(r.Dir, "sluiced.txt"))
+	if err != nil {
+		return err
+	}
+	if n := strings.Count(string(said), "this session made room"); n < 3 {
+		return fmt.Errorf("the target says %d times that a session made room for its successor, not 3", n)
+	}
+	return nil
 }
 
 // footprint is what a session costs, as seen from outside the process.
