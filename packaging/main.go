@@ -1,7 +1,7 @@
 // Command packaging makes what is handed out: manual pages, a Debian package, release tarballs with their bill of
 // materials. The same commit gives the same bytes, wherever and whenever it is built.
 //
-//	go run ./packaging [-out DIR] man|deb|release
+//	go run ./packaging [-out DIR] [-compression KIND] man|deb|release
 package main
 
 import (
@@ -16,8 +16,9 @@ import (
 
 func main() {
 	out := flag.String("out", "dist", "where results go")
+	compression := flag.String("compression", "xz", "of the Debian package: xz, or none for one that is only to be tried")
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "usage: packaging [-out DIR] man|deb|release")
+		fmt.Fprintln(os.Stderr, "usage: packaging [-out DIR] [-compression KIND] man|deb|release")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
@@ -25,13 +26,13 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	if err := run(flag.Arg(0), *out); err != nil {
+	if err := run(flag.Arg(0), *out, *compression); err != nil {
 		fmt.Fprintln(os.Stderr, "packaging:", err)
 		os.Exit(1)
 	}
 }
 
-func run(what, out string) error {
+func run(what, out, compression string) error {
 	src, err := readSource(".")
 	if err != nil {
 		return err
@@ -48,8 +49,8 @@ func run(what, out string) error {
 	case "man":
 		return makeMan(src, work, filepath.Join(out, "man"))
 	case "deb":
-		path, err := makeDeb(src, work, out, runtime.GOARCH, "xz")
-		if err != nil {
+		path, err := makeDeb(src, work, out, runtime.GOARCH, compression)
+		if err != nil || compression == "none" {
 			return err
 		}
 		return lintian(path)
