@@ -53,7 +53,8 @@ sandbox() { # sandbox UNIT STATE USER ALLOWED
   local d=/run/systemd/system/$1.service.d
   mkdir -p "$d"
   printf '[Service]\nExecStartPre=/bin/bash -c "/lab/probe %s >%s/probe.txt 2>&1"\n' "$2" "$2" >"$d/50-probe.conf"
-  [ "$3" = root ] && printf 'User=root\nGroup=root\n' >>"$d/50-probe.conf"
+  # Its group stays: whoever is in root's group sees every process, hidepid or not.
+  [ "$3" = root ] && printf 'User=root\n' >>"$d/50-probe.conf"
   systemctl daemon-reload
   # As root the daemon itself may refuse to start for want of rights on its own files: the probe is what counts.
   systemctl stop "$1"; rm -f "$2/probe.txt"; systemctl start "$1" || [ "$3" = root ]
