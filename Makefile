@@ -44,6 +44,9 @@ neighbour: build ## what bad peers leave of a good one's throughput and latency
 conformance: build ## libiscsi's iscsi-test-cu, one process a test, beside tgt
 	$(GO) run ./test/conformance
 
+fio: build ## fio's job files through the NBD socket and the FUSE file, over iSER; one report in dist/fio
+	$(GO) run ./test/fio
+
 lab: ## the kernel lab: CLASS=short|long|all or SCENARIO=name
 	$(GO) run ./test/lab $(if $(SCENARIO),-scenario $(SCENARIO)) $(if $(CLASS),-class $(CLASS))
 

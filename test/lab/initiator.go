@@ -37,6 +37,17 @@ var initiatorScenarios = []Scenario{
 		Finish: func(r *Run) error { return r.fsck("e2fsck", "disk") },
 	},
 	{
+		Name: "fstab", Class: long, Limit: 15 * time.Minute, Host: []string{"sluiced"}, Files: []string{"sluice"}, Systemd: true,
+		About: "volumes at boot: /etc/sluicetab and /etc/fstab under systemd, /dev/nbdN, ext4, shut down and boot again, a killed helper",
+		Prepare: func(r *Run) error {
+			if _, err := r.serve(unit{"disk", "file", "256MiB"}, unit{"raw", "file", "64MiB"}); err != nil {
+				return err
+			}
+			return r.give("configs/systemd/sluice-map.service", "configs/systemd/sluice-attach@.service")
+		},
+		Finish: func(r *Run) error { return r.fsck("e2fsck", "disk") },
+	},
+	{
 		Name: "libiscsi-iser", Class: long, Limit: 15 * time.Minute, Host: []string{"sluiced"},
 		About: "libiscsi's own iSER over siw: its conformance families and iscsi-perf",
 		Prepare: func(r *Run) error {

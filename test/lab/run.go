@@ -69,6 +69,20 @@ type Run struct {
 // Defer runs f when the scenario is over, last first.
 func (r *Run) Defer(f func()) { r.cleanup = append(r.cleanup, f) }
 
+// give puts files of the repository into the guest's /lab/files.
+func (r *Run) give(paths ...string) error {
+	for _, p := range paths {
+		to := filepath.Join(r.Tmp, "share/files", filepath.Base(p))
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return err
+		}
+		if err := copyFile(to, filepath.Join(r.lab.src, "../..", p)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Logf adds a line to the scenario's log, which is also shown.
 func (r *Run) Logf(format string, a ...any) { r.Log.line("host: " + fmt.Sprintf(format, a...)) }
 
