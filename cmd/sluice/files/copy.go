@@ -26,7 +26,7 @@ const copyPiece = 8 << 20
 func ExtendCopy(c *cobra.Command) *cobra.Command {
 	check, volumes := c.Args, c.RunE
 	var recursive bool
-	c.Flags().BoolVarP(&recursive, "recursive", "r", false, "nfs: copy a directory with all that is in it")
+	c.Flags().BoolVarP(&recursive, "recursive", "r", false, "nfs: copy a directory with all that is in it, symbolic links as such")
 	c.Long += "\n\nBetween files and an NFS server: one of the arguments is a URL nfs://HOST/PATH or nfs+rdma://HOST/PATH."
 	c.Example += "\n  sluice cp -r ./src nfs+rdma://192.0.2.1/data/src"
 	c.Args = func(c *cobra.Command, args []string) error {
@@ -52,6 +52,9 @@ type place interface {
 	open(ctx context.Context, name string) (io.ReadCloser, error)
 	create(ctx context.Context, name string, perm fs.FileMode) (io.WriteCloser, error)
 	mkdir(ctx context.Context, name string) error
+	readlink(ctx context.Context, name string) (string, error)
+	symlink(ctx context.Context, target, name string) error
+	remove(ctx context.Context, name string) error
 	join(dir, name string) string
 }
 
@@ -84,6 +87,9 @@ func Copy(c *cobra.Command, from, to string, recursive, quiet bool) (err error) 
 	}
 	start := time.Now()
 	err = job.copy(ctx, a, b, i)
+	if err == nil && job.left > 0 {
+		err = fmt.Errorf("all is copied but %d special files (devices, pipes, sockets), of which %s is the first", job.left, job.first)
+	}
 	if job.bar != nil {
 		_ = job.bar.Finish() // only paint
 	}
@@ -124,6 +130,8 @@ type copyJob struct {
 	buf       []byte
 	files     int
 	bytes     int64
+	left      int // devices, pipes and sockets, which are not copied
+	first     string
 }
 
 func (j *copyJob) copy(ctx context.Context, from, to string, i fs.FileInfo) error {
@@ -139,10 +147,20 @@ func (j *copyJob) copy(ctx context.Context, from, to string, i fs.FileInfo) erro
 			return err
 		}
 		for _, e := range l {
-			if !e.IsDir() && !e.Mode().IsRegular() {
-				continue // links and specials are not followed into
+			name := j.src.join(from, e.Name())
+			switch {
+			case e.Mode()&fs.ModeSymlink != 0:
+				if err := j.link(ctx, name, j.dst.join(to, e.Name())); err != nil {
+					return err
+				}
+				continue
+			case !e.IsDir() && !e.Mode().IsRegular():
+				if j.left++; j.left == 1 {
+					j.first = name
+				}
+				continue
 			}
-			if err := j.copy(ctx, j.src.join(from, e.Name()), j.dst.join(to, e.Name()), e); err != nil {
+			if err := j.copy(ctx, name, j.dst.join(to, e.Name()), e); err != nil {
 				return err
 			}
 		}
@@ -161,6 +179,23 @@ func (j *copyJob) copy(ctx context.Context, from, to string, i fs.FileInfo) erro
 	j.files++
 	// Close syncs: a copy that has ended is on the server's medium.
 	return errors.Join(err, w.Close(), r.Close())
+}
+
+// link copies a symbolic link as one, in place of a link that is there.
+func (j *copyJob) link(ctx context.Context, from, to string) error {
+	target, err := j.src.readlink(ctx, from)
+	if err != nil {
+		return err
+	}
+	if old, err := j.dst.readlink(ctx, to); err == nil {
+		if old == target {
+			return nil
+		}
+		if err := j.dst.remove(ctx, to); err != nil {
+			return err
+		}
+	}
+	return j.dst.symlink(ctx, target, to)
 }
 
 type counter struct {
@@ -219,8 +254,11 @@ func (local) create(_ context.Context, name string, perm fs.FileMode) (io.WriteC
 	return os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, perm)
 }
 
-func (local) mkdir(_ context.Context, name string) error { return os.MkdirAll(name, 0o755) }
-func (local) join(dir, name string) string               { return filepath.Join(dir, name) }
+func (local) mkdir(_ context.Context, name string) error              { return os.MkdirAll(name, 0o755) }
+func (local) readlink(_ context.Context, name string) (string, error) { return os.Readlink(name) }
+func (local) symlink(_ context.Context, target, name string) error    { return os.Symlink(target, name) }
+func (local) remove(_ context.Context, name string) error             { return os.Remove(name) }
+func (local) join(dir, name string) string                            { return filepath.Join(dir, name) }
 
 type remote struct{ v *nfs.FS }
 
@@ -257,8 +295,13 @@ func (r remote) create(ctx context.Context, name string, perm fs.FileMode) (io.W
 	return f, nil
 }
 
-func (r remote) mkdir(ctx context.Context, name string) error { return mkdirAll(ctx, r.v, name) }
-func (r remote) join(dir, name string) string                 { return path.Join(dir, name) }
+func (r remote) mkdir(ctx context.Context, name string) error            { return mkdirAll(ctx, r.v, name) }
+func (r remote) readlink(_ context.Context, name string) (string, error) { return r.v.ReadLink(name) }
+func (r remote) symlink(ctx context.Context, target, name string) error {
+	return r.v.Symlink(ctx, target, name)
+}
+func (r remote) remove(ctx context.Context, name string) error { return r.v.Remove(ctx, name) }
+func (r remote) join(dir, name string) string                  { return path.Join(dir, name) }
 
 // pipe is standard input or output.
 type pipe struct {
@@ -281,7 +324,10 @@ func (p pipe) open(context.Context, string) (io.ReadCloser, error) { return io.N
 func (pipe) mkdir(context.Context, string) error {
 	return fmt.Errorf("a directory cannot be written to -")
 }
-func (pipe) join(_, name string) string { return name }
+func (pipe) readlink(context.Context, string) (string, error) { return "", fs.ErrInvalid }
+func (pipe) symlink(context.Context, string, string) error    { return fs.ErrInvalid }
+func (pipe) remove(context.Context, string) error             { return fs.ErrInvalid }
+func (pipe) join(_, name string) string                       { return name }
 func (p pipe) create(context.Context, string, fs.FileMode) (io.WriteCloser, error) {
 	return nopWriteCloser{p.out}, nil
 }

@@ -89,6 +89,9 @@ func TestCommands(t *testing.T) {
 		}
 		return out
 	}
+	if err := os.Symlink("../big", filepath.Join(local, "src/deep/link")); err != nil {
+		t.Fatal(err)
+	}
 	ok("mkdir", "-p", url+"/a/b")
 	ok("cp", "-q", "-r", filepath.Join(local, "src"), url+"/a/b")
 	if got, err := os.ReadFile(filepath.Join(dir, "a/b/src/big")); err != nil || !bytes.Equal(got, big) {
@@ -103,7 +106,14 @@ func TestCommands(t *testing.T) {
 	if out := ok("cat", url+"/a/b/deep/small"); out != "small\n" {
 		t.Errorf("cat: %q", out)
 	}
-	if out := ok("tree", url); !strings.Contains(out, "└── small") || !strings.Contains(out, "3 directories, 2 files") {
+	ok("cp", "-q", "-r", filepath.Join(local, "src"), url+"/a/b") // once more, over what is there
+	ok("cp", "-q", "-r", url+"/a/b/deep", filepath.Join(local, "deep"))
+	for _, l := range []string{filepath.Join(dir, "a/b/deep/link"), filepath.Join(local, "deep/link")} {
+		if got, err := os.Readlink(l); got != "../big" {
+			t.Errorf("%s leads to %q, %v", l, got, err)
+		}
+	}
+	if out := ok("tree", url); !strings.Contains(out, "└── small") || !strings.Contains(out, "3 directories, 3 files") {
 		t.Errorf("tree:\n%s", out)
 	}
 	ok("cp", "-q", url+"/a/b/big", filepath.Join(local, "back"))
