@@ -115,6 +115,20 @@ type QP interface {
 	Close(Reason) error
 }
 
+// LazyReceiver is a QP whose receives can do without memory until a message comes. What is posted for messages that may
+// come, and on most connections do not, is then no memory at all.
+type LazyReceiver interface {
+	// RecvMemory lets receives be posted with an empty Buf; false means that this QP does not. It is called before the QP
+	// is connected. When a message for such a receive begins, the owner's Poll or Wait calls source for its memory, with
+	// no lock of the QP's held; it must not block. Where source has none, the message stays on the wire until the owner
+	// has taken the completions there are and polls again; with no completion there is nothing to wait for, and the
+	// connection ends.
+	RecvMemory(source func(token uint64) (mem.Span, bool)) bool
+}
+
+// Trimmer is a QP that can give back memory when its connection has gone idle. Any goroutine may call Trim.
+type Trimmer interface{ Trim() }
+
 // Depth bounds outstanding RDMA Reads.
 type Depth struct {
 	In  int // the peer's Reads that this side serves at a time

@@ -40,6 +40,9 @@ func (c *Config) Check() error {
 	if c.Memory < 32<<20 {
 		return at("$.memory", "memory %v is too little: 32MiB at least", c.Memory)
 	}
+	if c.Limits.Connections < 1 || c.Limits.Connections > 65536 {
+		return at("$.limits.connections", "limits.connections %d is not from 1 to 65536", c.Limits.Connections)
+	}
 	for _, check := range []func() error{c.checkPortals, c.checkVolumes, c.checkTargets, c.checkExports} {
 		if err := check(); err != nil {
 			return err

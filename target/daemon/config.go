@@ -17,6 +17,7 @@ type Config struct {
 	Memory   Size           `yaml:"memory" json:"memory"`
 	Fabric   FabricConfig   `yaml:"fabric" json:"fabric"`
 	Timeouts TimeoutsConfig `yaml:"timeouts" json:"timeouts"`
+	Limits   BoundsConfig   `yaml:"limits" json:"limits"`
 	Portals  []PortalConfig `yaml:"portals" json:"portals"`
 	Volumes  []VolumeConfig `yaml:"volumes" json:"volumes"`
 	Targets  []TargetConfig `yaml:"targets" json:"targets"`
@@ -47,6 +48,11 @@ type TimeoutsConfig struct {
 	Login Duration `yaml:"login" json:"login"`
 	Peer  Duration `yaml:"peer" json:"peer"`
 	Drain Duration `yaml:"drain" json:"drain"`
+}
+
+// BoundsConfig bounds what all peers together may take.
+type BoundsConfig struct {
+	Connections int `yaml:"connections" json:"connections"` // block connections open at a time, unfinished logins included
 }
 
 // PortalConfig is one address that block sessions come in on, iSER and iSCSI/TCP alike.

@@ -125,6 +125,7 @@ const (
 	DefaultLoginTimeout = 15 * time.Second
 	DefaultPeerTimeout  = 60 * time.Second
 	DefaultDrain        = 10 * time.Second
+	DefaultConnections  = 1024 // 64 MiB of idle sessions
 	DefaultBlock        = 512
 	DefaultPhysical     = 4096
 )
@@ -158,6 +159,9 @@ func (c *Config) fill(dir string) {
 	setDuration(&c.Timeouts.Login, DefaultLoginTimeout)
 	setDuration(&c.Timeouts.Peer, DefaultPeerTimeout)
 	setDuration(&c.Timeouts.Drain, DefaultDrain)
+	if c.Limits.Connections == 0 {
+		c.Limits.Connections = DefaultConnections
+	}
 	for i := range c.Portals {
 		if c.Portals[i].Group == 0 {
 			c.Portals[i].Group = 1

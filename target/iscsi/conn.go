@@ -293,13 +293,18 @@ func (c *conn) tick() {
 	if c.peak*4 <= c.window && c.window > firstWindow {
 		c.window = max(firstWindow, c.window/2)
 	}
+	var idle *mem.Share
 	if c.peak == 0 && c.live == 0 {
 		c.free, c.tasks, c.itts = nil, nil, nil
 		c.link.idleLocked()
+		idle = c.share
 	}
 	c.peak = c.active
 	c.ticker.Reset(c.tickEvery())
 	c.mu.Unlock()
+	if idle != nil {
+		idle.Trim() // not under mu: what comes free may be what another session waits for
+	}
 }
 
 // pingLocked sends an unsolicited NOP-In that wants an answer (section 11.19).

@@ -32,12 +32,14 @@ type iserLink struct {
 	wc [64]transport.WC
 
 	// Guarded by c.mu.
+	lazy      bool // receives get their memory when a message comes; set before the connection is
 	full      bool
 	dead      bool // ErrClosed was polled: nothing is posted any more
 	recvs     []recvSlot
 	freeRecv  []int
 	oneRecv   [1]transport.Recv // a slice of it escapes, one of its own would be allocated each time
 	recvMem   []*mem.Buf
+	recvFree  []mem.Span // of recvMem, where lazy: in nobody's hands
 	posted    int
 	wanted    int // receives to keep posted
 	loginRecv *mem.Buf
@@ -158,6 +160,9 @@ func (x *iserLink) accept(r transport.Request) error {
 		return errors.Join(err, r.Reject(nil))
 	}
 	x.loginRecv = buf
+	if l, ok := qp.(transport.LazyReceiver); ok {
+		x.lazy = l.RecvMemory(x.recvMemory)
+	}
 	x.setQP(qp)
 	if _, err := qp.PostRecv([]transport.Recv{{Token: token(tokRecv, 0), Buf: buf.Span()}}); err != nil {
 		return errors.Join(err, r.Reject(nil))
@@ -235,6 +240,12 @@ func (x *iserLink) fullFeatureLocked() error {
 	if x.c.discovery {
 		return nil // one request at a time, in the login's receive
 	}
+	if x.lazy {
+		// The first of it is there for good: a message can always be taken and answered.
+		if err := x.moreRecvMemLocked(); err != nil {
+			return err
+		}
+	}
 	return x.postMoreLocked(min(firstWindow, x.c.srv.opt.Limits.Queue) + unexpectedPDUs - x.posted)
 }
 
@@ -252,9 +263,77 @@ func (x *iserLink) windowLocked(n int) int {
 	return n
 }
 
+// recvEach is one receive of full-feature phase.
+const recvEach = recvHeadISER + recvSegmentISER
+
+// recvMemory gives a receive its memory when its message comes. The QP calls it on the owner.
+func (x *iserLink) recvMemory(tok uint64) (mem.Span, bool) {
+	x.c.mu.Lock()
+	defer x.c.mu.Unlock()
+	i := int(uint32(tok))
+	if i == 0 || len(x.recvFree) == 0 && x.moreRecvMemLocked() != nil {
+		return mem.Span{}, false
+	}
+	n := len(x.recvFree) - 1
+	s := x.recvFree[n]
+	x.recvFree = x.recvFree[:n]
+	x.recvs[i-1].span = s
+	return s, true
+}
+
+// moreRecvMemLocked gets memory for three receives, or for fourteen where there are many messages at a time.
+func (x *iserLink) moreRecvMemLocked() error {
+	size := 16 << 10
+	if len(x.recvMem) > 3 {
+		size = 64 << 10
+	}
+	b, err := x.c.share.Get(size)
+	if err != nil {
+		return err
+	}
+	x.recvMem = append(x.recvMem, b)
+	s := b.Span()
+	for off := 0; off+recvEach <= s.Len; off += recvEach {
+		x.recvFree = append(x.recvFree, s.Cut(off, recvEach))
+	}
+	return nil
+}
+
+// dropRecvMemLocked gives back the memory of receives, but for the first piece, if no message is in any of it.
+func (x *iserLink) dropRecvMemLocked() {
+	if len(x.recvMem) < 2 {
+		return
+	}
+	out := 0
+	for i := range x.recvs {
+		if x.recvs[i].span.Slab != nil {
+			out++
+		}
+	}
+	if out > 0 {
+		return
+	}
+	for i, b := range x.recvMem[1:] {
+		b.Release()
+		x.recvMem[i+1] = nil
+	}
+	x.recvMem, x.recvFree = x.recvMem[:1:1], nil
+	s := x.recvMem[0].Span()
+	for off := 0; off+recvEach <= s.Len; off += recvEach {
+		x.recvFree = append(x.recvFree, s.Cut(off, recvEach))
+	}
+}
+
 // postMoreLocked adds n receives.
 func (x *iserLink) postMoreLocked(n int) error {
-	const each = recvHeadISER + recvSegmentISER
+	const each = recvEach
+	for x.lazy && len(x.freeRecv) < n {
+		if len(x.recvs) >= x.c.srv.opt.Limits.Queue+unexpectedPDUs {
+			return errors.New("iscsi: no more receives")
+		}
+		x.freeRecv = append(x.freeRecv, len(x.recvs))
+		x.recvs = append(x.recvs, recvSlot{})
+	}
 	for len(x.freeRecv) < n {
 		size := 16 << 10
 		if n-len(x.freeRecv) > 12 {
@@ -293,6 +372,10 @@ func (x *iserLink) postMoreLocked(n int) error {
 func (x *iserLink) repostLocked(i int) {
 	if i > 0 {
 		x.freeRecv = append(x.freeRecv, i-1)
+		if x.lazy {
+			x.recvFree = append(x.recvFree, x.recvs[i-1].span)
+			x.recvs[i-1].span = mem.Span{}
+		}
 	} else if x.full && !x.c.discovery {
 		// The login's receive was the first of full-feature phase too; it is too large to stay.
 		x.loginRecv.Release()
@@ -319,7 +402,10 @@ func (x *iserLink) idleLocked() {
 		}
 		x.sends, x.freeSend, x.sendMem, x.q, x.spare, x.readQ = nil, nil, nil, nil, nil, nil
 	}
-	if x.full && !x.c.discovery && x.posted > 0 && len(x.freeRecv) == len(x.recvs) {
-		x.recvs, x.freeRecv = x.recvs[:0], x.freeRecv[:0]
+	if x.full && x.lazy {
+		x.dropRecvMemLocked()
+	}
+	if t, ok := x.qp.(transport.Trimmer); ok {
+		t.Trim()
 	}
 }

@@ -97,6 +97,7 @@ func (x *iserLink) drain(err error) {
 			bufs = append(bufs, b)
 		}
 	}
+	x.recvFree = nil
 	x.recvMem, x.sendMem, x.loginRecv, x.sends, x.freeSend = nil, nil, nil, nil, nil
 	x.q, x.readQ = nil, nil
 	c.mu.Unlock()

@@ -375,6 +375,7 @@ func (c *conn) enter(l *login, r *iscsi.LoginResponse, text []byte) error {
 		c.mu.Unlock()
 		return refuse(iscsi.LoginUnavailable, "", "the target is shutting down")
 	}
+	c.login = nil // a session lives for weeks: what was negotiated is in params
 	return nil
 }
 

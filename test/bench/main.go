@@ -36,7 +36,9 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "measure only lines that contain this")
 	flag.StringVar(&o.profile, "profile", "", "directory for CPU profiles of both processes")
 	flag.StringVar(&o.json, "json", "", "write the results to this file")
-	flag.StringVar(&o.part, "part", "all", "what to measure: block, nfs, all")
+	flag.StringVar(&o.part, "part", "all", "what to measure: block, sessions, nfs, all")
+	flag.IntVar(&o.idle, "idle", 1000, "idle sessions beside the busy ones")
+	flag.IntVar(&o.busy, "busy", 64, "busy sessions")
 	flag.BoolVar(&o.enforce, "enforce", false, "fail when a bar is missed")
 	flag.Parse()
 	if err := bench(o); err != nil {
@@ -51,6 +53,7 @@ type options struct {
 	daemon, engine, crc string
 	only, profile, json string
 	part                string
+	idle, busy          int
 	enforce             bool
 }
 
@@ -77,12 +80,19 @@ func bench(o options) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	report := map[string]any{}
 	var missed []error
-	if os.Getenv(nfsEnv) == "" && o.part != "nfs" {
+	if os.Getenv(nfsEnv) == "" && (o.part == "block" || o.part == "all") {
 		if missed, err = benchBlocks(dir, o, report); err != nil {
 			return err
 		}
 	}
-	if o.part != "block" {
+	if os.Getenv(nfsEnv) == "" && (o.part == "sessions" || o.part == "all") {
+		m, err := crowds(dir, o, report)
+		if err != nil {
+			return err
+		}
+		missed = append(missed, m...)
+	}
+	if o.part == "nfs" || o.part == "all" {
 		m, err := benchFiles(dir, o, report)
 		if err != nil {
 			return err

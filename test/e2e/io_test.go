@@ -150,6 +150,7 @@ func TestModel(t *testing.T) {
 		"no batch":     {w: iwarp.Options{NoBatch: true}},
 		"no zero copy": {w: iwarp.Options{NoZeroCopy: true}},
 		"no inline":    {w: iwarp.Options{NoInline: true}},
+		"no lazy recv": {w: iwarp.Options{NoLazyRecv: true}},
 		"peer to peer": {w: iwarp.Options{PeerToPeer: true}},
 		"MPA rev 1":    {w: iwarp.Options{Revision: 1}},
 	} {

@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"encoding/binary"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -9,6 +10,8 @@ import (
 
 // batch is what one system call sends: headers, trailers and small payload in an arena, bulk payload where it lies.
 type batch struct {
+	lent  *batchMem // the memory of the slices below, while there is something to send
+	mark  bool      // the stream carries markers: the memory is the batch's own
 	arena []byte
 	used  int
 	run   int // start of the arena bytes that no iovec covers yet
@@ -32,16 +35,41 @@ const fpduRoom = untaggedLen + readReqLen + inlineMax + 8
 // markedRoom is the same with markers, when everything is copied.
 const markedRoom = 66 << 10
 
-func (b *batch) init(markers bool) {
-	size := arenaSize
-	if markers {
-		size = 4 * markedRoom
+// batchMem is the memory of a batch: 76 KiB, which a connection has only while it transmits.
+type batchMem struct {
+	arena [arenaSize]byte
+	iov   [maxIOV]unix.Iovec
+	part  [maxIOV]unix.Iovec
+	ends  [maxFPDUs]int
+	refs  [maxFPDUs]ref
+}
+
+// batchMems are shared by all connections.
+var batchMems = sync.Pool{New: func() any { return new(batchMem) }}
+
+func (b *batch) init(markers bool) { b.mark = markers }
+
+// take gets memory for an empty batch that has none.
+func (b *batch) take() {
+	if b.lent != nil {
+		return
 	}
-	b.arena = make([]byte, size)
-	b.iov = make([]unix.Iovec, 0, maxIOV)
-	b.part = make([]unix.Iovec, 0, maxIOV)
-	b.ends = make([]int, 0, maxFPDUs)
-	b.refs = make([]ref, 0, maxFPDUs)
+	m := batchMems.Get().(*batchMem)
+	b.lent, b.arena = m, m.arena[:]
+	if b.mark {
+		b.arena = make([]byte, 4*markedRoom)
+	}
+	b.iov, b.part, b.ends, b.refs = m.iov[:0], m.part[:0], m.ends[:0], m.refs[:0]
+}
+
+// lay gives the memory of a batch back of which nothing is left.
+func (b *batch) lay() {
+	if b.lent == nil || len(b.refs) > 0 {
+		return
+	}
+	b.reset()
+	batchMems.Put(b.lent)
+	b.lent, b.arena, b.iov, b.part, b.ends, b.refs = nil, nil, nil, nil, nil, nil
 }
 
 func (b *batch) left() bool { return b.off < b.total }
@@ -54,7 +82,7 @@ func (b *batch) reset() {
 // room reports whether one more FPDU fits, whatever it is.
 func (b *batch) room() bool {
 	need := fpduRoom
-	if len(b.arena) != arenaSize {
+	if b.mark {
 		need = markedRoom
 	}
 	return len(b.arena)-b.used >= need && len(b.iov)+maxSGE+2 <= maxIOV && b.total < maxBatch && len(b.ends) < maxFPDUs

@@ -125,6 +125,7 @@ type batchOnce struct {
 func (o *batchOnce) fpdu(crc bool, hdr, payload []byte) []byte {
 	if o.arena == nil {
 		o.init(false)
+		o.take()
 	}
 	o.reset()
 	var m sgl

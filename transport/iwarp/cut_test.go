@@ -34,7 +34,7 @@ func unconnected(t testing.TB, n negotiated) *QP {
 		t.Fatal(err)
 	}
 	q.crc, q.depth = n.crc, n.depth
-	q.stags.reads = newRing[readSink](n.depth.Out + 1)
+	q.stags.reads = newFixedRing[readSink](n.depth.Out + 1)
 	q.tx.init(n)
 	q.tx.alive, q.tx.hold = true, false
 	return q

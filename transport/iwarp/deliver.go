@@ -1,9 +1,11 @@
 package iwarp
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 
+	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -191,6 +193,56 @@ func (q *QP) placeSend() *transport.TerminateError {
 	x.sink.one(x.cur.buf[x.cur.got : x.cur.got+x.left])
 	x.sinkLen = len(x.cur.buf)
 	return nil
+}
+
+var errNoMemory = errors.New("iwarp: no memory for a message that has arrived")
+
+// RecvMemory lets receives be posted without memory: see transport.LazyReceiver.
+func (q *QP) RecvMemory(source func(token uint64) (mem.Span, bool)) bool {
+	if q.opt.NoLazyRecv || q.connected.Load() {
+		return false
+	}
+	q.source = source
+	return true
+}
+
+// receivable makes sure that the receive of the message that the header in rx.h begins, if it begins one, has memory.
+func (q *QP) receivable() bool {
+	x := &q.rx
+	h := &x.h
+	if q.source == nil || h.tagged || x.cur.active {
+		return true
+	}
+	switch h.op {
+	case opSend, opSendInv, opSendSE, opSendSEInv:
+	default:
+		return true
+	}
+	q.rq.Lock()
+	lazy, token := false, uint64(0)
+	if q.rq.ring.len() > 0 {
+		r := q.rq.ring.at(0)
+		lazy, token = r.buf == nil, r.token
+	}
+	q.rq.Unlock()
+	if !lazy {
+		return true
+	}
+	// Without the lock: whoever posts receives may hold what the source wants. Only the owner takes the front away.
+	s, ok := q.source(token)
+	if !ok {
+		return false
+	}
+	q.rq.Lock()
+	q.rq.ring.at(0).buf = s.Bytes()
+	q.rq.Unlock()
+	return true
+}
+
+// again goes on with what the look-ahead holds behind a message that found no memory.
+func (q *QP) again() *transport.TerminateError {
+	q.rx.starved = false
+	return q.process()
 }
 
 // checkReadReq looks at a Read Request; finish queues the response.

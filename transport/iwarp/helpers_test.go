@@ -47,6 +47,7 @@ type end struct {
 type pairOptions struct {
 	a, b   Options
 	qo     transport.QPOptions
+	source func(uint64) (mem.Span, bool) // of b's receives
 	pa, pb transport.ConnParams
 }
 
@@ -77,6 +78,9 @@ func pair(t testing.TB, o pairOptions) (a, b *end) {
 		return &end{t: t, dev: d, qp: q.(*QP)}
 	}
 	a, b = mk(o.a), mk(o.b)
+	if o.source != nil && !b.qp.RecvMemory(o.source) {
+		t.Fatal("receives without memory are not taken")
+	}
 	t.Cleanup(func() { // both before either device waits for the other's end of the stream
 		_ = a.qp.Close(transport.Reason{})
 		_ = b.qp.Close(transport.Reason{})

@@ -51,6 +51,7 @@ type Options struct {
 	NoBatch    bool // one FPDU a system call, and no look-ahead beyond the next header
 	NoZeroCopy bool // stage all payload received in the look-ahead buffer
 	NoInline   bool // Post leaves the transmission to the flusher
+	NoLazyRecv bool // every receive has its memory from the beginning
 
 	rtr rtr // what to offer or to take, for tests; all by default
 }

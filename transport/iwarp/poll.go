@@ -17,7 +17,7 @@ func (q *QP) Poll(wc []transport.WC) (int, error) {
 		return 0, nil
 	}
 	if q.rxcq.len() == 0 && q.connected.Load() && !q.dead.Load() {
-		if q.rx.short {
+		if q.rx.short && !q.rx.starved {
 			q.rx.short = false // the last read emptied the socket: Wait looks again, and looking twice is a system call more
 		} else {
 			_ = q.rc.Control(q.pollFn) // fails only when the QP has
@@ -214,6 +214,7 @@ func (q *QP) waitStep(fd uintptr) bool {
 			break
 		}
 	}
+	q.rx.giveBuf()
 	q.parked.Store(true)
 	if q.pending.Load() || q.dead.Load() || q.ctxEnded() {
 		q.parked.Store(false)

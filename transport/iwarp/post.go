@@ -47,7 +47,7 @@ func (q *QP) postLocked(wr *transport.WR) error {
 	if wr.File.File != nil {
 		return errors.New("iwarp: this connection sends no file ranges")
 	}
-	m := &t.sq.buf[(t.sq.head+t.sq.n)%uint(len(t.sq.buf))]
+	m := t.nextLocked()
 	if err := m.mem.set(wr.Local); err != nil {
 		return err
 	}

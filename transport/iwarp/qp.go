@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -36,7 +37,8 @@ type QP struct {
 	readsUp atomic.Int32  // Reads outstanding
 	readsOK atomic.Uint64 // Reads completed so far, for Fence
 
-	rq struct {
+	source func(token uint64) (mem.Span, bool) // memory for receives posted without; set before connected is
+	rq     struct {
 		sync.Mutex
 		ring ring[recvBuf]
 	}
@@ -77,7 +79,32 @@ type invalidation struct {
 	fenceAt uint64
 }
 
-var _ transport.QP = (*QP)(nil)
+var (
+	_ transport.QP           = (*QP)(nil)
+	_ transport.LazyReceiver = (*QP)(nil)
+	_ transport.Trimmer      = (*QP)(nil)
+)
+
+var errNoBuf = errors.New("iwarp: a receive without memory on a queue pair that has no source of it")
+
+// Trim gives back memory that was needed for more work than there is now. Any goroutine may call it; a connection that
+// has gone idle is the time.
+func (q *QP) Trim() {
+	q.tx.Lock()
+	if !q.tx.busy {
+		q.tx.sq.trim()
+		q.tx.repointLocked()
+		q.tx.marks.trim()
+	}
+	q.tx.Unlock()
+	q.rq.Lock()
+	q.rq.ring.trim()
+	q.rq.Unlock()
+	q.cq.Lock()
+	q.cq.ring.trim()
+	q.cq.inval.trim()
+	q.cq.Unlock()
+}
 
 var errNotConnected = errors.New("iwarp: the queue pair is not connected")
 
@@ -112,7 +139,7 @@ func (q *QP) start(file *os.File, n negotiated) error {
 	q.file, q.rc = file, rc
 	q.crc, q.depth = n.crc, n.depth
 	q.depthIn.Store(int32(n.depth.In))
-	q.stags.reads = newRing[readSink](n.depth.Out + 1)
+	q.stags.reads = newFixedRing[readSink](n.depth.Out + 1) // the owner points to the front
 	q.tx.init(n)
 	q.rx.init(q, n)
 	q.tx.Lock()
@@ -169,8 +196,14 @@ func (q *QP) PostRecv(rs []transport.Recv) (int, error) {
 		if q.rqUsed.Load() >= int32(q.recv) {
 			return i, transport.ErrQueueFull
 		}
+		r := recvBuf{token: rs[i].Token}
+		if rs[i].Buf.Slab != nil {
+			r.buf = rs[i].Buf.Bytes()
+		} else if q.source == nil {
+			return i, errNoBuf
+		}
 		q.rqUsed.Add(1)
-		*q.rq.ring.push() = recvBuf{token: rs[i].Token, buf: rs[i].Buf.Bytes()}
+		*q.rq.ring.push() = r
 	}
 	return len(rs), nil
 }

@@ -3,6 +3,7 @@ package iwarp
 import (
 	"errors"
 	"io"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -20,8 +21,10 @@ const (
 
 // rx is the receive side. All of it is the owner's.
 type rx struct {
-	buf  []byte // look-ahead: buf[r:w] is unparsed
-	r, w int
+	lent    *[lookAhead]byte // the look-ahead's memory; a connection that waits has none
+	buf     []byte           // look-ahead: buf[r:w] is unparsed
+	r, w    int
+	starved bool // the header at r begins a message that found no memory; process tries again
 
 	ph      phase
 	h       ddpHeader
@@ -58,11 +61,28 @@ type rx struct {
 }
 
 func (x *rx) init(q *QP, n negotiated) {
-	x.buf = make([]byte, lookAhead)
 	x.iov = make([]unix.Iovec, 0, 3*maxSGE+2*maxGuess+2)
 	x.msnSend, x.msnRead = 1, 1
 	x.fullLen = q.opt.CopyThreshold
 	x.rtrSend = n.rtrIn == rtrSend
+}
+
+// lookAheads are shared by all connections.
+var lookAheads = sync.Pool{New: func() any { return new([lookAhead]byte) }}
+
+func (x *rx) takeBuf() {
+	if x.lent == nil {
+		x.lent = lookAheads.Get().(*[lookAhead]byte)
+		x.buf = x.lent[:]
+	}
+}
+
+// giveBuf gives an empty look-ahead back.
+func (x *rx) giveBuf() {
+	if x.lent != nil && x.r == x.w {
+		lookAheads.Put(x.lent)
+		x.lent, x.buf, x.r, x.w = nil, nil, 0, 0
+	}
 }
 
 // engine reads and processes until there is a completion for the owner, the socket is empty, or its turn is over.
@@ -71,7 +91,14 @@ func (q *QP) engine(fd uintptr) {
 		if q.dead.Load() || q.rx.closed || q.rxcq.len() > 0 {
 			return
 		}
-		more, t, err := q.rx.fill(q, int(fd))
+		var more bool
+		var t *transport.TerminateError
+		var err error
+		if q.rx.starved {
+			more, t = true, q.again()
+		} else {
+			more, t, err = q.rx.fill(q, int(fd))
+		}
 		if err != nil {
 			q.rx.closed = true
 			if errors.Is(err, io.EOF) {
@@ -82,7 +109,7 @@ func (q *QP) engine(fd uintptr) {
 			q.fail(err, nil, nil)
 			return
 		}
-		if t == nil {
+		if t == nil && !q.rx.starved {
 			t = q.process()
 		}
 		if t != nil {
@@ -91,6 +118,11 @@ func (q *QP) engine(fd uintptr) {
 			q.tx.hold = false // it was an FPDU of the initiator's that broke the rule
 			q.tx.Unlock()
 			q.fail(t, t, q.rx.blame(t))
+			return
+		}
+		if q.rx.starved && q.rxcq.len() == 0 {
+			// The owner holds nothing that would come back, so waiting would be for ever.
+			q.fail(errNoMemory, nil, nil)
 			return
 		}
 		if !more {
@@ -119,6 +151,7 @@ func (x *rx) fill(q *QP, fd int) (more bool, term *transport.TerminateError, err
 		x.w = copy(x.buf, x.buf[x.r:x.w])
 		x.r = 0
 	}
+	x.takeBuf()
 	x.iov = x.iov[:0]
 	x.drained, x.short = false, false
 	ahead := len(x.buf) - x.w
@@ -254,6 +287,10 @@ func (q *QP) process() *transport.TerminateError {
 				if n = x.h.ulpdu + 2; len(b) < n {
 					return nil
 				}
+			}
+			if !q.receivable() {
+				x.starved = true
+				return nil
 			}
 			x.rawLen = copy(x.raw[:], b[:n])
 			x.r += n

@@ -88,8 +88,8 @@ type tx struct {
 
 func (t *tx) init(n negotiated) {
 	t.hold, t.markers, t.big = n.responder, n.markers, n.big
-	t.resp = newRing[txResp](max(n.depth.In, 1))
-	t.marks = newRing[mark](len(t.sq.buf) + len(t.resp.buf) + 1)
+	t.resp = newFixedRing[txResp](n.depth.In) // the cursor points to its entries
+	t.marks = newRing[mark](t.sq.max + t.resp.max + 1)
 	t.out.init(t.markers)
 	t.msnSend, t.msnRead = 1, 1
 	t.mss = n.mss
@@ -117,6 +117,23 @@ func (t *tx) pumpLocked(later bool) {
 	}
 }
 
+// nextLocked is the send queue's next slot. Where the queue moves to get room, the message being cut moves with it.
+func (t *tx) nextLocked() *txMsg {
+	had := len(t.sq.buf)
+	m := t.sq.next()
+	if len(t.sq.buf) != had {
+		t.repointLocked()
+	}
+	return m
+}
+
+func (t *tx) repointLocked() {
+	if t.cur.active && t.cur.msg != nil {
+		t.cur.msg = t.sq.at(t.cut - 1)
+		t.cur.mem = &t.cur.msg.mem
+	}
+}
+
 func (t *tx) hasWork() bool { return t.cur.active || t.cut < t.sq.len() || t.rcut < t.resp.len() }
 
 func (t *tx) blockLocked() {
@@ -128,9 +145,14 @@ func (t *tx) blockLocked() {
 // step sends one batch. It lets go of the lock meanwhile.
 func (t *tx) step() bool {
 	if !t.out.left() {
+		if !t.hasWork() {
+			t.out.lay()
+			return false
+		}
 		t.out.reset()
 		t.build()
 		if !t.out.left() {
+			t.out.lay()
 			return false
 		}
 	}
@@ -257,6 +279,7 @@ func (t *tx) staleRead(r *txResp) bool {
 
 // build fills the batch.
 func (t *tx) build() {
+	t.out.take()
 	if !t.big && t.sinceMSS >= mssRecheckBytes {
 		t.sinceMSS = 0
 		_ = t.q.rc.Control(t.mssFn) // fails only when the QP has
@@ -357,6 +380,7 @@ func (t *tx) settleLocked() {
 		switch n := len(t.term) - crcLen; {
 		case n <= 0:
 		case t.markers:
+			t.out.take()
 			t.out.reset()
 			t.out.addMarked(t.term[:n], nil, 0, 0, t.q.crc, t.sent+uint64(len(tail)))
 			tail = append(tail, t.out.arena[:t.out.used]...)
@@ -367,6 +391,7 @@ func (t *tx) settleLocked() {
 	t.term = tail
 	t.out.dropRefs(t.out.total)
 	t.out.reset()
+	t.out.lay()
 	t.cur.active = false
 	t.q.wakeFlusher()
 	t.q.notify()
