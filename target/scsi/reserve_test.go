@@ -275,6 +275,33 @@ func TestPreemptTellsAndAborts(t *testing.T) {
 	}
 }
 
+// SPC-4 table 43 and SBC-3 table 13: what an initiator needs to find out about a disk works under exclusive access too.
+func TestWhatIsAllowedUnderExclusiveAccess(t *testing.T) {
+	for _, spc2 := range []bool{false, true} {
+		r := newRig(t)
+		stranger := r.nexus(2)
+		if spc2 {
+			r.good(nil, 0, "16 00 00 00 00 00")
+		} else {
+			r.mustPR(r.n, prRegister, 0, 0, 1, 0)
+			r.mustPR(r.n, prReserve, prExclusiveAccess, 1, 0, 0)
+		}
+		for cdbs, allowed := range map[string]bool{
+			"12 00 00 00 60 00": true, "03 00 00 00 60 00": true, "a0 00 00 000000 00000040 00 00": true, // INQUIRY, REQUEST SENSE, REPORT LUNS
+			"25 00 00000000 00 0000 00": true, "9e 10 0000000000000000 00000020 00 00": true, // READ CAPACITY
+			"4d 00 40 00 00 00 00 00 40 00": true, "a3 0f 00 00 0000 00000040 00 00": true, // LOG SENSE, REPORT TIMESTAMP
+			"a3 0a 00 00 0000 00000040 00 00": true,                              // REPORT TARGET PORT GROUPS
+			"28 00 00000000 00 0001 00":       false, "1a 00 3f 00 40 00": false, // READ, MODE SENSE
+			"9e 12 0000000000000000 00000040 00 00": false, "5a 00 3f 00 00 00 00 00 40 00": false,
+		} {
+			res := r.run(stranger, nil, 512, cdbs)
+			if (res.Status == StatusGood) != allowed || !allowed && res.Status != StatusReservationConflict {
+				t.Errorf("SPC-2 %v: %s: %v", spc2, cdbs, res.Status)
+			}
+		}
+	}
+}
+
 // A nexus that is just ending may still have a write with the medium: who preempts it must not be told GOOD before.
 func TestPreemptAndAbortWaitsForANexusThatEnds(t *testing.T) {
 	r := newRig(t)

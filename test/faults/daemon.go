@@ -97,7 +97,7 @@ timeouts: {login: 5s, drain: 1s}
 portals: [{address: %q}]
 volumes:
   - {name: good, engine: file, size: %d}
-  - {name: victim, engine: file, size: %d}
+  - {name: victim, engine: file, size: %d, atomic: true}
   - {name: full, engine: file, path: %q, size: %d}
 targets:
   - name: %q
@@ -109,36 +109,52 @@ targets:
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	d := &Daemon{Rig: Rig{Addr: addr, Target: TargetName, LUN: victimLUN, Blocks: victimSize / sector}, done: make(chan struct{})}
+	d := &Daemon{Rig: Rig{Addr: addr, Target: TargetName, LUN: victimLUN, Blocks: victimSize / sector}}
 	if full {
 		script := fmt.Sprintf(`mount -t tmpfs -o size=%d tmpfs %q && exec "$0" "$@"`, fullRoom, small)
 		d.cmd = exec.Command("unshare", "--mount", "sh", "-c", script, bin, "--config", conf)
 	} else {
 		d.cmd = exec.Command(bin, "--config", conf)
 	}
+	return d, d.launch()
+}
+
+// launch starts the process and waits until it listens.
+func (d *Daemon) launch() error {
+	d.done = make(chan struct{})
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := d.cmd.Start(); err != nil {
-		return nil, err
+		return err
 	}
 	go func() {
 		d.err = d.cmd.Wait()
 		close(d.done)
 	}()
 	for begin := time.Now(); ; {
-		c, err := net.Dial("tcp", addr)
+		c, err := net.Dial("tcp", d.Rig.Addr)
 		if err == nil {
-			return d, c.Close()
+			return c.Close()
 		}
 		select {
 		case <-d.done:
-			return nil, fmt.Errorf("sluiced ended at once: %w\n%s", d.err, d.log.String())
+			return fmt.Errorf("sluiced ended at once: %w\n%s", d.err, d.log.String())
 		case <-time.After(10 * time.Millisecond):
 		}
 		if time.Since(begin) > patience {
-			return nil, errors.Join(fmt.Errorf("sluiced does not answer at %s\n%s", addr, d.log.String()), d.Stop())
+			return errors.Join(fmt.Errorf("sluiced does not answer at %s\n%s", d.Rig.Addr, d.log.String()), d.Stop())
 		}
 	}
+}
+
+// Kill ends the daemon by SIGKILL and starts it again with the same configuration.
+func (d *Daemon) Kill() error {
+	if err := d.cmd.Process.Kill(); err != nil {
+		return err
+	}
+	<-d.done
+	d.cmd = exec.Command(d.cmd.Args[0], d.cmd.Args[1:]...)
+	return d.launch()
 }
 
 // Alive returns an error that says how the daemon ended, if it did.
