@@ -45,9 +45,6 @@ func (d *Daemon) openVolume(cfg VolumeConfig) (*volume, error) {
 
 func (d *Daemon) newUnit(cfg VolumeConfig, dev blockdev.Device) (*scsi.LogicalUnit, error) {
 	state := filepath.Join(d.stateDir, "scsi")
-	if err := os.MkdirAll(state, 0o700); err != nil {
-		return nil, err
-	}
 	return scsi.NewLogicalUnit(scsi.LUOptions{
 		Device: dev, Name: cfg.Name, Serial: cfg.Serial, Vendor: "SLUICE", Product: "VOLUME",
 		ReadOnly: cfg.ReadOnly, Removable: cfg.Removable,

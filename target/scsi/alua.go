@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -122,7 +121,7 @@ func (a *alua) init(t *Target) error {
 	if t.opt.StateDir == "" {
 		return nil
 	}
-	if err := os.MkdirAll(t.opt.StateDir, 0o700); err != nil {
+	if err := makeStateDir(t.opt.StateDir); err != nil {
 		return err
 	}
 	h := sha256.Sum256([]byte(t.opt.Name))

@@ -34,19 +34,45 @@ func writeDurably(path string, v any) (err error) {
 		}
 	}()
 	_, err = f.Write(b)
-	err = errors.Join(err, f.Sync())
+	err = errors.Join(err, storage.syncFile(f))
 	err = errors.Join(err, f.Close())
 	if err != nil {
 		return err
 	}
-	if err = os.Rename(f.Name(), path); err != nil {
+	if err = storage.rename(f.Name(), path); err != nil {
 		return err
 	}
+	return storage.syncDir(dir)
+}
+
+// storage is what makes state durable; a test watches the order.
+var storage = struct {
+	syncFile func(*os.File) error
+	rename   func(from, to string) error
+	syncDir  func(dir string) error
+}{(*os.File).Sync, os.Rename, syncDir}
+
+func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// makeStateDir makes a directory for state whose own name survives a loss of power, with that of its parent.
+func makeStateDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for range 2 {
+		dir = filepath.Dir(dir)
+		// A directory that may be passed and not read belongs to somebody else, who made it long ago.
+		if err := storage.syncDir(dir); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+	}
+	return nil
 }
 
 func readState(path string, v any) error {
@@ -87,7 +113,7 @@ func (lu *LogicalUnit) adopt(dir string) error {
 	if dir == "" {
 		return nil
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := makeStateDir(dir); err != nil {
 		return err
 	}
 	lu.stateDir = dir
