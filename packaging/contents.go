@@ -33,6 +33,8 @@ var installed = []struct {
 	{"configs/systemd/sluiced.service", unitDir + "/sluiced.service", 0o644},
 	{"configs/systemd/sluiced-files.service", unitDir + "/sluiced-files.service", 0o644},
 	{"configs/systemd/sluiced.socket", unitDir + "/sluiced.socket", 0o644},
+	{"configs/systemd/sluice-map.service", unitDir + "/sluice-map.service", 0o644},
+	{"configs/systemd/sluice-attach@.service", unitDir + "/sluice-attach@.service", 0o644},
 	{"configs/systemd/10-notify-reload.conf", "usr/share/sluice/10-notify-reload.conf", 0o644},
 	{"configs/sysusers.d/sluice.conf", "usr/lib/sysusers.d/sluice.conf", 0o644},
 	{"configs/tmpfiles.d/sluice.conf", "usr/lib/tmpfiles.d/sluice.conf", 0o644},
@@ -59,6 +61,10 @@ func collect(src *source, work, arch string) (*contents, error) {
 			return nil, err
 		}
 		c.files.add("usr/bin/"+p, 0o755, b)
+	}
+	for _, helper := range []string{"mount.sluice", "umount.sluice"} { // mount(8) and umount(8) run them
+		c.files.link("usr/sbin/"+helper, "../bin/sluice")
+		c.files.add("usr/share/man/man8/"+helper+".8", 0o644, []byte(".so man1/sluice-"+strings.TrimSuffix(helper, ".sluice")+".1\n"))
 	}
 	for _, i := range installed {
 		if err := c.install(src.root, i.from, i.to, i.mode); err != nil {

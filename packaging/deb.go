@@ -100,6 +100,9 @@ func controlFiles(t tree, facts map[string]any) (tree, error) {
 			fmt.Fprintf(&conf, "/%s\n", name)
 			continue
 		}
+		if t[name].mode&os.ModeSymlink != 0 {
+			continue
+		}
 		fmt.Fprintf(&sums, "%x  %s\n", md5.Sum(t[name].data), name) //nolint:gosec // as above
 	}
 	info.add("conffiles", 0o644, []byte(conf.String()))

@@ -173,6 +173,12 @@ func TestManualPages(t *testing.T) {
 			continue
 		}
 		n++
+		if ref, ok := strings.CutPrefix(string(f.data), ".so "); ok {
+			if _, ok := c.files["usr/share/man/"+strings.TrimSpace(ref)]; !ok {
+				t.Errorf("%s stands for %s, which is not there", name, ref)
+			}
+			continue
+		}
 		for _, want := range []string{".TH", ".SH NAME", ".SH SYNOPSIS"} {
 			if !bytes.Contains(f.data, []byte(want)) {
 				t.Errorf("%s has no %s", name, want)
@@ -204,7 +210,7 @@ func TestDebianPackage(t *testing.T) {
 	list := string(must(output(dir, nil, dpkg, "--contents", path))(t))
 	for _, want := range []string{
 		"-rwxr-xr-x root/root .* ./usr/bin/sluice\n", "-rwxr-xr-x root/root .* ./usr/bin/sluiced\n", "-rw-r--r-- root/root .* ./etc/sluice/sluiced.yaml\n",
-		" ./usr/lib/systemd/system/sluiced.service\n", " ./usr/lib/systemd/system/sluiced.socket\n", " ./usr/lib/sysusers.d/sluice.conf\n",
+		" ./usr/lib/systemd/system/sluiced.service\n", " ./usr/lib/systemd/system/sluiced.socket\n", "lrwxrwxrwx root/root .* ./usr/sbin/mount.sluice -> ../bin/sluice\n", " ./usr/lib/sysusers.d/sluice.conf\n",
 		" ./usr/share/man/man8/sluiced.8.gz\n", " ./usr/share/bash-completion/completions/sluice\n", " ./usr/share/zsh/vendor-completions/_sluice\n",
 		" ./usr/share/fish/vendor_completions.d/sluice.fish\n", " ./usr/share/doc/sluice/copyright\n", " ./usr/share/doc/sluice/changelog.Debian.gz\n",
 	} {

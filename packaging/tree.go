@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // tree is a set of files by their path, without a leading slash. Directories come by themselves.
@@ -23,6 +25,11 @@ type file struct {
 }
 
 func (t tree) add(name string, mode fs.FileMode, b []byte) { t[path.Clean(name)] = file{mode, b} }
+
+// link adds a symbolic link.
+func (t tree) link(name, target string) {
+	t[path.Clean(name)] = file{fs.ModeSymlink | 0o777, []byte(target)}
+}
 
 // addGz adds the file compressed, as Debian wants manual pages and long texts: best compression, no time inside.
 func (t tree) addGz(name string, b []byte) error {
@@ -70,6 +77,12 @@ func (t tree) write(dir string, mtime time.Time) error {
 			return err
 		}
 		f := t[name]
+		if f.mode&fs.ModeSymlink != 0 {
+			if err := symlink(string(f.data), p, mtime); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := os.WriteFile(p, f.data, f.mode); err != nil {
 			return err
 		}
@@ -92,6 +105,18 @@ func (t tree) write(dir string, mtime time.Time) error {
 	return nil
 }
 
+// symlink makes a link whose own time is mtime: dpkg-deb stores it.
+func symlink(target, name string, mtime time.Time) error {
+	if err := os.Symlink(target, name); err != nil {
+		return err
+	}
+	ts := unix.NsecToTimespec(mtime.UnixNano())
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, name, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("time of %s: %w", name, err)
+	}
+	return nil
+}
+
 // archive is the tree as root's files of one time, sorted.
 func archive(t tree, mtime time.Time) ([]byte, error) {
 	var raw bytes.Buffer
@@ -107,6 +132,10 @@ func archive(t tree, mtime time.Time) ([]byte, error) {
 	for _, name := range t.names() {
 		f, h := t[name], head
 		h.Typeflag, h.Name, h.Mode, h.Size = tar.TypeReg, name, int64(f.mode), int64(len(f.data))
+		if f.mode&fs.ModeSymlink != 0 {
+			h.Typeflag, h.Mode, h.Linkname, h.Size = tar.TypeSymlink, 0o777, string(f.data), 0
+			f.data = nil
+		}
 		if err := w.WriteHeader(&h); err != nil {
 			return nil, err
 		}

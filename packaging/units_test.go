@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-storage/sluice/test/need"
 )
 
-var units = []string{"sluiced.service", "sluiced-files.service", "sluiced.socket"}
+var units = []string{"sluiced.service", "sluiced-files.service", "sluiced.socket", "sluice-map.service", "sluice-attach@.service"}
 
 // systemd itself finds nothing to say about the units: no unknown key, no missing program, no unit that is not there.
 func TestUnitsVerify(t *testing.T) {
@@ -22,7 +22,7 @@ func TestUnitsVerify(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, prog := range []string{"usr/bin/sluiced", "bin/kill"} {
+	for _, prog := range []string{"usr/bin/sluiced", "usr/bin/sluice", "bin/kill"} {
 		if err := os.WriteFile(filepath.Join(root, prog), []byte("#!/bin/sh\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
