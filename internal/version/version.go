@@ -7,8 +7,11 @@ import (
 	"runtime/debug"
 )
 
-// Version and Commit are set by the linker; where they are not, what the Go toolchain recorded stands in.
-var Version, Commit string
+// Version is set by the linker, as git describes the source; where it is not, what the Go toolchain recorded stands in.
+var Version string
+
+// Commit is set by the linker likewise: the whole hash.
+var Commit string
 
 // String is the version for people: a tag, a commit or "devel".
 func String() string {
