@@ -205,8 +205,8 @@ func (c *Config) checkExports() error {
 				return at("$.files."+key, "files.%s %q is neither host:port nor none", key, addr)
 			}
 		}
-		if !slices.Contains([]string{"none", "embedded"}, f.Rpcbind) {
-			return at("$.files.rpcbind", "files.rpcbind %q is neither none nor embedded", f.Rpcbind)
+		if !slices.Contains([]string{"none", "embedded", "system"}, f.Rpcbind) {
+			return at("$.files.rpcbind", "files.rpcbind %q is none of none, embedded, system", f.Rpcbind)
 		}
 	}
 	seen := map[string]bool{}

@@ -149,7 +149,7 @@ type ClientConfig struct {
 type FilesConfig struct {
 	TCP     string   `yaml:"tcp" json:"tcp"`
 	RDMA    string   `yaml:"rdma" json:"rdma"`
-	Rpcbind string   `yaml:"rpcbind" json:"rpcbind"`       // none, embedded
+	Rpcbind string   `yaml:"rpcbind" json:"rpcbind"`       // none, embedded, system
 	Grace   Duration `yaml:"grace" json:"grace,omitempty"` // for clients to reclaim locks after a restart; 0: 90 s
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -26,8 +27,9 @@ type files struct {
 	nfs  *nfs.Server
 	lock *lock.Manager
 	rpc  *rpc.Server
-	bind *rpc.Server // the embedded rpcbind, nil without one
-	udp  *rpc.Server // what is served by UDP beside it
+	bind *rpc.Server     // the embedded rpcbind, nil without one
+	reg  *rpc.Registered // with the system's rpcbind, nil without
+	udp  *rpc.Server     // what is served by UDP beside it
 	tcp  net.Listener
 	rdma transport.Listener
 	wg   sync.WaitGroup
@@ -93,10 +95,10 @@ func (d *Daemon) openFiles(c *Config) (err error) {
 	return f.openBinder(c)
 }
 
-// openBinder makes the embedded rpcbind know where the programs are. Who asks it may also want UDP: MOUNT of old clients,
+// openBinder makes an rpcbind, ours or the system's, know where the programs are. Who asks it may also want UDP: MOUNT of old clients,
 // and status monitors, which tell of their restart by datagrams only.
 func (f *files) openBinder(c *Config) error {
-	if c.Files.Rpcbind != "embedded" {
+	if c.Files.Rpcbind == "none" {
 		return nil
 	}
 	b := rpc.NewBinder()
@@ -124,10 +126,20 @@ func (f *files) openBinder(c *Config) error {
 		f.udp = rpc.NewServer(rpc.Options{}, small...)
 		f.wg.Go(func() { _ = f.udp.ServeUDP(pc) }) // ends with Close
 	}
+	if c.Files.Rpcbind == "system" {
+		var err error
+		if f.reg, err = b.Register(rpc.SystemSocket); err != nil {
+			return fmt.Errorf("files.rpcbind: %w", err)
+		}
+		return nil
+	}
 	f.bind = rpc.NewServer(rpc.Options{}, b)
 	l, err := net.Listen("tcp", ":111")
-	if err != nil {
-		return fmt.Errorf("files.rpcbind: %w; is the system's rpcbind running?", err)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("files.rpcbind: %w; an ordinary user cannot have port 111: leave it at none, the URLs in the log carry the ports", err)
+	case err != nil:
+		return fmt.Errorf("files.rpcbind: %w; where the system's rpcbind runs, say system", err)
 	}
 	pc, err := net.ListenUDP("udp", &net.UDPAddr{Port: 111})
 	if err != nil {
@@ -207,6 +219,9 @@ func hostOf(a *net.TCPAddr) string {
 // close ends the service: listeners, connections, then the exports.
 func (f *files) close(ctx context.Context) error {
 	var errs []error
+	if f.reg != nil {
+		errs = append(errs, f.reg.Close()) // first: nobody new should be sent here
+	}
 	if f.rpc != nil {
 		errs = append(errs, f.rpc.Close(ctx))
 	}

@@ -64,6 +64,10 @@ const (
 	readDepth = 32
 	// maxSends bounds the work requests of a queue pair; more wait in the connection.
 	maxSends = 1024
+	// systemTimeout bounds a call to the system's rpcbind, which is on this machine.
+	systemTimeout = 10 * time.Second
+	// maxDump bounds what it answers, bytes: a thousand entries.
+	maxDump = 128 << 10
 	// acceptTime bounds the set-up of a connection that was requested.
 	acceptTime = 30 * time.Second
 )
