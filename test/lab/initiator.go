@@ -48,6 +48,10 @@ var initiatorScenarios = []Scenario{
 		Finish: func(r *Run) error { return r.fsck("e2fsck", "disk") },
 	},
 	{
+		Name: "ublk", Class: long, Kernel: "6.12", Limit: 20 * time.Minute, Files: []string{"sluice", "sluiced"},
+		About: "a volume over iSER as /dev/ublkbN: ext4, fio verify, restart of the target, kill -9 of the helper",
+	},
+	{
 		Name: "libiscsi-iser", Class: long, Limit: 15 * time.Minute, Host: []string{"sluiced"},
 		About: "libiscsi's own iSER over siw: its conformance families and iscsi-perf",
 		Prepare: func(r *Run) error {
