@@ -278,7 +278,7 @@ func (v *Volume) expire() {
 			cause = p.err
 		}
 	}
-	err := fmt.Errorf("%w for %v", ErrNoPath, v.ini.o.ReconnectLimit)
+	err := fmt.Errorf("%w: it was away for longer than the limit of %v", ErrNoPath, v.ini.o.ReconnectLimit)
 	if cause != nil {
 		err = fmt.Errorf("%w: %w", err, cause)
 	}

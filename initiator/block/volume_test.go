@@ -208,7 +208,7 @@ func TestTheLimitInVirtualTime(t *testing.T) {
 		f.drop()
 		begin := time.Now()
 		_, err := v.ReadAt(make([]byte, 512), 0)
-		if d := time.Since(begin); !errors.Is(err, ErrNoPath) || d < 9*time.Second || d > 11*time.Second || !strings.Contains(err.Error(), "nobody there") {
+		if d := time.Since(begin); !errors.Is(err, ErrNoPath) || d < 9*time.Second || d > 11*time.Second || !strings.HasPrefix(err.Error(), "block: the target cannot be reached: it was away for longer than the limit of 10s: ") || !strings.Contains(err.Error(), "nobody there") {
 			t.Errorf("%v after %v", err, d)
 		}
 		begin = time.Now()

@@ -31,7 +31,7 @@ type machine struct {
 var (
 	errNoNBD      = errors.New("the kernel has no nbd driver loaded (modprobe nbd)")
 	errNoUblk     = errors.New("the kernel has no ublk driver loaded (modprobe ublk_drv, Linux 6.0 or later)")
-	errNoFUSE     = errors.New("there is no /dev/fuse")
+	errNoFUSE     = errors.New("there is no /dev/fuse (modprobe fuse; a container has to be given it)")
 	errFUSEDenied = errors.New("this user may not open /dev/fuse")
 	errNoHelper   = errors.New("there is no fusermount3 (package fuse3)")
 )

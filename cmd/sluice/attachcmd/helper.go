@@ -103,7 +103,7 @@ func whyAway(ps []block.PathState) string {
 
 func serveSocket(ctx context.Context, v *block.Volume, r *Record, readOnly bool, ready func() error) error {
 	if c, err := net.DialTimeout("unix", r.Path, time.Second); err == nil {
-		return errors.Join(fmt.Errorf("%s is in use", r.Path), c.Close())
+		return errors.Join(refused("%s is in use; choose another with --socket", r.Path), c.Close())
 	}
 	if err := os.Remove(r.Path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -80,6 +80,7 @@ func Explain(err error) error { return explain(err) }
 func explain(err error) error {
 	var (
 		login *iscsi.LoginError
+		sense *block.SenseError
 		bad   *block.ErrURL
 		op    *net.OpError
 		dns   *net.DNSError
@@ -91,7 +92,15 @@ func explain(err error) error {
 	case errors.As(err, &bad):
 		return ui.Usage(err)
 	case errors.As(err, &login):
+		switch login.Status {
+		case iscsi.LoginNotFound:
+			err = fmt.Errorf("%w; sluice discover lists the targets of an address", err)
+		case iscsi.LoginAuthFailed:
+			err = fmt.Errorf("%w; see --credentials", err)
+		}
 		return ui.ExitError{Code: ui.CodeRefused, Err: err}
+	case errors.As(err, &sense) && sense.ASC == 0x25: // LOGICAL UNIT NOT SUPPORTED
+		return ui.ExitError{Code: ui.CodeRefused, Err: fmt.Errorf("%w; the target has no such LUN", err)}
 	case errors.As(err, &dns), errors.As(err, &op) && op.Op == "dial", errors.Is(err, block.ErrNoPath):
 		return ui.ExitError{Code: ui.CodeNoPeer, Err: fmt.Errorf("%w; does a target listen there?", err)}
 	case errors.Is(err, block.ErrMiscompare):

@@ -265,7 +265,7 @@ func TestFailuresAreOneClearSentence(t *testing.T) {
 		{"does a target listen there", []string{"attach", "iser://127.0.0.1:1/" + target + "/0", "--face", "socket"}},
 		{"attached already", []string{"attach", l.url(), "--face", "socket", "--name", "busy"}},
 		{"is in use", []string{"attach", l.url(), "--face", "socket", "--name", "other", "--socket", busy}},
-		{"none of auto, device", []string{"attach", l.url(), "--face", "disk"}},
+		{"none of auto, ublk, device", []string{"attach", l.url(), "--face", "disk"}},
 		{"nothing is attached", []string{"detach", "nope"}},
 		{"is no directory|needs root", []string{"mount", l.url(), filepath.Join(l.dir, "nowhere")}},
 	} {
