@@ -50,6 +50,11 @@ func (l *lab) boot(r *Run, script string) (*guest, error) {
 	if err := copyFile(filepath.Join(g.share, "lib.sh"), filepath.Join(l.src, "guest/lib.sh")); err != nil {
 		return nil, err
 	}
+	for _, f := range r.Give {
+		if err := copyFile(filepath.Join(g.share, "files", filepath.Base(f)), f); err != nil {
+			return nil, err
+		}
+	}
 	args := ""
 	for _, a := range r.Args {
 		args += a + "\x00"

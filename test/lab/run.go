@@ -60,6 +60,7 @@ type Run struct {
 	Args    []string
 	Env     []string
 	Forward []string // "HOSTPORT:GUESTPORT"
+	Give    []string // files of the host that the guest gets in /lab/files too
 	Log     *log
 
 	Ctx     context.Context

@@ -129,7 +129,6 @@ func (c *churn) pick(want func(string, thing) bool) (string, bool) {
 func isDir(_ string, t thing) bool  { return t.dir }
 func isFile(_ string, t thing) bool { return t.file != nil }
 func notTop(p string, _ thing) bool { return p != "" }
-func isLink(_ string, t thing) bool { return t.target != "" }
 func (c *churn) at(p string) string { return filepath.Join(c.own, p) }
 func (c *churn) isEmpty(p string) bool {
 	for q := range c.tree {
@@ -215,7 +214,7 @@ func (c *churn) step() error {
 		}
 		if !c.isEmpty(p) {
 			if err := unix.Rmdir(c.at(p)); !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
-				return fmt.Errorf("rmdir of %s, which is not empty: %v", p, err)
+				return errors.Join(fmt.Errorf("rmdir of %s, which is not empty, is not refused as that", p), err)
 			}
 			return nil
 		}
@@ -289,7 +288,7 @@ func (c *churn) rename() error {
 	}
 	if t.dir && strings.HasPrefix(q, p+"/") {
 		if err := os.Rename(c.at(p), c.at(q)); !errors.Is(err, unix.EINVAL) {
-			return fmt.Errorf("a directory moved into itself: %v", err)
+			return errors.Join(errors.New("a directory moved into itself is not refused as that"), err)
 		}
 		return nil
 	}

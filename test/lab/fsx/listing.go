@@ -21,6 +21,7 @@ import (
 // each name.
 type listing struct {
 	dir     string
+	create  string // where the files are made, dir if empty: the server's end of a mount is faster
 	seed    uint64
 	files   int
 	rounds  int
@@ -33,8 +34,11 @@ func (l *listing) run() (string, error) {
 	if l.renames {
 		return "", l.disturb()
 	}
-	d := filepath.Join(l.dir, "many")
-	if err := os.Mkdir(d, 0o755); err != nil {
+	if l.create == "" {
+		l.create = l.dir
+	}
+	d, made := filepath.Join(l.dir, "many"), filepath.Join(l.create, "many")
+	if err := os.Mkdir(made, 0o755); err != nil {
 		return "", err
 	}
 	for i := range l.files {
@@ -42,7 +46,7 @@ func (l *listing) run() (string, error) {
 		if i%10 == 0 {
 			name = fmt.Sprintf("move-%06d-0", i) // one in ten moves
 		}
-		if err := os.WriteFile(filepath.Join(d, name), nil, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(made, name), nil, 0o644); err != nil {
 			return "", err
 		}
 	}
@@ -73,7 +77,7 @@ func (l *listing) run() (string, error) {
 	out, rerr := io.ReadAll(said)
 	err = errors.Join(err, rerr, cmd.Wait())
 	if err == nil {
-		err = os.RemoveAll(d)
+		err = os.RemoveAll(made)
 	}
 	return fmt.Sprintf("%d files listed %d times during %s", l.files, l.rounds, strings.TrimSpace(string(out))), err
 }

@@ -40,6 +40,7 @@ func run() error {
 	flag.IntVar(&c.worker, "worker", -1, "be this process of -churn")
 	flag.IntVar(&l.files, "files", 10_000, "files of -list")
 	flag.IntVar(&l.rounds, "rounds", 3, "times that -list reads the directory")
+	flag.StringVar(&l.create, "create", "", "where -list makes its files: another way to DIR")
 	flag.BoolVar(&l.renames, "rename", false, "be the one who renames for -list")
 	flag.Parse()
 	if flag.NArg() != 1 || *ops < 1 || *churning && *lists {

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+var nfsScenarios = []Scenario{
+	{
+		Name: "nfs-restart", Class: long, Limit: 20 * time.Minute, Files: []string{"sluiced"}, Prepare: giveNFS, Finish: finishRestart,
+		About: "SIGKILL of the file server: SM_NOTIFY, reclaim in grace, no new lock before its end, the mounts go on",
+	},
+}
+
+// giveNFS gives the guest what the NFS scenarios with two clients share.
+func giveNFS(r *Run) error {
+	r.Give = append(r.Give, filepath.Join(r.lab.src, "scenarios", "nfs-lib.sh"))
+	return nil
+}
+
+// seen counts the packets of a capture that a filter lets through.
+func (r *Run) seen(pcap, filter string) (int, error) {
+	out, err := command(r.Ctx, "tshark", "-r", filepath.Join(r.Dir, pcap), "-Y", filter, "-T", "fields", "-e", "frame.number").Output()
+	if err != nil {
+		return 0, fmt.Errorf("tshark on %s: %w", pcap, err)
+	}
+	n := len(strings.Fields(string(out)))
+	r.Logf("%s: %d packets of %s", pcap, n, filter)
+	return n, nil
+}
+
+// wants is how many packets a filter must find at least; 0 is none at all.
+type wants struct {
+	pcap, filter string
+	atLeast      int
+}
+
+func (r *Run) captured(all ...wants) error {
+	for _, w := range all {
+		n, err := r.seen(w.pcap, w.filter)
+		if err != nil {
+			return err
+		}
+		if n < w.atLeast || w.atLeast == 0 && n > 0 {
+			return fmt.Errorf("%s has %d packets of %s, not %d", w.pcap, n, w.filter, w.atLeast)
+		}
+	}
+	return nil
+}
+
+func finishRestart(r *Run) error {
+	var all []wants
+	for _, pcap := range []string{"one.pcap", "two.pcap"} {
+		all = append(all,
+			wants{pcap, "stat.procedure_v1 == 6 && rpc.msgtyp == 0 && (ip.src == 10.9.0.2 || ip.src == 10.8.0.2)", 1},
+			wants{pcap, "nlm.procedure_v4 == 2 && rpc.msgtyp == 0 && nlm.reclaim == 1", 1},
+			wants{pcap, "nlm.procedure_v4 == 2 && rpc.msgtyp == 1 && nlm.stat == 4", 1}, // NLM4_DENIED_GRACE_PERIOD
+			wants{pcap, "(nlm || stat) && _ws.malformed", 0})
+	}
+	return r.captured(all...)
+}
