@@ -1,5 +1,6 @@
 // Command bench measures Sluice on loopback: blocks over iSER beside "raw pread" (raw.go), files over RDMA beside the
-// same, and files over TCP beside nfs-ganesha with one libnfs client (nfs.go). Rounds of the two alternate, and a ratio
+// same, fio through the NBD face of a volume beside qemu-nbd and nbdkit on the file itself (nbd.go), and files over TCP
+// beside nfs-ganesha with one libnfs client (nfs.go). Rounds of the two alternate, and a ratio
 // of medians is what counts, since absolute figures drift with the machine. For blocks it also counts heap allocations
 // per I/O, in this process and in sluiced.
 package main
@@ -31,12 +32,13 @@ func main() {
 	flag.DurationVar(&o.each, "time", 700*time.Millisecond, "length of one measurement")
 	flag.IntVar(&o.allocs, "allocs", 100_000, "I/Os over which allocations are counted, 0 for none")
 	flag.StringVar(&o.daemon, "sluiced", "bin/sluiced", "the daemon to measure")
+	flag.StringVar(&o.sluice, "sluice", "bin/sluice", "the client whose NBD face is measured")
 	flag.StringVar(&o.engine, "engine", "file", "its engine: file, mem, null")
 	flag.StringVar(&o.crc, "crc", "on", "fabric.crc of the daemon: on means off over loopback, always means on")
 	flag.StringVar(&o.only, "only", "", "measure only lines that contain this")
 	flag.StringVar(&o.profile, "profile", "", "directory for CPU profiles of both processes")
 	flag.StringVar(&o.json, "json", "", "write the results to this file")
-	flag.StringVar(&o.part, "part", "all", "what to measure: block, sessions, nfs, all")
+	flag.StringVar(&o.part, "part", "all", "what to measure: block, sessions, nbd, nfs, all")
 	flag.IntVar(&o.idle, "idle", 1000, "idle sessions beside the busy ones")
 	flag.IntVar(&o.busy, "busy", 64, "busy sessions")
 	flag.BoolVar(&o.enforce, "enforce", false, "fail when a bar is missed")
@@ -51,6 +53,7 @@ type options struct {
 	rounds, allocs      int
 	each                time.Duration
 	daemon, engine, crc string
+	sluice              string
 	only, profile, json string
 	part                string
 	idle, busy          int
@@ -80,6 +83,9 @@ func bench(o options) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	report := map[string]any{}
 	var missed []error
+	if o.part != "all" && o.part != "block" && o.part != "sessions" && o.part != "nbd" && o.part != "nfs" {
+		return fmt.Errorf("-part %q is none of block, sessions, nbd, nfs, all", o.part)
+	}
 	if os.Getenv(nfsEnv) == "" && (o.part == "block" || o.part == "all") {
 		if missed, err = benchBlocks(dir, o, report); err != nil {
 			return err
@@ -87,6 +93,13 @@ func bench(o options) (err error) {
 	}
 	if os.Getenv(nfsEnv) == "" && (o.part == "sessions" || o.part == "all") {
 		m, err := crowds(dir, o, report)
+		if err != nil {
+			return err
+		}
+		missed = append(missed, m...)
+	}
+	if os.Getenv(nfsEnv) == "" && (o.part == "nbd" || o.part == "all") {
+		m, err := benchNBD(dir, o, report)
 		if err != nil {
 			return err
 		}

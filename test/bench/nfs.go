@@ -70,6 +70,11 @@ func installPeers() error {
 	if _, err := os.Stat("/usr/include/nfsc/libnfs.h"); err != nil {
 		want = append(want, "libnfs-dev")
 	}
+	return install(want)
+}
+
+// install gets packages from Debian.
+func install(want []string) error {
 	if len(want) == 0 {
 		return nil
 	}

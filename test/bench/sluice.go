@@ -35,6 +35,7 @@ type ours struct {
 	vol   *block.Volume
 	dev   *iwarp.Device
 	crc   string
+	url   string
 	share *mem.Share
 }
 
@@ -113,7 +114,8 @@ func (s *ours) connect(port int) error {
 	s.ini = ini
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	s.vol, err = ini.Open(ctx, fmt.Sprintf("iser://127.0.0.1:%d/%s/0", port, iqn))
+	s.url = fmt.Sprintf("iser://127.0.0.1:%d/%s/0", port, iqn)
+	s.vol, err = ini.Open(ctx, s.url)
 	if err != nil {
 		return err
 	}

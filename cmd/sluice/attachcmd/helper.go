@@ -51,7 +51,7 @@ func (o *options) serve(ctx context.Context, url string, r *Record, ready func()
 		case faceUblk:
 			return serveUblk(ctx, v, r, readOnly, ready)
 		}
-		return serveDevice(ctx, v, r, readOnly, ready)
+		return serveDevice(ctx, v, r, readOnly, kernelTimeout(o.conn.Reconnect), ready)
 	})
 }
 
@@ -170,7 +170,22 @@ func unmountFUSE(s *fuse.Server, gone <-chan struct{}) error {
 	return errors.New("the file is still in use; close what uses it and detach again")
 }
 
-func serveDevice(ctx context.Context, v *block.Volume, r *Record, readOnly bool, ready func() error) error {
+// kernelTimeout is when the kernel may give a request of its own up. Left alone it does after 30 s: it drops the connection
+// and sends the request again on another, while the first is still on its way to a target that is slow or away, and may
+// land after what was written since. So the kernel waits longer than the initiator's own limit; its timers, in
+// milliseconds at most, end at 24 days.
+func kernelTimeout(limit time.Duration) time.Duration {
+	const margin, longest = 10 * time.Minute, 20 * 24 * time.Hour
+	switch {
+	case limit == 0:
+		return margin + time.Minute // the initiator's default
+	case limit < 0 || limit > longest-margin:
+		return longest
+	}
+	return limit.Truncate(time.Second) + margin
+}
+
+func serveDevice(ctx context.Context, v *block.Volume, r *Record, readOnly bool, timeout time.Duration, ready func() error) error {
 	s := nbd.New(v, nbd.Options{Name: r.Name, ReadOnly: readOnly})
 	var kernel []*os.File
 	var ends []<-chan error
@@ -188,7 +203,7 @@ func serveDevice(ctx context.Context, v *block.Volume, r *Record, readOnly bool,
 		kernel, ours, ends = append(kernel, k), append(ours, c), append(ends, s.Attach(c))
 	}
 	g := v.Geometry()
-	index, err := nbdlink.Connect(nbdlink.Config{Sockets: kernel, Size: g.Size, Block: g.Logical, Flags: s.Flags(), Backend: r.backend()})
+	index, err := nbdlink.Connect(nbdlink.Config{Sockets: kernel, Size: g.Size, Block: g.Logical, Flags: s.Flags(), Timeout: timeout, Backend: r.backend()})
 	for _, k := range kernel {
 		err = errors.Join(err, k.Close())
 	}

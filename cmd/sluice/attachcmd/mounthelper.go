@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,6 +28,11 @@ func MultiCall(ctx context.Context, args []string, stderr io.Writer) (code int, 
 		return 0, false
 	}
 	name := filepath.Base(args[0])
+	if os.Getenv("PATH") == "" { // mount(8) and umount(8) hand their helpers an empty environment
+		if err := os.Setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"); err != nil {
+			fmt.Fprintln(stderr, err)
+		}
+	}
 	var err error
 	switch {
 	case name == "mount.sluice" || strings.HasPrefix(name, "mount.sluice."):

@@ -136,3 +136,13 @@ func TestAVolumeIsEmptyWhenItsEdgesAreBlank(t *testing.T) {
 		t.Errorf("a small volume: %d, %v", got, err)
 	}
 }
+
+// The kernel must not repeat a request that the initiator still has, however long it waits for the target.
+func TestTheKernelWaitsLongerThanTheInitiator(t *testing.T) {
+	for _, limit := range []time.Duration{0, -1, time.Millisecond, time.Hour, 30 * 24 * time.Hour, 1 << 62} {
+		k := kernelTimeout(limit)
+		if limit >= 0 && limit < 20*24*time.Hour && k <= max(limit, time.Minute) || limit < 0 && k < 24*time.Hour || k.Milliseconds() >= 1<<31 || k < 5*time.Minute {
+			t.Errorf("limit %v: the kernel waits %v", limit, k)
+		}
+	}
+}
