@@ -13,13 +13,15 @@ type item interface {
 
 func args() []item {
 	return []item{&FHArgs{}, &SetattrArgs{}, &DirOp{}, &AccessArgs{}, &RangeArgs{}, &WriteArgs{}, &CreateArgs{}, &MkdirArgs{}, &SymlinkArgs{}, &MknodArgs{},
-		&RenameArgs{}, &LinkArgs{}, &ReaddirArgs{}, &ReaddirArgs{Plus: true}}
+		&RenameArgs{}, &LinkArgs{}, &ReaddirArgs{}, &ReaddirArgs{Plus: true}, &ACLArgs{}, &ACLArgs{Set: true, Mask: MaskAll, ACLs: someACLs}}
 }
 
 func results() []item {
 	return []item{&AttrRes{}, &WccRes{}, &LookupRes{}, &AccessRes{}, &ReadlinkRes{}, &ReadRes{}, &WriteRes{}, &WriteRes{Commit: true}, &CreateRes{}, &RenameRes{},
-		&LinkRes{}, &ReaddirRes{}, &FsstatRes{}, &FsinfoRes{}, &PathconfRes{}}
+		&LinkRes{}, &ReaddirRes{}, &FsstatRes{}, &FsinfoRes{}, &PathconfRes{}, &ACLRes{Mask: MaskAll, ACLs: someACLs}, &ACLRes{Set: true}}
 }
+
+var someACLs = ACLs{AccessCnt: 2, Access: []ACE{{ACLUserObj, 0, 6}, {ACLUser, 1000, 4}}, DefaultCnt: 7}
 
 // fuzz parses b as each item; what is understood must survive being written and read again.
 func fuzz(t *testing.T, l []item, b []byte) {

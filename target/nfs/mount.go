@@ -168,19 +168,3 @@ func mountStatus(err error) mount3.Status {
 	}
 	return mount3.ErrServerfault
 }
-
-// aclProgram answers the NFSACL program, which every Linux client tries on the connection that it mounted by. Procedure
-// 0 tells it that nothing more is here: the others are PROC_UNAVAIL, and the client falls back to modes.
-type aclProgram Server
-
-// ID is the program number of NFSACL.
-func (p *aclProgram) ID() uint32 { return 100227 }
-
-// Versions are 3 and 3.
-func (p *aclProgram) Versions() (low, high uint32) { return 3, 3 }
-
-// Keeps is false.
-func (p *aclProgram) Keeps(_, _ uint32) bool { return false }
-
-// Serve answers PROC_UNAVAIL.
-func (p *aclProgram) Serve(c *rpc.Call) rpc.Verdict { return c.NoProc() }
