@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/hist"
 )
 
 // Squash says whose requests run as the anonymous user.
@@ -77,6 +79,8 @@ type export struct {
 	ino   uint64
 	kind  handleKind
 	table *pathTable // for kindInode
+
+	latency [opKinds]hist.Hist
 }
 
 func (e Export) open() (*export, error) {

@@ -56,6 +56,8 @@ type Call struct {
 	Peer   *Peer
 	Worker bool
 	Out    []byte // begins with the reply header of a Success
+	// Scope is the program's to use while it serves the call: what the call turned out to be about.
+	Scope any
 
 	server *Server
 	from   replier

@@ -162,6 +162,7 @@ func beginRead(c *Command) stepResult {
 	t := &c.x.tr
 	// A buffer that ends within a block still gets its part of it.
 	t.total = (t.move + int64(c.x.lu.bs) - 1) &^ int64(c.x.lu.bs-1)
+	c.x.kind = kindRead
 	c.x.itl.stats.reads.Add(1)
 	c.x.itl.stats.readBytes.Add(t.total)
 	if parseRW(c.CDB).fua && !c.x.lu.has(flagNoCache) && c.x.lu.can(blockdev.Flush) {
@@ -182,6 +183,7 @@ func beginWrite(c *Command) stepResult {
 	// Half a block cannot be written.
 	t.total = t.move &^ int64(c.x.lu.bs-1)
 	t.fua = t.fua || c.x.lu.has(flagNoCache)
+	c.x.kind = kindWrite
 	c.x.itl.stats.writes.Add(1)
 	c.x.itl.stats.writtenBytes.Add(t.total)
 	c.x.step = stepWrite

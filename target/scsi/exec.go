@@ -3,6 +3,7 @@ package scsi
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/mem"
@@ -39,6 +40,8 @@ type exec struct {
 	moveErr error
 	memWait bool // in the nexus's memory queue
 
+	began  time.Duration // when the session handed it over, on hist.Clock
+	kind   opKind
 	step   func(*Command) stepResult
 	row    *row
 	itl    *itl

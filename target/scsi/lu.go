@@ -68,15 +68,16 @@ type LogicalUnit struct {
 	low      atomic.Bool   // below the thin provisioning threshold
 	progress atomic.Uint32 // of FORMAT UNIT or SANITIZE, in 65536ths
 
-	stateMu  sync.Mutex // one writer of the state file; taken before mu
-	mu       sync.Mutex
-	itls     map[*itl]struct{}
-	closing  map[*itl]struct{} // of nexuses that have ended, while a command of theirs may still reach the medium
-	stateDir string
-	modes    modeState
-	clock    timestamp
-	gone     luTotals // of nexuses that have gone
-	base     luTotals // what LOG SELECT took away
+	stateMu     sync.Mutex // one writer of the state file; taken before mu
+	mu          sync.Mutex
+	itls        map[*itl]struct{}
+	closing     map[*itl]struct{} // of nexuses that have ended, while a command of theirs may still reach the medium
+	stateDir    string
+	modes       modeState
+	clock       timestamp
+	gone        luTotals // of nexuses that have gone
+	goneLatency luLatency
+	base        luTotals // what LOG SELECT took away
 
 	background sync.WaitGroup // erasures
 	stop       context.Context
@@ -189,6 +190,7 @@ func (lu *LogicalUnit) leave(i *itl) {
 	if _, ok := lu.itls[i]; ok {
 		delete(lu.itls, i)
 		lu.gone.add(&i.stats)
+		lu.goneLatency.add(&i.stats)
 	}
 	lu.mu.Unlock()
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sluice-storage/sluice/internal/hist"
 	"github.com/sluice-storage/sluice/internal/mem"
 )
 
@@ -160,6 +161,7 @@ func (n *Nexus) Execute(c *Command) {
 	c.resetExec()
 	x := &c.x
 	x.running = true
+	x.began, x.kind = hist.Clock(), kindOther
 	x.step = stepBegin
 	x.itl = n.find(c.LUN)
 	if x.itl == nil {

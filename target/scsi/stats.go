@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/hist"
 )
 
 // Stats are a logical unit's counters since it was made.
@@ -27,12 +28,63 @@ func (lu *LogicalUnit) Stats() Stats {
 		ReadErrors: t.readErrors, WriteErrors: t.writeErrors, Conflicts: t.conflicts, Nexuses: len(lu.itls)}
 }
 
+// opKind says which histogram a command's latency belongs to.
+type opKind uint8
+
+const (
+	kindOther opKind = iota
+	kindRead
+	kindWrite
+	kinds
+)
+
+// Latency is how long a logical unit's commands took, from the session's handing over to the outcome: data moved both ways
+// and the medium included. It counts every command, those that failed too.
+type Latency struct{ Read, Write, Other hist.Snapshot }
+
+// Latency sums the histograms over all I_T nexuses, past and present.
+func (lu *LogicalUnit) Latency() Latency {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	t := lu.goneLatency
+	for i := range lu.itls {
+		t.add(&i.stats)
+	}
+	return Latency{Read: t[kindRead], Write: t[kindWrite], Other: t[kindOther]}
+}
+
+type luLatency [kinds]hist.Snapshot
+
+func (l *luLatency) add(s *stats) {
+	for k := range l {
+		l[k].Add(&s.latency[k])
+	}
+}
+
+// InProgress is the number of commands of all nexuses that are in the task sets now.
+func (lu *LogicalUnit) InProgress() int {
+	lu.mu.Lock()
+	sets := map[*taskSet]bool{&lu.tasks: true}
+	for i := range lu.itls {
+		sets[i.set()] = true
+	}
+	lu.mu.Unlock()
+	n := 0
+	for s := range sets {
+		s.mu.Lock()
+		n += s.n
+		s.mu.Unlock()
+	}
+	return n
+}
+
 // stats counts what an I_T_L nexus did: no cache line is shared between sessions.
 type stats struct {
 	reads, writes, others   atomic.Int64
 	readBytes, writtenBytes atomic.Int64
 	readErrors, writeErrors atomic.Int64
 	conflicts               atomic.Int64
+	latency                 [kinds]hist.Hist
 }
 
 func (t *luTotals) add(s *stats) {

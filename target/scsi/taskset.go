@@ -4,6 +4,8 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+
+	"github.com/sluice-storage/sluice/internal/hist"
 )
 
 type taskState uint8
@@ -216,6 +218,9 @@ func (c *Command) complete() {
 		case abortReported:
 			c.Status, c.Sense = StatusTaskAborted, nil
 		}
+	}
+	if c.x.itl != nil { // before Complete: the command is the session's again after it
+		c.x.itl.stats.latency[c.x.kind].Observe(hist.Clock() - c.x.began)
 	}
 	c.Mover.Complete(c)
 	for _, w := range waiters {

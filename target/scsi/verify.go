@@ -149,6 +149,7 @@ func beginWriteVerify(c *Command) stepResult {
 		return c.end(err)
 	}
 	c.TransferOut = want
+	c.x.kind = kindWrite
 	c.x.itl.stats.writes.Add(1)
 	start, total := c.x.tr.start, c.x.tr.move&^int64(c.x.lu.bs-1)
 	return c.async(func(c *Command) error {
