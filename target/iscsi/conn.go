@@ -112,6 +112,7 @@ type conn struct {
 	idleTick int
 	nopTTT   uint32
 	stats    counters
+	rec      recorder
 }
 
 // counters of one session; guarded by conn.mu.
@@ -282,6 +283,7 @@ func (c *conn) tick() {
 		return
 	case c.idleTick >= 2 && !c.pinged && !c.discovery && c.state == stateFull:
 		c.pinged = true
+		c.rec.note("silent for %v: asked whether it is there", 2*c.tickEvery())
 		c.pingLocked()
 		c.kickLocked()
 	case c.discovery && c.idleTick >= 8:
@@ -364,6 +366,9 @@ func (c *conn) finish(err error) {
 		return
 	}
 	if was == stateFull || was == stateEnding {
+		c.rec.note("ended: %v", err)
+		c.srv.keepTrace(sess, err)
+		c.srv.countEnd(err)
 		c.logEnd(err)
 	}
 	gone := func() {
@@ -379,14 +384,35 @@ func (c *conn) finish(err error) {
 	nexus.Close(gone)
 }
 
+// countEnd counts a session that is over by reason. The reasons are those below; what a fabric or a socket says is one.
+func (s *Server) countEnd(err error) {
+	why := "connection_failed"
+	var pe *iscsi.ProtocolError
+	for _, r := range []struct {
+		err  error
+		name string
+	}{{errLoggedOut, "logged_out"}, {errPeerClosed, "closed_by_initiator"}, {errReinstated, "reinstated"}, {errSilent, "silent"}, {errNotReading, "not_reading"},
+		{errDown, "shutdown"}, {errRemoved, "target_removed"}, {errDropped, "dropped_by_operator"}, {errReset, "cold_reset"}} {
+		if errors.Is(err, r.err) {
+			why = r.name
+		}
+	}
+	if errors.As(err, &pe) {
+		why = "protocol_error"
+	}
+	s.mu.Lock()
+	s.counts.Ended[why]++
+	s.mu.Unlock()
+}
+
 func (c *conn) logEnd(err error) {
 	f := []zap.Field{zap.String("initiator", c.initiator), zap.Stringer("remote", c.remote), zap.String("reason", err.Error())}
 	if c.target != nil {
 		f = append(f, zap.String("target", c.target.Name))
 	}
 	if errors.Is(err, errLoggedOut) || errors.Is(err, errPeerClosed) || errors.Is(err, errDown) {
-		c.plog.info("session ended", f...)
+		c.plog.audit(zap.InfoLevel, "session ended", f...)
 		return
 	}
-	c.plog.warn("session lost", f...)
+	c.plog.audit(zap.WarnLevel, "session lost", f...)
 }

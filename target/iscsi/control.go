@@ -65,6 +65,7 @@ func (c *conn) reject(b iscsi.BHS, r iscsi.RejectReason) {
 
 func (c *conn) rejectLocked(b iscsi.BHS, r iscsi.RejectReason) {
 	c.stats.rejects++
+	c.rec.note("%s rejected: %s", b.Opcode(), r)
 	p := iscsi.Reject{Reason: r, DataLen: iscsi.BHSLen}
 	var h [iscsi.BHSLen]byte
 	p.Put(h[:])
@@ -127,6 +128,7 @@ func (c *conn) taskRequest(b iscsi.BHS) {
 		// Connection recovery is ErrorRecoveryLevel 2 (section 11.6.1).
 		done(scsi.ReassignNotSupported)
 	default:
+		c.rec.note("task management function %d for LUN %d, task %#x", p.Function, lunNumber(p.LUN), p.RefTag)
 		nexus.Manage(scsi.TMF(p.Function), p.LUN, uint64(p.RefTag), done)
 	}
 }

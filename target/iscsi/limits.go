@@ -59,6 +59,14 @@ const (
 	// maxPeerLogs bounds the hosts that the log limiter remembers.
 	maxPeerLogs = 1024
 
+	// traceEvents and traceCommands are what the flight recorder of a session remembers: a login of usual length with room
+	// for a life's incidents, and what was done last. Together 3 KiB of every session.
+	traceEvents   = 32
+	traceCommands = 32
+
+	// tracesKept is the number of ended sessions whose recorders are kept: the one somebody asks about was among the last.
+	tracesKept = 32
+
 	// logBurst lines a host at once, then one each logEvery.
 	logBurst = 10
 	logEvery = 10 * time.Second

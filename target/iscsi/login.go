@@ -75,6 +75,7 @@ func (c *conn) loginPDU(b iscsi.BHS, data []byte) error {
 }
 
 func (c *conn) loginStep(l *login, q *iscsi.LoginRequest, data []byte) error {
+	c.rec.note("login request %d: stage %d, transit %t to %d, %d bytes of keys", l.pdus+1, q.CSG, q.Transit, q.NSG, len(data))
 	if l.pdus++; l.pdus > iscsi.MaxLoginPDUs {
 		return refuse(iscsi.LoginInitiatorError, "", "the login takes more than %d requests", iscsi.MaxLoginPDUs)
 	}
@@ -281,7 +282,9 @@ func (c *conn) security(l *login, kvs []iscsi.KV) error {
 	for _, kv := range out {
 		l.neg.Send(kv.Key, kv.Value)
 	}
-	l.proved = l.chap.Done()
+	if l.proved = l.chap.Done(); l.proved {
+		c.rec.note("CHAP: %s proved who it is", l.initiator)
+	}
 	return nil
 }
 
@@ -347,6 +350,7 @@ func (c *conn) sendLoginLocked(r *iscsi.LoginResponse, text []byte) {
 // enter makes the session and sends the final response once what it replaces is gone.
 func (c *conn) enter(l *login, r *iscsi.LoginResponse, text []byte) error {
 	c.params = l.neg.Params()
+	c.rec.note("negotiated: %d bytes at most in a PDU to it, bursts of %d, first bursts of %d", c.params.MaxSend, c.params.MaxBurst, c.params.FirstBurst)
 	c.initiator, c.target = l.initiator, l.target
 	if c.iser && !c.discovery && !c.params.RDMA {
 		return refuse(iscsi.LoginInitiatorError, "use an iser or tcp interface on the initiator, not a mixture", "a login over RDMA without RDMAExtensions=Yes (RFC 7145 section 6.3)")
@@ -419,7 +423,11 @@ func (c *conn) full(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN uint
 	if ss.target != nil {
 		f = append(f, zap.String("target", ss.target.Name))
 	}
-	c.plog.info("session began", f...)
+	c.rec.note("session %d began: window %d, %s", ss.tsih, firstWindow, map[bool]string{true: "iSER", false: "iSCSI/TCP"}[c.iser])
+	c.srv.mu.Lock()
+	c.srv.counts.Logins++
+	c.srv.mu.Unlock()
+	c.plog.audit(zap.InfoLevel, "session began", f...)
 }
 
 // refuseLogin answers with status class and detail, logs what the operator can do, and ends the connection.
@@ -447,10 +455,18 @@ func (c *conn) refuseLogin(q *iscsi.LoginRequest, b iscsi.BHS, err error) error 
 	if r.hint != "" {
 		f = append(f, zap.String("hint", r.hint))
 	}
+	c.rec.note("login refused with status %04x: %s", uint16(r.status), r.detail)
+	c.srv.mu.Lock()
 	if r.addr != "" {
-		c.plog.info("login redirected", append(f, zap.String("to", r.addr))...)
+		c.srv.counts.Redirected++
 	} else {
-		c.plog.warn("login refused", f...)
+		c.srv.counts.Refused[fmt.Sprintf("%04x", uint16(r.status))]++
+	}
+	c.srv.mu.Unlock()
+	if r.addr != "" {
+		c.plog.audit(zap.InfoLevel, "login redirected", append(f, zap.String("to", r.addr))...)
+	} else {
+		c.plog.audit(zap.WarnLevel, "login refused", f...)
 	}
 	resp := iscsi.LoginResponse{CSG: q.CSG, NSG: q.NSG, ISID: q.ISID, TSIH: q.TSIH, ITT: b.ITT(), Status: r.status}
 	var text []byte

@@ -21,6 +21,8 @@ type Options struct {
 	Device transport.Device
 	// Log gets a line for each login, refusal and lost session, bounded per peer. Nil logs nothing.
 	Log *zap.Logger
+	// Audit gets the lines about logins, refusals and ends of sessions instead of Log, bounded per peer like those.
+	Audit *zap.Logger
 	// DiscoveryAuth guards discovery sessions; nil lets anybody discover.
 	DiscoveryAuth *Auth
 	// Alias is TargetAlias of discovery sessions; usually empty.

@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 // peerLogs keeps a peer from flooding the log: each host has a few lines at once and then one now and then, and the
 // next line that passes says how many did not.
 type peerLogs struct {
-	log *zap.Logger
+	log   *zap.Logger
+	audit *zap.Logger
 
 	mu    sync.Mutex
 	hosts map[string]*peerLog
@@ -26,8 +28,8 @@ type peerLog struct {
 	dropped int
 }
 
-func newPeerLogs(log *zap.Logger) *peerLogs {
-	return &peerLogs{log: log, hosts: make(map[string]*peerLog)}
+func newPeerLogs(log, audit *zap.Logger) *peerLogs {
+	return &peerLogs{log: log, audit: audit, hosts: make(map[string]*peerLog)}
 }
 
 // of returns the limiter of a peer's host.
@@ -75,23 +77,16 @@ func (l *peerLog) take() (dropped int, ok bool) {
 	return dropped, true
 }
 
-func (l *peerLog) warn(msg string, f ...zap.Field) {
-	ce := l.all.log.Check(zap.WarnLevel, msg)
-	if ce == nil {
-		return
-	}
-	dropped, ok := l.take()
-	if !ok {
-		return
-	}
-	if dropped > 0 {
-		f = append(f, zap.Int("lines_suppressed", dropped))
-	}
-	ce.Write(f...)
+func (l *peerLog) warn(msg string, f ...zap.Field) { l.write(l.all.log, zap.WarnLevel, msg, f) }
+func (l *peerLog) info(msg string, f ...zap.Field) { l.write(l.all.log, zap.InfoLevel, msg, f) }
+
+// audit writes a line that belongs into the record of who came, who was refused and who left.
+func (l *peerLog) audit(level zapcore.Level, msg string, f ...zap.Field) {
+	l.write(l.all.audit, level, msg, f)
 }
 
-func (l *peerLog) info(msg string, f ...zap.Field) {
-	ce := l.all.log.Check(zap.InfoLevel, msg)
+func (l *peerLog) write(log *zap.Logger, level zapcore.Level, msg string, f []zap.Field) {
+	ce := log.Check(level, msg)
 	if ce == nil {
 		return
 	}

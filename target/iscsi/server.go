@@ -27,6 +27,8 @@ type Server struct {
 	conns    map[*conn]struct{}
 	logins   []*conn // unfinished, oldest first
 	sessions map[uint16]*session
+	past     []Trace // of sessions that ended last
+	counts   Counts
 	byName   map[sessionKey]*session
 	lastTSIH uint16
 	portals  []*portalEntry
@@ -60,9 +62,12 @@ func NewServer(o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
+	if o.Audit == nil {
+		o.Audit = o.Log
+	}
 	o.Limits.fill()
 	o.Timeouts.fill()
-	s := &Server{opt: o, logs: newPeerLogs(o.Log), targets: map[string]*targetEntry{}, conns: map[*conn]struct{}{}, devices: map[transport.Device]bool{},
+	s := &Server{opt: o, logs: newPeerLogs(o.Log, o.Audit), counts: Counts{Refused: map[string]uint64{}, Ended: map[string]uint64{}}, targets: map[string]*targetEntry{}, conns: map[*conn]struct{}{}, devices: map[transport.Device]bool{},
 		sessions: map[uint16]*session{}, byName: map[sessionKey]*session{}, changed: make(chan struct{})}
 	if o.Device != nil {
 		if err := s.register(o.Device); err != nil {
@@ -359,6 +364,7 @@ func (s *Server) removePortal(e *portalEntry) {
 func (s *Server) newConn(ctx context.Context, local, remote net.Addr, p Portal) *conn {
 	c := &conn{srv: s, portal: p, local: local, remote: remote, plog: s.logs.of(remote), began: time.Now(), statSN: 1}
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	c.rec.note("connection from %s to %s", remote, local)
 	return c
 }
 

@@ -144,30 +144,34 @@ func (s *Server) Sessions() []SessionInfo {
 	sort.Slice(all, func(i, j int) bool { return all[i].tsih < all[j].tsih })
 	var l []SessionInfo
 	for _, ss := range all {
-		c := ss.conn
-		i := SessionInfo{TSIH: ss.tsih, Initiator: ss.initiator, ISID: ss.key.isid, Transport: "iSCSI", Local: c.local.String(), Remote: c.remote.String(),
-			Group: c.portal.Group, Since: ss.since}
-		if c.iser {
-			i.Transport = "iSER"
+		if i, ok := ss.info(); ok {
+			l = append(l, i)
 		}
-		if ss.target != nil {
-			i.Target = ss.target.Name
-		}
-		c.mu.Lock()
-		state := c.state
-		i.Active, i.Window = c.active, c.window
-		i.Commands, i.BytesIn, i.BytesOut, i.Copied, i.Rejects = c.stats.commands, c.stats.bytesIn, c.stats.bytesOut, c.stats.copied, c.stats.rejects
-		share := c.share
-		c.mu.Unlock()
-		if state != stateFull && state != stateEnding {
-			continue
-		}
-		if share != nil {
-			i.Memory = share.Held()
-		}
-		l = append(l, i)
 	}
 	return l
+}
+
+// info describes a session and reports whether it is in full-feature phase.
+func (ss *session) info() (SessionInfo, bool) {
+	c := ss.conn
+	i := SessionInfo{TSIH: ss.tsih, Initiator: ss.initiator, ISID: ss.key.isid, Transport: "iSCSI", Local: c.local.String(), Remote: c.remote.String(),
+		Group: c.portal.Group, Since: ss.since}
+	if c.iser {
+		i.Transport = "iSER"
+	}
+	if ss.target != nil {
+		i.Target = ss.target.Name
+	}
+	c.mu.Lock()
+	state := c.state
+	i.Active, i.Window = c.active, c.window
+	i.Commands, i.BytesIn, i.BytesOut, i.Copied, i.Rejects = c.stats.commands, c.stats.bytesIn, c.stats.bytesOut, c.stats.copied, c.stats.rejects
+	share := c.share
+	c.mu.Unlock()
+	if share != nil {
+		i.Memory = share.Held()
+	}
+	return i, state == stateFull || state == stateEnding
 }
 
 // CloseSession drops one session by its handle.

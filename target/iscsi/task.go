@@ -1,6 +1,9 @@
 package iscsi
 
 import (
+	"time"
+
+	"github.com/sluice-storage/sluice/internal/hist"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/target/scsi"
@@ -24,6 +27,7 @@ type task struct {
 	deferred  bool // the outcome is there, the response waits for the last Data-Out of a sequence
 	live      bool
 	cdb       [scsi.MaxCDB]byte
+	began     time.Duration // on hist.Clock
 	held      []*heldAnswer // task management answers that must not overtake this task's response
 
 	// moving says that the device server waits for Moved.
@@ -95,6 +99,7 @@ func (c *conn) takeTaskLocked() *task {
 		c.tasks, c.itts = append(c.tasks, t), append(c.itts, 0)
 	}
 	c.live++
+	t.began = hist.Clock()
 	t.gen = t.gen%0x7fff + 1
 	t.live, t.retired, t.responded, t.deferred, t.immediate, t.moving = true, false, false, false, false, false
 	t.in, t.out = dataIn{}, dataOut{}
@@ -286,6 +291,7 @@ func (t *task) Complete(*scsi.Command) {
 // answerLocked sends the response, if one is due, and ends the task.
 func (c *conn) answerLocked(t *task) {
 	c.retireLocked(t)
+	c.rec.commandLocked(t)
 	if !t.responded && !t.Silent && c.state != stateDead {
 		c.link.respondLocked(t)
 	}

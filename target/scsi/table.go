@@ -97,6 +97,18 @@ func (e *opEntry) find(sa int) *row {
 	return nil
 }
 
+// CommandName is the name of the command that a CDB with this first byte is, or of the first of several: for people.
+func CommandName(op byte) string {
+	e := &table[op]
+	switch {
+	case e.empty():
+		return fmt.Sprintf("opcode %02Xh", op)
+	case e.row != nil:
+		return e.row.name
+	}
+	return e.sas[0].name
+}
+
 // lookup finds the row of a CDB, or the sense that says why there is none.
 func lookup(cdb []byte) (*row, *SenseError) {
 	if len(cdb) == 0 {
