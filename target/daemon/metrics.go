@@ -9,7 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/sluice-storage/sluice/internal/hist"
 	"github.com/sluice-storage/sluice/internal/version"
+	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
@@ -42,13 +44,34 @@ var (
 	mTerminates  = desc("fabric_terminates_total", "RDMAP Terminate messages sent or received.")
 	mRefused     = desc("fabric_reads_refused_total", "RDMA Read Requests beyond the negotiated depth.")
 	mFabricCopy  = desc("fabric_copied_bytes_total", "Payload bytes copied in the software RNIC, by the size of the buffer: the class's upper bound in bytes.", "direction", "size_class")
+	mLatency     = desc("volume_operation_duration_seconds", "Time from a command's arrival to its outcome, moving its data included.", "volume", "operation")
+	mQueue       = desc("volume_commands_in_progress", "Commands of all sessions in the volume's task sets now.", "volume")
+	mConflicts   = desc("volume_reservation_conflicts_total", "Commands that met a reservation of another initiator's.", "volume")
+	mExport      = desc("export_operation_duration_seconds", "Time that an NFS operation took to execute.", "export", "operation")
+	mLogins      = desc("logins_total", "Sessions that reached full-feature phase.")
+	mRedirects   = desc("login_redirects_total", "Logins sent to another address.")
+	mLoginRefuse = desc("login_refusals_total", "Logins refused, by status class and detail of RFC 7143 section 11.13.5 in hexadecimal.", "status")
+	mEnded       = desc("sessions_ended_total", "Sessions that ended, by reason.", "reason")
+	mHeld        = desc("session_memory_bytes", "Registered buffers that sessions hold.", "target", "initiator", "transport")
+	mCached      = desc("memory_cached_bytes", "Registered buffers that connections keep for their next command.")
+	mMapped      = desc("memory_mapped_bytes", "Registered memory mapped so far.")
+	mMemWait     = desc("memory_waiting_connections", "Connections that wait for registered buffers.")
+	mMemRefused  = desc("memory_refusals_total", "Requests for buffers that had to wait because all registered memory was in use.")
+	mStags       = desc("stags", "STags that exist now: windows a peer may name, and sinks of outstanding RDMA Reads.", "provider", "kind")
+	mQPs         = desc("fabric_connections", "RDMA connections open now.", "provider")
+	mSends       = desc("fabric_work_requests", "Work requests under way.", "provider")
+	mRecvs       = desc("fabric_receives", "Receives posted: messages that peers may send.", "provider")
+	mFlushes     = desc("fabric_flushes_total", "Times a full socket handed the rest to the flusher.")
+	mWakes       = desc("fabric_wakes_total", "Parked owners woken by a local completion.")
+	mTakenBack   = desc("fabric_taken_back_bytes_total", "Bytes that a wrong guess misplaced and that were moved.")
 	mRPC         = desc("rpc_total", "Counters of the file service.", "what")
 )
 
 // Describe implements prometheus.Collector.
 func (m metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mInfo, mSessions, mInflight, mCommands, mIn, mOut, mCopied, mRejects, mWindow, mSize, mOps, mBytes, mErrors, mMemory,
-		mMemoryMax, mFabricBytes, mFPDUs, mSyscalls, mTerminates, mRefused, mFabricCopy, mRPC} {
+		mLatency, mQueue, mConflicts, mExport, mLogins, mRedirects, mLoginRefuse, mEnded, mHeld, mCached, mMapped, mMemWait, mMemRefused, mStags, mQPs, mSends,
+		mRecvs, mFlushes, mWakes, mTakenBack, mMemoryMax, mFabricBytes, mFPDUs, mSyscalls, mTerminates, mRefused, mFabricCopy, mRPC} {
 		ch <- d
 	}
 }
@@ -62,10 +85,30 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
 	gauge(mInfo, 1, version.String())
-	m.sessions(gauge, count)
-	m.volumes(gauge, count)
-	gauge(mMemory, float64(m.d.memory.Used()))
-	gauge(mMemoryMax, float64(m.d.memory.Stats().Max))
+	sessionMetrics(m.d.server.Sessions(), gauge, count)
+	m.volumes(ch, gauge, count)
+	mem := m.d.memory.Stats()
+	gauge(mMemory, float64(mem.Used))
+	gauge(mMemoryMax, float64(mem.Max))
+	gauge(mCached, float64(mem.Cached))
+	gauge(mMapped, float64(mem.Mapped))
+	gauge(mMemWait, float64(mem.Waiting))
+	count(mMemRefused, mem.Refused)
+	c := m.d.server.Counts()
+	count(mLogins, c.Logins)
+	count(mRedirects, c.Redirected)
+	for status, n := range c.Refused {
+		count(mLoginRefuse, n, status)
+	}
+	for reason, n := range c.Ended {
+		count(mEnded, n, reason)
+	}
+	g, provider := m.d.device.Gauges(), m.d.device.Name()
+	gauge(mStags, float64(g.Windows), provider, "window")
+	gauge(mStags, float64(g.ReadSinks), provider, "read_sink")
+	gauge(mQPs, float64(g.Connections), provider)
+	gauge(mSends, float64(g.Sends), provider)
+	gauge(mRecvs, float64(g.Receives), provider)
 	s := m.d.device.Stats()
 	count(mFabricBytes, s.BytesIn, "in")
 	count(mFabricBytes, s.BytesOut, "out")
@@ -75,11 +118,19 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 	count(mSyscalls, s.Writes, "out")
 	count(mTerminates, s.Terminates)
 	count(mRefused, s.ReadsRefused)
+	count(mFlushes, s.FlusherRuns)
+	count(mWakes, s.Wakes)
+	count(mTakenBack, s.TakenBack)
 	for i := range s.CopiedIn {
 		count(mFabricCopy, s.CopiedIn[i], "in", copyClass(i))
 		count(mFabricCopy, s.CopiedOut[i], "out", copyClass(i))
 	}
 	if m.d.files != nil {
+		for _, l := range m.d.files.nfs.Latencies() {
+			ch <- duration(mExport, &l.Read, l.Export, "read")
+			ch <- duration(mExport, &l.Write, l.Export, "write")
+			ch <- duration(mExport, &l.Other, l.Export, "other")
+		}
 		for what, n := range m.d.files.rpc.Counters() {
 			count(mRPC, n, what)
 		}
@@ -100,20 +151,30 @@ func copyClass(i int) string {
 
 type nexusKey struct{ target, initiator, transport string }
 
-func (m metrics) sessions(gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, uint64, ...string)) {
+// maxNexusSeries bounds the label sets with an initiator's name, which is a peer's to choose: those of the oldest sessions have
+// their own, all others share one under otherInitiators.
+const maxNexusSeries = 256
+
+const otherInitiators = "(other)"
+
+func sessionMetrics(all []iscsi.SessionInfo, gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, uint64, ...string)) {
 	type sum struct {
 		inflight, window                   int
 		commands, in, out, copied, rejects uint64
+		held                               int64
 	}
 	sums, per := map[nexusKey]*sum{}, map[[2]string]int{}
-	for _, s := range m.d.server.Sessions() {
+	for _, s := range all {
 		// Several sessions of one initiator share their labels: they are summed, for a series must be there once.
 		k := nexusKey{s.Target, s.Initiator, s.Transport}
+		if sums[k] == nil && len(sums) >= maxNexusSeries {
+			k = nexusKey{"", otherInitiators, ""}
+		}
 		if sums[k] == nil {
 			sums[k] = &sum{}
 		}
 		x := sums[k]
-		x.inflight, x.window = x.inflight+s.Active, x.window+s.Window
+		x.inflight, x.window, x.held = x.inflight+s.Active, x.window+s.Window, x.held+s.Memory
 		x.commands, x.in, x.out, x.copied, x.rejects = x.commands+s.Commands, x.in+s.BytesIn, x.out+s.BytesOut, x.copied+s.Copied, x.rejects+s.Rejects
 		per[[2]string{s.Target, s.Transport}]++
 	}
@@ -124,6 +185,7 @@ func (m metrics) sessions(gauge func(*prometheus.Desc, float64, ...string), coun
 		l := []string{k.target, strings.ToValidUTF8(k.initiator, "?"), k.transport}
 		gauge(mInflight, float64(x.inflight), l...)
 		gauge(mWindow, float64(x.window), l...)
+		gauge(mHeld, float64(x.held), l...)
 		count(mCommands, x.commands, l...)
 		count(mIn, x.in, l...)
 		count(mOut, x.out, l...)
@@ -132,12 +194,28 @@ func (m metrics) sessions(gauge func(*prometheus.Desc, float64, ...string), coun
 	}
 }
 
-func (m metrics) volumes(gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, uint64, ...string)) {
+// duration is a histogram as Prometheus has it: cumulative, in seconds.
+func duration(d *prometheus.Desc, s *hist.Snapshot, labels ...string) prometheus.Metric {
+	buckets, n := make(map[float64]uint64, len(hist.Bounds)), uint64(0)
+	for i, b := range hist.Bounds {
+		n += s.Counts[i]
+		buckets[b.Seconds()] = n
+	}
+	return prometheus.MustNewConstHistogram(d, s.Count(), s.Sum.Seconds(), buckets, labels...)
+}
+
+func (m metrics) volumes(ch chan<- prometheus.Metric, gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, uint64, ...string)) {
 	m.d.mu.Lock()
 	defer m.d.mu.Unlock()
 	for name, v := range m.d.volumes {
 		s := v.lu.Stats()
 		gauge(mSize, float64(v.dev.Geometry().Size), name)
+		l := v.lu.Latency()
+		ch <- duration(mLatency, &l.Read, name, "read")
+		ch <- duration(mLatency, &l.Write, name, "write")
+		ch <- duration(mLatency, &l.Other, name, "other")
+		gauge(mQueue, float64(v.lu.InProgress()), name)
+		count(mConflicts, uint64(s.Conflicts), name)
 		count(mOps, uint64(s.Reads), name, "read")
 		count(mOps, uint64(s.Writes), name, "write")
 		count(mOps, uint64(s.Others), name, "other")

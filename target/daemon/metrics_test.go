@@ -1,14 +1,19 @@
 package daemon
 
 import (
+	"fmt"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/sluice-storage/sluice/target/iscsi"
+	"github.com/sluice-storage/sluice/test/need"
 )
 
 // What is scraped is clean by Prometheus's own linter, and every metric of ours is there.
@@ -28,6 +33,7 @@ func TestMetricsAreClean(t *testing.T) {
 	}
 	for _, want := range []string{
 		`sluice_volume_size_bytes{volume="disk"} 8.388608e+06`, `sluice_volume_operations_total{operation="read",volume="ram"} 0`,
+		`sluice_volume_operation_duration_seconds_bucket{operation="read",volume="disk",le="0.001"} 0`, `sluice_stags{kind="read_sink",provider="iwarp"} 0`,
 		"sluice_memory_limit_bytes", "sluice_fabric_stream_bytes_total", `sluice_fabric_copied_bytes_total{direction="in",size_class="+Inf"}`, "go_goroutines",
 	} {
 		if !strings.Contains(body, want) {
@@ -38,7 +44,7 @@ func TestMetricsAreClean(t *testing.T) {
 
 // The descriptions, each with a help text that is a sentence.
 func TestEveryMetricIsExplained(t *testing.T) {
-	ch := make(chan *prometheus.Desc, 64)
+	ch := make(chan *prometheus.Desc, 128)
 	metrics{}.Describe(ch)
 	close(ch)
 	help := regexp.MustCompile(`help: "([^"]*)"`)
@@ -52,7 +58,7 @@ func TestEveryMetricIsExplained(t *testing.T) {
 // The dashboard and the alerts ask only for metrics that exist.
 func TestDashboardAndAlertsNameExistingMetrics(t *testing.T) {
 	known := map[string]bool{}
-	ch := make(chan *prometheus.Desc, 64)
+	ch := make(chan *prometheus.Desc, 128)
 	metrics{}.Describe(ch)
 	close(ch)
 	for d := range ch {
@@ -66,12 +72,59 @@ func TestDashboardAndAlertsNameExistingMetrics(t *testing.T) {
 		}
 		for _, name := range regexp.MustCompile(`sluice_[a-z_]+`).FindAllString(string(b), -1) {
 			used++
-			if !known[name] {
+			base := name
+			for _, part := range []string{"_bucket", "_sum", "_count"} {
+				if b, ok := strings.CutSuffix(name, part); ok && known[b] {
+					base = b
+				}
+			}
+			if !known[base] {
 				t.Errorf("%s asks for %s, which does not exist", f, name)
 			}
 		}
 	}
 	if used < 20 {
 		t.Errorf("only %d uses were found", used)
+	}
+}
+
+// promtool reads what is scraped and the alert rules, and has nothing to say about them.
+func TestPromtoolIsContent(t *testing.T) {
+	promtool := need.Tool(t, "promtool", "prometheus")
+	d, _ := running(t, fileConfig)
+	w := httptest.NewRecorder()
+	d.metricsHandler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	// The Go runtime's own metrics are not ours to name.
+	var ours strings.Builder
+	for _, line := range strings.SplitAfter(w.Body.String(), "\n") {
+		if strings.Contains(line, "sluice_") {
+			ours.WriteString(line)
+		}
+	}
+	c := exec.CommandContext(t.Context(), promtool, "check", "metrics")
+	c.Stdin = strings.NewReader(ours.String())
+	if out, err := c.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("check metrics: %v\n%s", err, out)
+	}
+	if out, err := exec.CommandContext(t.Context(), promtool, "check", "rules", "../../configs/monitoring/alerts.yaml").CombinedOutput(); err != nil {
+		t.Errorf("check rules: %v\n%s", err, out)
+	}
+}
+
+// However many initiators there are, the label sets are bounded, and nothing that is counted is lost.
+func TestInitiatorLabelsAreBounded(t *testing.T) {
+	var ss []iscsi.SessionInfo
+	for i := range 3 * maxNexusSeries {
+		ss = append(ss, iscsi.SessionInfo{Target: "t", Initiator: fmt.Sprintf("iqn.2026-11.org.example:%d", i), Transport: "iSER", Commands: 1})
+	}
+	series, commands := 0, uint64(0)
+	sessionMetrics(ss, func(*prometheus.Desc, float64, ...string) {}, func(d *prometheus.Desc, n uint64, _ ...string) {
+		if d == mCommands {
+			series++
+			commands += n
+		}
+	})
+	if series != maxNexusSeries+1 || commands != 3*maxNexusSeries {
+		t.Errorf("%d series with %d commands", series, commands)
 	}
 }
