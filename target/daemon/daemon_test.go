@@ -280,6 +280,19 @@ func TestTheServiceManagerIsTold(t *testing.T) {
 	if s := next(); s != "READY=1" {
 		t.Errorf("reload ends with %q", s)
 	}
+	// A file that is wrong: whoever waits for the reload hears that it is over.
+	if err := os.WriteFile(file, []byte("volumes: [{name: odd, size: 1}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.ReloadFile(); err == nil || !strings.Contains(err.Error(), "configuration not changed") {
+		t.Errorf("a wrong file is answered with %v", err)
+	}
+	if s := next(); !strings.HasPrefix(s, "RELOADING=1\nMONOTONIC_USEC=") {
+		t.Errorf("a failing reload begins with %q", s)
+	}
+	if s := next(); s != "READY=1" {
+		t.Errorf("a failing reload ends with %q", s)
+	}
 	stop()
 	if s := next(); s != "STOPPING=1" {
 		t.Errorf("the end begins with %q", s)

@@ -23,6 +23,19 @@ func (d *Daemon) Reload(next *Config) error {
 	return err
 }
 
+// ReloadFile reads the configuration again and makes the daemon serve it, as Reload does.
+func (d *Daemon) ReloadFile() error {
+	next, err := d.load()
+	if err != nil {
+		// A service manager that asked for it waits until it hears that a reload began and ended (systemd.service(5),
+		// Type=notify-reload), however it went.
+		d.notify(reloading())
+		d.notify(sd.SdNotifyReady)
+		return fmt.Errorf("configuration not changed: %w", err)
+	}
+	return d.Reload(next)
+}
+
 func (d *Daemon) reload(next *Config) ([]Change, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

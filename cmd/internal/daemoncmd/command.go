@@ -108,12 +108,8 @@ func run(c *cobra.Command, f flags) error {
 			case <-stop.Done():
 				return
 			case <-hup:
-				next, err := load()
-				if err == nil {
-					err = d.Reload(next)
-				}
-				if err != nil {
-					log.Error("configuration not changed", zap.Error(err))
+				if err := d.ReloadFile(); err != nil {
+					log.Error("reload", zap.Error(err))
 				}
 			case <-usr:
 				daemon.ToggleDebug(level, cfg.Log.Level)
