@@ -50,9 +50,10 @@ fio: build ## fio's job files through the NBD socket and the FUSE file, over iSE
 lab: ## the kernel lab: CLASS=short|long|all or SCENARIO=name
 	$(GO) run ./test/lab $(if $(SCENARIO),-scenario $(SCENARIO)) $(if $(CLASS),-class $(CLASS))
 
-soak: ## the long forms: every lab scenario, a minute a fuzz target
+soak: ## the long forms: every lab scenario, a minute a fuzz target, an hour of all opcodes
 	$(GO) run ./test/lab -class all
 	$(GO) run ./test/fuzz -time 60s
+	$(GO) run ./test/fuzz -time 60m -run '^\./target/scsi FuzzCommand$$'
 
 man: ## manual pages into dist/man
 	$(GO) run ./packaging man

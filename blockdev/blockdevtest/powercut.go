@@ -21,7 +21,7 @@ const (
 
 	// CutSize is what PowerCut writes to; CutSpare bytes behind it are the stack's own, for a log.
 	CutSize  = cutSectors * cutSector
-	CutSpare = 256 << 10
+	CutSpare = 512 << 10
 )
 
 // PowerCut runs clients on stack(volatile device), cuts the power at a point that seed decides, in the middle of a

@@ -72,7 +72,7 @@ portals: [{address: "127.0.0.1:0"}]
 	if len(ch) != 0 {
 		t.Errorf("told %d times more", len(ch))
 	}
-	if g := d.volumes["thin"].dev.Geometry(); g.AtomicMax != 64<<10 {
+	if g := d.volumes["thin"].dev.Geometry(); g.AtomicMax != 128<<10 {
 		t.Errorf("%+v", g)
 	}
 	dir := filepath.Join(filepath.Dir(file), "state")

@@ -99,7 +99,7 @@ func (c *Command) orPiece(start, off int64, n int, fua bool) error {
 // atomicLimits are what WRITE ATOMIC may be given, in bytes: multiples of unit, aligned to it, up to most.
 func (lu *LogicalUnit) atomicLimits() (unit, most int64) {
 	g := lu.geo.Load()
-	return int64(g.AtomicUnit), min(g.AtomicMax, maxTransfer)
+	return int64(g.AtomicUnit), min(g.AtomicMax, maxAtomic)
 }
 
 func (lu *LogicalUnit) canWriteAtomic() bool {

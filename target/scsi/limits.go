@@ -12,8 +12,10 @@ const (
 	// maxTransfer bounds READ, WRITE and their kin (VPD B0, MAXIMUM TRANSFER LENGTH), in bytes. It is a promise to the
 	// initiator and keeps one command from occupying a connection for seconds.
 	maxTransfer = 64 << 20
-	// maxCompare bounds COMPARE AND WRITE, ORWRITE and WRITE ATOMIC in bytes: all of it is in memory at once, twice.
+	// maxCompare bounds COMPARE AND WRITE and ORWRITE in bytes: all of it is in memory at once, twice.
 	maxCompare = 64 << 10
+	// maxAtomic bounds WRITE ATOMIC in bytes, whatever the device could do: all of it is in memory at once.
+	maxAtomic = 1 << 20
 	// maxParameter bounds every parameter list an initiator sends.
 	maxParameter = 64 << 10
 	// maxUnmapDescriptors and maxUnmapBytes bound one UNMAP (VPD B0): a million blocks of 512 bytes, beyond which

@@ -56,7 +56,7 @@ func startSluiced(ctx context.Context, dir, binary string) (*daemon, error) {
 	vols := []vol{
 		{"thin", "engine: file, size: 64MiB, physical: 512, erase: true", 0},
 		{"readonly", "engine: file, size: 64MiB, read_only: true, path: readonly.img", 1},
-		{"removable", "engine: file, size: 64MiB, removable: true", 1},
+		{"removable", "engine: file, size: 64MiB, removable: true, atomic: true", 1},
 		{"block4096", "engine: file, size: 128MiB, block: 4096", 1},
 		{"multipath", "engine: file, size: 64MiB", 0},
 		// Sanitize.Reset wants to find the overwrite still going on after four seconds.

@@ -69,7 +69,7 @@ func list() ([]target, error) {
 // run fuzzes one target. The engine sometimes reports its own deadline as an error ("context deadline exceeded" with
 // no failing input); that is no finding.
 func run(t target) ([]byte, error) {
-	cmd := exec.Command("go", "test", "-run", "^$", "-fuzz", "^"+t.name+"$", "-fuzztime", each.String(), "-parallel", "2", t.pkg) //nolint:gosec // names come from the tree
+	cmd := exec.Command("go", "test", "-run", "^$", "-fuzz", "^"+t.name+"$", "-fuzztime", each.String(), "-timeout", (*each + 10*time.Minute).String(), "-parallel", "2", t.pkg) //nolint:gosec // names come from the tree
 	out, err := cmd.CombinedOutput()
 	if err != nil && bytes.Contains(out, []byte("context deadline exceeded")) && !bytes.Contains(out, []byte("Failing input")) {
 		err = nil

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// Max is the longest write in bytes: what databases call a page is 4 to 64 KiB.
-	Max = 64 << 10
+	// Max is the longest write in bytes. What databases call a page is 4 to 64 KiB; libiscsi's tests write 256 blocks.
+	Max = 128 << 10
 	// header begins a slot and takes a block of any disk, so that wiping it touches nothing else.
 	header = 4096
 	// SlotSize is what one slot takes of the store, and what Begin wants of scratch memory.

@@ -117,7 +117,7 @@ func start(t testing.TB, d *volatile.Device, s sins) (*engine, error) {
 		e.free <- i
 	}
 	for range cap(e.mem) {
-		e.mem <- blockdevtest.NewMemory(t, 128<<10)
+		e.mem <- blockdevtest.NewMemory(t, redo.SlotSize)
 	}
 	e.log = redo.New(store{e})
 	_, err := e.log.Recover(slots, func(off int64, data []byte) error {
