@@ -52,10 +52,11 @@ var initiatorScenarios = []Scenario{
 		About: "a volume over iSER as /dev/ublkbN: ext4, fio verify, restart of the target, kill -9 of the helper",
 	},
 	{
-		Name: "libiscsi-iser", Class: long, Limit: 15 * time.Minute, Host: []string{"sluiced"},
-		About: "libiscsi's own iSER over siw: its conformance families and iscsi-perf",
+		Name: "libiscsi-iser", Class: long, Limit: 60 * time.Minute, Host: []string{"sluiced"},
+		About: "libiscsi's own iSER over siw: every SCSI test of its suite, and iscsi-perf",
 		Prepare: func(r *Run) error {
-			_, err := r.serve(unit{"disk", "mem", "64MiB"})
+			r.Env = append(r.Env, "FAMILIES="+getenv("LAB_FAMILIES", "[A-Za-z0-9]+")) // e.g. LAB_FAMILIES='Read16|Write16'
+			_, err := r.serve(unit{"disk", "file", "64MiB"})
 			return err
 		},
 	},

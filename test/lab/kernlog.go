@@ -14,9 +14,13 @@ import (
 var errKernel = errors.New("the guest's kernel complains")
 
 // complaint matches what a healthy kernel never logs. Debug kernels say more of it, stock ones at least this.
-var complaint = regexp.MustCompile(`BUG:|WARNING:|Oops|general protection|KASAN|UBSAN|refcount_t|Kernel panic|` +
+var complaint = regexp.MustCompile(`BUG:|WARNING:|Oops|general protection|segfault at|KASAN|UBSAN|refcount_t|Kernel panic|` +
 	`INFO: task .* blocked for more than|INFO: rcu|rcu: INFO|soft lockup|hard LOCKUP|list_add corruption|list_del corruption|` +
 	`use-after-free|Unable to handle|possible circular locking|inconsistent lock state|possible recursive locking`)
+
+// crashes are programs of the guest's that are known to end that way, whoever their target is. A crash of any other, Sluice's
+// own first of all, is a complaint like the kernel's.
+var crashes = regexp.MustCompile(`^(traps: )?iscsi-test-cu\[\d+\](: segfault at| general protection fault ip:)`)
 
 // stamp is the time at the beginning of a kernel line; it differs from run to run.
 var stamp = regexp.MustCompile(`^(<\d+>)?\[ *\d+\.\d+\] ?`)
@@ -79,7 +83,7 @@ func complaints(log string, exempt []known) []string {
 				got = append(got, judge(block, exempt)...)
 				in, block = false, nil
 			}
-		case complaint.MatchString(line):
+		case complaint.MatchString(line) && !crashes.MatchString(line):
 			got = append(got, line)
 		}
 	}

@@ -27,7 +27,7 @@ const warning = `[   12.000000] eth0: link up
 var exemption = []known{{why: "a test", at: "some_function", trace: []string{"caller", "worker"}}}
 
 func TestComplaintsOfAHealthyLogAreNone(t *testing.T) {
-	log := "[    0.000000] Linux version 6.1.0\n[    1.2] scsi 0:0:0:0: Direct-Access\n[    2.0] debug: nothing\n"
+	log := "[    0.000000] Linux version 6.1.0\n[    1.1] traps: iscsi-test-cu[279] general protection fault ip:7f71 sp:7f71 error:0 in libc.so.6[1000+1000]\n[    1.2] scsi 0:0:0:0: Direct-Access\n[    2.0] debug: nothing\n"
 	if got := complaints(log, nil); len(got) != 0 {
 		t.Fatalf("complaints = %q", got)
 	}
@@ -40,6 +40,8 @@ func TestComplaintsAreFoundInEveryForm(t *testing.T) {
 		"[ 241.0] INFO: task fio:412 blocked for more than 120 seconds.",
 		"<4>[   9.9] watchdog: BUG: soft lockup - CPU#1 stuck for 22s! [kworker/1:2:123]",
 		"[   1.0] general protection fault, probably for non-canonical address",
+		"[   1.0] traps: sluiced[279] general protection fault ip:7f71 sp:7f71 error:0 in sluiced[1000+1000]",
+		"[   1.0] sluice[613]: segfault at be00000005 ip 00007f1c sp 00007ffc error 4 in sluice[1000+1000]",
 		"[   1.0] refcount_t: underflow; use-after-free.",
 		"[  99.0] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
 		"Kernel panic - not syncing: Fatal exception\r",

@@ -1,47 +1,49 @@
-# libiscsi has an iSER initiator of its own on libibverbs. One process a test: a test that hangs takes no other along.
+# libiscsi has an iSER initiator of its own on libibverbs. Every SCSI test of its suite, one process a test: a test that
+# hangs or crashes takes no other along.
 . /lab/lib.sh
 must "siw on eth0" rdma_up siw eth0
 url=iser://10.0.2.2:$PORT/$TARGET/0
 must "iscsi-inq" timeout 60 iscsi-inq "$url"
 must "iscsi-readcapacity16" timeout 60 iscsi-readcapacity16 "$url"
-families="Read10 Read16 Write10 Write16 Inquiry Mandatory ModeSense6 ReadCapacity10 ReadCapacity16 TestUnitReady Unmap WriteSame16 ReportSupportedOpcodes"
-# libiscsi 1.19 does not look at MaxCmdSN over iSER (later ones do): the tests that queue a thousand commands
-# overrun the target's receives, and crash when the connection ends.
-iscsi-test-cu --list >/tmp/all 2>&1
-# Its iSER has faults of its own: it takes no note of residuals, and frees what it never had. So a test that fails is
-# run against LIO as well, and counts only when it passes there.
-lio=iqn.2024-01.lab:lio
-must "LIO" lio_up $lio 10.0.2.15 3260 iser 64
-run() { # run TEST URL: the program's own status is 0 whatever happened; its summary counts
-  timeout 60 iscsi-test-cu --dataloss -t "$1" "$2" >/tmp/cu.log 2>&1
-  local rc=$? failed
-  failed=$(awk '$1 == "tests" {print $5; exit}' /tmp/cu.log)
-  [ $rc = 0 ] && [ "${failed:-1}" = 0 ] && return
-  why="status $rc, ${failed:-no summary} failed: $(grep -a -m1 -o 'FAILE.*\]\|FAILURE.*\|invalid pointer\|test_.*ASSERT.*' /tmp/cu.log)"
+
+# What libiscsi 1.19 itself cannot do over iSER, each seen on the wire. The same tests pass over TCP, see test/conformance.
+fault() {
+  case $1 in
+  ALL.Inquiry.AllocLength | ALL.Inquiry.BlockLimits | ALL.ModeSense6.Residuals)
+    echo "it takes what it asked for as what it got: the residual of the response is not looked at" ;;
+  ALL.WriteSame16.Unmap)
+    echo "a WRITE of 32 MiB that it cannot register is not sent, but its CmdSN is used: the next command skips one" ;;
+  *) return 1 ;;
+  esac
+}
+run() { # run TEST: the program's own status is 0 whatever happened; its summary counts
+  timeout 120 iscsi-test-cu --dataloss -t "$1" "$url" >/tmp/cu.log 2>&1
+  local rc=$? ran failed
+  read -r ran failed < <(awk '$1 == "tests" {print $3, $5; exit}' /tmp/cu.log)
+  [ $rc = 0 ] && [ "${ran:-0}" = 1 ] && [ "$failed" = 0 ] && return
+  why="status $rc, ran ${ran:-none}, failed ${failed:-?}: $(grep -a -m1 -o 'FAILE.*\]\|FAILURE.*\|invalid pointer\|test_.*ASSERT.*' /tmp/cu.log)"
   return 1
 }
-# Its heap faults come and go, so a test has three tries at either target.
+# It frees what it never had, and crashes now and then, whoever the target is: a test has three tries.
 passes() { run "$@" || run "$@" || run "$@"; }
-bad=0
-for f in $families; do
-  ran=0 passed=0
-  for t in $(grep "^ALL\.$f\." /tmp/all | grep -v '\.Async$'); do
-    ran=$((ran + 1))
-    if passes "$t" "$url"; then
-      passed=$((passed + 1))
-      continue
-    fi
-    cp /tmp/cu.log "/share/out/cu-$t.txt"
-    ours=$why
-    if passes "$t" "iser://10.0.2.15:3260/$lio/0"; then
-      bad=1
-      echo "## $t: $ours; it passes against LIO"
-    else
-      echo "## $t: $ours; against LIO $why"
-    fi
-  done
-  [ $ran -gt 0 ] || fail "there is no family $f"
-  echo "## family $f: $passed of $ran passed"
+iscsi-test-cu --list >/tmp/all 2>&1
+all=0 good=0 bad=
+# The iSCSI families write PDUs on a TCP socket. Async queues a thousand commands and, over iSER, does not look at MaxCmdSN.
+for t in $(grep -Eo "^ALL\.($FAMILIES)\.[A-Za-z0-9]+" /tmp/all | grep -v '^ALL\.iSCSI\|\.Async'); do
+  all=$((all + 1))
+  if passes "$t"; then
+    good=$((good + 1))
+    continue
+  fi
+  cp /tmp/cu.log "/share/out/cu-$t.txt"
+  if reason=$(fault "$t"); then
+    echo "## $t: $why ($reason)"
+  else
+    echo "## $t: $why"
+    bad+="$t "
+  fi
 done
-[ $bad = 0 ] || fail "a test fails that passes against LIO"
+echo "## score over iser://: $good of $all"
+[ $all -gt 0 ] || fail "there is no such family"
+[ -z "$bad" ] || fail "$bad"
 must "iscsi-perf" timeout 60 iscsi-perf -t 5 -m 8 -b 8 "$url"
