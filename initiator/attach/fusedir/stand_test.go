@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -38,6 +39,7 @@ type server struct {
 	over       string
 	noLocks    bool
 	rights     nfs.Rights
+	grace      time.Duration // of locks
 }
 
 func must(t testing.TB, err error) {
@@ -53,7 +55,7 @@ var everyone = nfs.Rights{Squash: nfs.SquashNone, Insecure: true}
 func newServer(t testing.TB, over string, noLocks bool) *server {
 	t.Helper()
 	need.FUSE(t)
-	s := &server{dir: t.TempDir(), state: t.TempDir(), over: over, noLocks: noLocks, rights: everyone}
+	s := &server{dir: t.TempDir(), state: t.TempDir(), over: over, noLocks: noLocks, rights: everyone, grace: time.Millisecond}
 	must(t, os.Chmod(s.dir, 0o755))
 	if over == "iwarp" {
 		s.rdma, s.far = iwarp.New(iwarp.Options{}), iwarp.New(iwarp.Options{})
@@ -75,7 +77,7 @@ func (s *server) start(t testing.TB) {
 	must(t, err)
 	progs := s.nfs.Programs()
 	if !s.noLocks {
-		s.lock, err = lock.NewManager(lock.Options{StateDir: s.state, Grace: time.Second, Call: noCalls}, s.nfs)
+		s.lock, err = lock.NewManager(lock.Options{StateDir: s.state, Grace: s.grace, Call: noCalls}, s.nfs)
 		must(t, err)
 		progs = append(progs, s.lock.Programs()...)
 	}
@@ -170,6 +172,8 @@ func (c *client) close(t testing.TB) {
 	}
 	must(t, os.Remove(c.dir))
 }
+
+func itoa(n int) string { return strconv.Itoa(n) }
 
 func (c *client) path(name ...string) string {
 	return filepath.Join(append([]string{c.dir}, name...)...)
