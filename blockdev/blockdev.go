@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/sluice-storage/sluice/internal/mem"
 )
@@ -120,6 +121,13 @@ type RangeCopier interface {
 	// the rest has to be read and written. Nobody closes either device before it returns. What was copied is as durable
 	// as a write without FUA.
 	CopyRange(to Device, from, at, n int64) (int64, error)
+}
+
+// Cloner is a Device on a file that can share its blocks.
+type Cloner interface {
+	// Clone makes dst, an empty file of the same file system, share all blocks: one moment's content, in which no atomic
+	// write and no CompareWrite is half done. ErrUnsupported where the file system cannot.
+	Clone(dst *os.File) error
 }
 
 // Space is the room behind a thin device, in bytes.

@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/blockdev"
 )
+
+var _ blockdev.Cloner = (*Device)(nil)
 
 // devices numbers the open devices.
 var devices atomic.Uint64
@@ -46,6 +49,24 @@ func (d *Device) CopyRange(to blockdev.Device, from, at, n int64) (int64, error)
 		}
 	}
 	return d.copyExtents(o, from, at, n)
+}
+
+// Clone implements blockdev.Cloner.
+func (d *Device) Clone(dst *os.File) error {
+	if d.block {
+		return blockdev.ErrUnsupported
+	}
+	size := d.size.Load()
+	d.locks.RLock(0, size)
+	defer d.locks.RUnlock(0, size)
+	err := unix.IoctlFileClone(int(dst.Fd()), d.fd)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("%w: clone: %w", blockdev.ErrUnsupported, err)
+	}
+	return wrap("clone", err)
 }
 
 // lockBoth keeps compare-and-writes and atomic writes off both ranges. Two copies in opposite directions take their locks

@@ -3,6 +3,7 @@ package file_test
 import (
 	"bytes"
 	"errors"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -92,6 +93,35 @@ func TestCopyRangeRefusals(t *testing.T) {
 		if n, err := a.CopyRange(c.to, c.from, c.at, c.n); n != 0 || !errors.Is(err, c.want) {
 			t.Errorf("%d to %d, %d bytes: %d, %v, want %v", c.from, c.at, c.n, n, err, c.want)
 		}
+	}
+}
+
+// A clone is the volume as it is, and a file system that shares no blocks says so.
+func TestClone(t *testing.T) {
+	dir := t.TempDir()
+	d := open(t, filepath.Join(dir, "v"), file.Options{Size: 1 << 20})
+	defer blockdevtest.Close(t, d)
+	m := blockdevtest.NewMemory(t, 8192)
+	blockdevtest.Write(t, d, m, 4096, bytes.Repeat([]byte{9}, 4096), true)
+	f, err := os.Create(filepath.Join(dir, "clone"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = d.Clone(f)
+	if cerr := f.Close(); cerr != nil {
+		t.Fatal(cerr)
+	}
+	if errors.Is(err, blockdev.ErrUnsupported) {
+		t.Logf("the file system of %s shares no blocks", dir)
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := open(t, filepath.Join(dir, "clone"), file.Options{})
+	defer blockdevtest.Close(t, c)
+	if got := blockdevtest.Read(t, c, m, 0, 8192); !bytes.Equal(got, append(make([]byte, 4096), bytes.Repeat([]byte{9}, 4096)...)) {
+		t.Error("the clone differs")
 	}
 }
 

@@ -5,6 +5,7 @@ package limit
 import (
 	"fmt"
 	"math"
+	"os"
 	"sync"
 	"time"
 
@@ -112,6 +113,14 @@ func (d *Device) Refresh() (bool, error) { return blockdev.Refresh(d.Device) }
 
 // Space implements blockdev.SpaceReporter.
 func (d *Device) Space() (blockdev.Space, error) { return blockdev.SpaceOf(d.Device) }
+
+// Clone implements blockdev.Cloner. Sharing blocks moves no bytes, so no limit is about it.
+func (d *Device) Clone(dst *os.File) error {
+	if c, ok := d.Device.(blockdev.Cloner); ok {
+		return c.Clone(dst)
+	}
+	return blockdev.ErrUnsupported
+}
 
 // Path implements blockdev.Explainer.
 func (d *Device) Path() string {

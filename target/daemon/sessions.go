@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/target/admin"
@@ -54,16 +53,21 @@ func (d *Daemon) cloneFile(ctx context.Context, volume, to string) (string, erro
 	if err := blockdev.Do(ctx, v.dev, &blockdev.Request{Op: blockdev.Flush}); err != nil {
 		return "", err
 	}
-	src, err := os.Open(v.cfg.Path)
-	if err != nil {
-		return "", err
+	cloner, ok := v.dev.(blockdev.Cloner)
+	if !ok {
+		return "", &admin.Error{Kind: admin.Conflict, Msg: "volume " + volume + " cannot share its blocks"}
 	}
-	defer src.Close()
 	dst, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return "", &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
 	}
-	err = unix.IoctlFileClone(int(dst.Fd()), int(src.Fd()))
+	// A log of atomic writes that an older volume of that name left behind is nothing to this one.
+	if err = os.Remove(to + ".redo"); errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err == nil {
+		err = cloner.Clone(dst)
+	}
 	if err == nil {
 		err = dst.Sync()
 	}
@@ -72,7 +76,7 @@ func (d *Daemon) cloneFile(ctx context.Context, volume, to string) (string, erro
 		return "sharing its blocks", nil
 	}
 	err = errors.Join(err, os.Remove(to))
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EINVAL) {
+	if errors.Is(err, blockdev.ErrUnsupported) {
 		return "", &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf("the file system of %s cannot share blocks (btrfs and xfs can); copy the volume with sluice cp instead", to)}
 	}
 	return "", err
