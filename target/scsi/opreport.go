@@ -91,8 +91,8 @@ func (lu *LogicalUnit) appendOpcode(b []byte, r *row, rctd bool) []byte {
 
 // beginReportTMFs is REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 section 6.36).
 func beginReportTMFs(c *Command) stepResult {
-	// ATS, ATSS, CTSS, LURS, QTS, TRS (wakeup and target reset); QAES, QTSS, ITNRS.
-	b := append(c.scratch(), 0x80|0x40|0x10|0x08|0x02|0x01, 0x04|0x02|0x01, 0, 0)
+	// ATS, ATSS, CTSS, LURS, QTS, TRS, neither CACAS nor WAKES; QAES, QTSS, ITNRS.
+	b := append(c.scratch(), 0x80|0x40|0x10|0x08|0x04|0x02, 0x04|0x02|0x01, 0, 0)
 	if c.CDB[2]&0x80 != 0 { // REPD
 		b[3] = 12
 		b = append(b, make([]byte, 12)...)

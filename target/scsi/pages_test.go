@@ -78,7 +78,7 @@ func TestThirdPartyCopyPage(t *testing.T) {
 func TestTaskManagementFunctionsAreReported(t *testing.T) {
 	r := newRig(t)
 	b := r.good(nil, 16, "a3 0d 80 00 0000 00000010 00 00")
-	if b[0] != 0xDB || b[1] != 0x07 || b[3] != 12 || b[4] != 1 || be32(b[8:]) == 0 || be32(b[12:]) == 0 {
+	if b[0] != 0xDE || b[1] != 0x07 || b[3] != 12 || b[4] != 1 || be32(b[8:]) == 0 || be32(b[12:]) == 0 {
 		t.Errorf("% X", b)
 	}
 	if b := r.good(nil, 16, "a3 0d 00 00 0000 00000010 00 00"); b[3] != 0 {
