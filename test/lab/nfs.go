@@ -12,6 +12,21 @@ var nfsScenarios = []Scenario{
 		Name: "nfs-restart", Class: long, Limit: 20 * time.Minute, Files: []string{"sluiced"}, Prepare: giveNFS, Finish: finishRestart,
 		About: "SIGKILL of the file server: SM_NOTIFY, reclaim in grace, no new lock before its end, the mounts go on",
 	},
+	{
+		Name: "nfs-gateway", Class: long, Limit: 20 * time.Minute, Files: []string{"sluiced", "sluice", "fsx"}, Prepare: giveSource,
+		About: "the kernel's NFS/TCP client through sluice gateway to RDMA: a tree, fio, fsx, names, a restart of the server",
+	},
+}
+
+// giveSource packs this source tree for the guest.
+func giveSource(r *Run) error {
+	file := filepath.Join(r.Tmp, "source.tar")
+	top := filepath.Dir(filepath.Dir(r.lab.src))
+	if out, err := r.tool("tar", "-C", top, "--exclude=./.git", "--exclude=./dist", "--exclude=./bin", "-cf", file, "./docs", "./internal", "./transport", "./test/lab"); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	r.Give = append(r.Give, file)
+	return giveNFS(r)
 }
 
 // giveNFS gives the guest what the NFS scenarios with two clients share.
