@@ -360,7 +360,7 @@ func (t *rdma) sendLocked(s *slot) error {
 		b = xdr.AppendPad(append(b, data...), n)
 	}
 	s.spans[0] = s.send.Cut(0, len(b))
-	s.wrs[0] = transport.WR{Op: transport.OpSend, Flags: transport.Signaled | transport.Solicited, Token: kindSend | uint64(s.idx), Local: s.spans[:1]}
+	s.wrs[0] = transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: kindSend | uint64(s.idx), Local: s.spans[:1]}
 	t.byXID[s.xid] = s
 	if _, err := t.qp.Post(s.wrs[:1]); err != nil {
 		return fmt.Errorf("rpc: send: %w", err)

@@ -278,7 +278,7 @@ func (r *rdmaCall) build(call *Call) (bool, error) {
 	default:
 		return false, nil
 	}
-	wr := transport.WR{Op: transport.OpSend, Flags: transport.Signaled | transport.Solicited, Token: kindSend | uint64(r.idx), Local: r.local(r.send.Cut(0, n))}
+	wr := transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: kindSend | uint64(r.idx), Local: r.local(r.send.Cut(0, n))}
 	if inv, ok := r.oneHandle(); ok && c.invalidate {
 		wr.Op, wr.Inv = transport.OpSendInv, inv
 	}
