@@ -47,6 +47,14 @@ func Tool(t testing.TB, name, debianPackage string) string {
 	return ""
 }
 
+// File is Tool for what is no program: a header, a module.
+func File(t testing.TB, path, debianPackage string) {
+	t.Helper()
+	if _, err := os.Stat(path); err != nil {
+		missing(t, os.Getenv("CI"), fmt.Sprintf("needs %s (Debian package %s): %v", path, debianPackage, err))
+	}
+}
+
 func findTool(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {

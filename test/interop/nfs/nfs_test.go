@@ -77,7 +77,7 @@ func run(t *testing.T, name string, args ...string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var out, errs bytes.Buffer
-	c := exec.CommandContext(ctx, need.Tool(t, name, "libnfs-utils"), args...)
+	c := exec.CommandContext(ctx, need.Tool(t, name, "libnfs-utils"), args...) // or a path
 	c.Stdout, c.Stderr = &out, &errs
 	if err := c.Run(); err != nil {
 		t.Fatalf("%s %v: %v\n%s%s", name, args, err, out.String(), errs.String())
@@ -139,6 +139,23 @@ func TestLibnfs(t *testing.T) {
 				t.Errorf("nfs-cat: %q", out)
 			}
 		})
+	}
+}
+
+// A program on libnfs's API does what applications do, and checks each step itself.
+func TestLibnfsAPI(t *testing.T) {
+	gcc := need.Tool(t, "gcc", "gcc")
+	need.File(t, "/usr/include/nfsc/libnfs.h", "libnfs-dev")
+	api := filepath.Join(t.TempDir(), "api")
+	if out, err := exec.Command(gcc, "-O1", "-Wall", "-Werror", "-o", api, "testdata/api.c", "-lnfs").CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	dir, port := serve(t, "127.0.0.1", false)
+	if out := run(t, api, "nfs://127.0.0.1/data?nfsport="+port+"&mountport="+port); out != "all right\n" {
+		t.Errorf("it says %q", out)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "d/g")); err != nil || len(b) != 5 {
+		t.Errorf("left over: %q, %v", b, err)
 	}
 }
 
