@@ -206,13 +206,7 @@ func (c *Client) wait(ctx context.Context, p *pending) error {
 	for {
 		select {
 		case err := <-p.done:
-			p.call.settle()
-			if err != nil {
-				return err
-			}
-			p.call.Res.Reset(p.call.reply)
-			_, err = rpc.ParseReply(&p.call.Res)
-			return err
+			return p.finish(err)
 		case <-ctx.Done():
 			c.mu.Lock()
 			_, open := c.pending[p.xid]
@@ -220,9 +214,7 @@ func (c *Client) wait(ctx context.Context, p *pending) error {
 			conn := c.conn
 			c.mu.Unlock()
 			if !open {
-				// Its reply was taken, and may be being filled in just now.
-				<-p.done
-				p.call.settle()
+				return p.finish(<-p.done) // its reply is here, or being filled in just now
 			}
 			if conn != nil {
 				conn.forget(p)
@@ -240,6 +232,17 @@ func (c *Client) wait(ctx context.Context, p *pending) error {
 			t.Reset(c.timeout)
 		}
 	}
+}
+
+// finish takes the reply, or what came in its place.
+func (p *pending) finish(err error) error {
+	p.call.settle()
+	if err != nil {
+		return err
+	}
+	p.call.Res.Reset(p.call.reply)
+	_, err = rpc.ParseReply(&p.call.Res)
+	return err
 }
 
 // connectLocked makes a connection in the background and sends all pending calls over it.

@@ -257,8 +257,11 @@ func (c *rdmaClient) one(w work, i int, off int64) error {
 	}
 	var r nfs3.WriteRes
 	r.Parse(&call.Res)
-	if r.Status != nfs3.OK || r.Count != n {
-		return fmt.Errorf("WRITE gave status %v and %d bytes", r.Status, r.Count)
+	if r.Status != nfs3.OK {
+		return r.Status
+	}
+	if r.Count != n {
+		return fmt.Errorf("WRITE took %d bytes of %d", r.Count, n)
 	}
 	return call.Res.Err()
 }
