@@ -82,6 +82,40 @@ func Routes() []Route {
 				}
 				return b.UnmapLUN(r.Context(), r.PathValue("name"), lun, flag(r, "dry_run"))
 			}},
+		{Method: "POST", Path: "/v1/targets/{name}/initiators", Summary: "Let an initiator in, and everybody else no more", In: reflect.TypeFor[InitiatorSpec](), Out: doneType,
+			run: body(func(b Backend, r *http.Request, s InitiatorSpec) (any, error) {
+				return b.AllowInitiator(r.Context(), r.PathValue("name"), s)
+			})},
+		{Method: "DELETE", Path: "/v1/targets/{name}/initiators/{initiator}", Summary: "Take an initiator off the list; its sessions end", Query: []string{"dry_run"}, Out: doneType,
+			run: func(b Backend, r *http.Request) (any, error) {
+				return b.DenyInitiator(r.Context(), r.PathValue("name"), r.PathValue("initiator"), flag(r, "dry_run"))
+			}},
+		{Method: "POST", Path: "/v1/targets/{name}/secrets", Summary: "Set a CHAP secret", In: reflect.TypeFor[SecretSpec](), Out: doneType,
+			run: body(func(b Backend, r *http.Request, s SecretSpec) (any, error) {
+				return b.SetSecret(r.Context(), r.PathValue("name"), s)
+			})},
+		{Method: "DELETE", Path: "/v1/targets/{name}/secrets/{user}", Summary: "Forget a CHAP secret", Query: []string{"dry_run"}, Out: doneType,
+			run: func(b Backend, r *http.Request) (any, error) {
+				return b.RemoveSecret(r.Context(), r.PathValue("name"), r.PathValue("user"), flag(r, "dry_run"))
+			}},
+		{Method: "POST", Path: "/v1/portals", Summary: "Listen on one more address", In: reflect.TypeFor[Portal](), Query: []string{"dry_run"}, Out: doneType,
+			run: body(func(b Backend, r *http.Request, p Portal) (any, error) {
+				return b.AddPortal(r.Context(), p, flag(r, "dry_run"))
+			})},
+		{Method: "DELETE", Path: "/v1/portals/{address}", Summary: "Listen there no more; its sessions stay until they end", Query: []string{"dry_run"}, Out: doneType,
+			run: func(b Backend, r *http.Request) (any, error) {
+				return b.RemovePortal(r.Context(), r.PathValue("address"), flag(r, "dry_run"))
+			}},
+		{Method: "POST", Path: "/v1/exports", Summary: "Serve one more directory by NFS", In: reflect.TypeFor[ExportSpec](), Out: doneType,
+			run: body(func(b Backend, r *http.Request, s ExportSpec) (any, error) { return b.CreateExport(r.Context(), s) })},
+		{Method: "DELETE", Path: "/v1/exports/{name}", Summary: "Serve a directory no more; its files stay", Query: []string{"dry_run"}, Out: doneType,
+			run: func(b Backend, r *http.Request) (any, error) {
+				return b.DeleteExport(r.Context(), r.PathValue("name"), flag(r, "dry_run"))
+			}},
+		{Method: "GET", Path: "/v1/stats", Summary: "The counters of volumes, exports and sessions at one moment", Out: reflect.TypeFor[Stats](),
+			run: func(b Backend, _ *http.Request) (any, error) { return b.Stats(), nil }},
+		{Method: "GET", Path: "/v1/sessions/{id}/trace", Summary: "A session's flight recorder, also of one that ended not long ago", Out: reflect.TypeFor[Trace](),
+			run: func(b Backend, r *http.Request) (any, error) { return b.Trace(r.PathValue("id")) }},
 		{Method: "GET", Path: "/v1/portals", Summary: "The listening addresses", Out: reflect.TypeFor[[]Portal](),
 			run: func(b Backend, _ *http.Request) (any, error) { return b.Portals(), nil }},
 		{Method: "GET", Path: "/v1/exports", Summary: "The directories served by NFS", Out: reflect.TypeFor[[]Export](),
@@ -105,7 +139,7 @@ func Routes() []Route {
 	}
 }
 
-// OpenAPI is the description of the interface (OpenAPI 3.1), made from the table.
+// OpenAPI is the description of the interface (OpenAPI 3.0), made from the table.
 func OpenAPI() map[string]any {
 	schemas := map[string]any{}
 	paths := map[string]map[string]any{}
@@ -141,7 +175,7 @@ func OpenAPI() map[string]any {
 		paths[r.Path][strings.ToLower(r.Method)] = op
 	}
 	return map[string]any{
-		"openapi":    "3.1.0",
+		"openapi":    "3.0.3",
 		"info":       map[string]any{"title": "Sluice administration", "version": "1"},
 		"paths":      paths,
 		"components": map[string]any{"schemas": schemas},
@@ -166,9 +200,7 @@ func schemaFor(t reflect.Type, shared map[string]any) map[string]any {
 	switch t.Kind() {
 	case reflect.Pointer:
 		s := schemaFor(t.Elem(), shared)
-		if k, ok := s["type"].(string); ok {
-			s["type"] = []string{k, "null"}
-		}
+		s["nullable"] = true
 		return s
 	case reflect.Slice:
 		return map[string]any{"type": "array", "items": schemaFor(t.Elem(), shared)}

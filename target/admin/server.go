@@ -2,6 +2,8 @@ package admin
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +18,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
 )
 
@@ -26,17 +29,24 @@ const (
 	maxConns      = 64               // connections at a time: a busy monitoring system has a handful
 )
 
-// Server serves a Backend on a unix socket.
+// Server serves a Backend on a unix socket, and to other machines over TLS if asked to.
 type Server struct {
-	http *http.Server
-	log  *zap.Logger
+	http  *http.Server
+	tls   *http.Server // nil without a TLS listener
+	log   *zap.Logger
+	audit *zap.Logger
 }
 
-// New makes a server. metrics serves GET /metrics.
-func New(b Backend, metrics http.Handler, log *zap.Logger) *Server {
-	s := &Server{log: log}
+// New makes a server. metrics serves GET /metrics; audit gets a line for every request that may change something and for
+// every peer that is refused.
+func New(b Backend, metrics http.Handler, log, audit *zap.Logger) *Server {
+	// What a peer can cause before it is known is bounded.
+	bounded := log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(c, 10*time.Second, 10, 0)
+	}))
+	s := &Server{log: bounded, audit: audit}
 	s.http = &http.Server{
-		Handler:           s.audit(Handler(b, metrics)),
+		Handler:           s.admit(Handler(b, metrics)),
 		ReadHeaderTimeout: headerTimeout,
 		MaxHeaderBytes:    64 << 10,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
@@ -45,9 +55,40 @@ func New(b Backend, metrics http.Handler, log *zap.Logger) *Server {
 			}
 			return ctx
 		},
-		ErrorLog: zap.NewStdLog(log),
+		ErrorLog: zap.NewStdLog(bounded),
 	}
+	s.tls = &http.Server{Handler: s.http.Handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.http.ErrorLog}
 	return s
+}
+
+// TLS is what the listener for other machines needs: who has no certificate that ClientCA signed does not get past the
+// handshake.
+type TLS struct{ Cert, Key, ClientCA string } // PEM files
+
+// Config reads the files.
+func (t TLS) Config() (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+	if err != nil {
+		return nil, fmt.Errorf("admin: certificate and key: %w", err)
+	}
+	pem, err := os.ReadFile(t.ClientCA)
+	if err != nil {
+		return nil, fmt.Errorf("admin: client CA: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("admin: %s holds no certificate", t.ClientCA)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13}, nil
+}
+
+// ServeTLS answers peers with certificates until Close; it returns nil then.
+func (s *Server) ServeTLS(l net.Listener, c *tls.Config) error {
+	err := s.tls.Serve(tls.NewListener(&bounded{Listener: l, slots: make(chan struct{}, maxConns)}, c))
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
 }
 
 // Listen makes the socket at path, which only its owner may connect to; a socket that nobody listens on is replaced.
@@ -79,10 +120,13 @@ func (s *Server) Serve(l net.Listener) error {
 
 // Close lets running requests finish until ctx ends.
 func (s *Server) Close(ctx context.Context) error {
-	if err := s.http.Shutdown(ctx); err != nil {
-		return s.http.Close()
+	var errs []error
+	for _, h := range []*http.Server{s.http, s.tls} {
+		if err := h.Shutdown(ctx); err != nil {
+			errs = append(errs, h.Close())
+		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 type credKey struct{}
@@ -109,21 +153,57 @@ func credentials(c net.Conn) (*unix.Ucred, error) {
 	return cr, cerr
 }
 
-// audit refuses whoever is neither root nor the daemon's own user, and logs every request that may change something.
-func (s *Server) audit(next http.Handler) http.Handler {
+// peer is who asks, for the audit log; ok is false for nobody who may.
+func peer(r *http.Request) (who string, ok bool) {
+	if r.TLS != nil {
+		if len(r.TLS.VerifiedChains) == 0 {
+			return r.RemoteAddr + " without a certificate", false
+		}
+		c := r.TLS.VerifiedChains[0][0]
+		return fmt.Sprintf("%s (certificate %s, from %s)", c.Subject.CommonName, c.SerialNumber, r.RemoteAddr), true
+	}
+	cr, known := r.Context().Value(credKey{}).(*unix.Ucred)
+	if !known {
+		return "somebody without credentials", false
+	}
+	return fmt.Sprintf("uid %d, pid %d", cr.Uid, cr.Pid), cr.Uid == 0 || int(cr.Uid) == os.Geteuid()
+}
+
+// admit refuses whoever is neither root nor the daemon's own user nor has a certificate, and puts every request that may
+// change something on record, with its outcome.
+func (s *Server) admit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		cr, ok := r.Context().Value(credKey{}).(*unix.Ucred)
-		if !ok || (cr.Uid != 0 && int(cr.Uid) != os.Geteuid()) {
-			s.log.Warn("admin request refused: not root and not the daemon's user", zap.String("path", r.URL.Path), zap.Any("peer", cr))
-			reply(w, http.StatusForbidden, &Error{Msg: "only root and the daemon's own user may use this interface"})
+		who, ok := peer(r)
+		if !ok {
+			s.log.Warn("admin request refused", zap.String("path", r.URL.Path), zap.String("peer", who))
+			reply(w, http.StatusForbidden, &Error{Msg: "only root, the daemon's own user and holders of a client certificate may use this interface"})
 			return
 		}
-		if r.Method != http.MethodGet {
-			s.log.Info("admin", zap.String("audit", r.Method+" "+r.URL.RequestURI()), zap.Uint32("uid", cr.Uid), zap.Int32("pid", cr.Pid))
+		if r.TLS != nil && strings.HasPrefix(r.URL.Path, "/debug/") {
+			reply(w, http.StatusForbidden, &Error{Msg: "profiles are for the socket on the daemon's own machine"})
+			return
 		}
-		next.ServeHTTP(w, r)
+		sw := &statusWriter{ResponseWriter: w, status: http.StatusOK}
+		next.ServeHTTP(sw, r)
+		if r.Method != http.MethodGet {
+			s.audit.Info("admin request", zap.String("request", r.Method+" "+r.URL.RequestURI()), zap.String("peer", who), zap.Int("status", sw.status))
+		}
 	})
 }
+
+// statusWriter remembers the status of an answer.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *statusWriter) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // Handler is the interface without a socket or credentials.
 func Handler(b Backend, metrics http.Handler) http.Handler {

@@ -39,7 +39,8 @@ type VolumeSpec struct {
 	Block int    `json:"block,omitempty"` // 512 or 4096; 512 if 0
 	Path  string `json:"path,omitempty"`  // NAME.img in the state directory if empty
 	// Clone names a volume whose content the new one starts with, sharing its blocks where the file system can.
-	Clone string `json:"clone,omitempty"`
+	Clone    string `json:"clone,omitempty"`
+	ReadOnly bool   `json:"read_only,omitempty"` // with Clone: a snapshot
 	// DryRun says what would be done and does nothing.
 	DryRun bool `json:"dry_run,omitempty"`
 }
@@ -98,8 +99,109 @@ type Session struct {
 
 // Export is one directory served by NFS.
 type Export struct {
-	Name string `json:"name"`
-	Path string `json:"path"`
+	Name    string `json:"name"`
+	Path    string `json:"path"`
+	Managed bool   `json:"managed"`
+}
+
+// ExportSpec asks for a new export.
+type ExportSpec struct {
+	Name    string         `json:"name"` // what clients mount, "/data"
+	Path    string         `json:"path"` // the directory here
+	Clients []ExportClient `json:"clients,omitempty"`
+	DryRun  bool           `json:"dry_run,omitempty"`
+}
+
+// ExportClient is one rule of an export; the first that matches counts, and without any it is for this machine alone.
+type ExportClient struct {
+	Match    string `json:"match"` // CIDR, address, host name, *.domain or *
+	ReadOnly bool   `json:"read_only,omitempty"`
+	Squash   string `json:"squash,omitempty"` // root, all, none
+}
+
+// InitiatorSpec lets one initiator log in to a target; the first one keeps out everybody else.
+type InitiatorSpec struct {
+	Name   string   `json:"name"`           // iSCSI name
+	LUNs   []uint16 `json:"luns,omitempty"` // what it sees, all if empty
+	DryRun bool     `json:"dry_run,omitempty"`
+}
+
+// SecretSpec sets a CHAP secret of a target; the first one makes CHAP a must.
+type SecretSpec struct {
+	User   string `json:"user"`
+	Secret string `json:"secret"`           // at least 12 characters; it is written to a file of mode 0600 and never shown
+	Mutual bool   `json:"mutual,omitempty"` // the target's own proof instead of an initiator's
+	DryRun bool   `json:"dry_run,omitempty"`
+}
+
+// Trace is what the flight recorder of a session holds.
+type Trace struct {
+	Session  Session        `json:"session"`
+	Ended    string         `json:"ended"` // why it is over, empty while it lives
+	Events   []TraceEvent   `json:"events"`
+	Commands []TraceCommand `json:"commands"`  // the last that ended, oldest first
+	Inflight []TraceCommand `json:"in_flight"` // those that run, oldest first
+}
+
+// TraceEvent is one thing that happened to a session.
+type TraceEvent struct {
+	At   time.Time `json:"at"`
+	What string    `json:"what"`
+}
+
+// TraceCommand is one SCSI command.
+type TraceCommand struct {
+	At      time.Time `json:"at"`      // of its end, or now
+	Took    int64     `json:"took_ns"` // from its arrival
+	Tag     uint32    `json:"tag"`
+	LUN     uint16    `json:"lun"`
+	Command string    `json:"command"`
+	Outcome string    `json:"outcome"` // empty while it runs
+}
+
+// Stats are the counters of everything at one moment: what "sluice top" makes rates of.
+type Stats struct {
+	At       time.Time     `json:"at"`
+	Volumes  []VolumeStats `json:"volumes"`
+	Exports  []ExportStats `json:"exports"`
+	Sessions []Session     `json:"sessions"`
+	Memory   MemoryStats   `json:"memory"`
+}
+
+// VolumeStats are counters of one volume since the daemon opened it.
+type VolumeStats struct {
+	Name         string  `json:"name"`
+	Reads        int64   `json:"reads"`
+	Writes       int64   `json:"writes"`
+	Others       int64   `json:"others"`
+	ReadBytes    int64   `json:"read_bytes"`
+	WrittenBytes int64   `json:"written_bytes"`
+	Errors       int64   `json:"errors"`
+	InProgress   int     `json:"in_progress"`
+	ReadTimes    Latency `json:"read_times"`
+	WriteTimes   Latency `json:"write_times"`
+}
+
+// ExportStats are counters of one export since it was opened.
+type ExportStats struct {
+	Name       string  `json:"name"`
+	ReadTimes  Latency `json:"read_times"`
+	WriteTimes Latency `json:"write_times"`
+	OtherTimes Latency `json:"other_times"`
+}
+
+// Latency is a histogram: Counts[i] took at most Bounds[i], the last longer than all.
+type Latency struct {
+	Bounds []int64 `json:"bounds_ns"`
+	Counts []int64 `json:"counts"`
+	Sum    int64   `json:"sum_ns"`
+}
+
+// MemoryStats are bytes of registered buffers.
+type MemoryStats struct {
+	Used   int64 `json:"used"`
+	Cached int64 `json:"cached"`
+	Limit  int64 `json:"limit"`
 }
 
 // Done says what a change did, or would do.
@@ -122,7 +224,17 @@ type Backend interface {
 	MapLUN(ctx context.Context, target string, l LUN, dryRun bool) (Done, error)
 	UnmapLUN(ctx context.Context, target string, lun uint16, dryRun bool) (Done, error)
 	Portals() []Portal
+	AddPortal(ctx context.Context, p Portal, dryRun bool) (Done, error)
+	RemovePortal(ctx context.Context, address string, dryRun bool) (Done, error)
 	Exports() []Export
+	CreateExport(context.Context, ExportSpec) (Done, error)
+	DeleteExport(ctx context.Context, name string, dryRun bool) (Done, error)
+	AllowInitiator(ctx context.Context, target string, s InitiatorSpec) (Done, error)
+	DenyInitiator(ctx context.Context, target, initiator string, dryRun bool) (Done, error)
+	SetSecret(ctx context.Context, target string, s SecretSpec) (Done, error)
+	RemoveSecret(ctx context.Context, target, user string, dryRun bool) (Done, error)
+	Trace(id string) (Trace, error)
+	Stats() Stats
 	Sessions() []Session
 	CloseSession(ctx context.Context, id string) (Done, error)
 	ShowConfig() ([]byte, error)

@@ -99,7 +99,7 @@ func (d *Daemon) Exports() []admin.Export {
 	defer d.mu.Unlock()
 	out := make([]admin.Export, 0, len(d.cfg.Exports))
 	for _, e := range d.cfg.Exports {
-		out = append(out, admin.Export{Name: e.Name, Path: e.Path})
+		out = append(out, admin.Export{Name: e.Name, Path: e.Path, Managed: d.managedExport(e.Name)})
 	}
 	return out
 }
@@ -208,7 +208,7 @@ func (d *Daemon) CreateVolume(ctx context.Context, s admin.VolumeSpec) (admin.Do
 	if _, err := d.volumeConfig(s.Name); err == nil {
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "there is a volume " + s.Name + " already"}
 	}
-	v := VolumeConfig{Name: s.Name, Engine: "file", Path: s.Path, Size: Size(s.Size), Block: s.Block}
+	v := VolumeConfig{Name: s.Name, Engine: "file", Path: s.Path, Size: Size(s.Size), Block: s.Block, ReadOnly: s.ReadOnly}
 	if v.Path == "" {
 		v.Path = defaultPath(d.stateDir, s.Name)
 	} else if !filepath.IsAbs(v.Path) {

@@ -43,6 +43,14 @@ func (c *Config) Check() error {
 	if c.Limits.Connections < 1 || c.Limits.Connections > 65536 {
 		return at("$.limits.connections", "limits.connections %d is not from 1 to 65536", c.Limits.Connections)
 	}
+	if a := c.Admin; a.Listen != "" {
+		if _, _, err := net.SplitHostPort(a.Listen); err != nil {
+			return at("$.admin.listen", "admin.listen %q is not host:port (IPv6 as [::1]:3264)", a.Listen)
+		}
+		if a.Cert == "" || a.Key == "" || a.ClientCA == "" {
+			return at("$.admin", "admin.listen needs cert, key and client_ca: whoever reaches it can destroy volumes")
+		}
+	}
 	for _, check := range []func() error{c.checkPortals, c.checkVolumes, c.checkTargets, c.checkExports} {
 		if err := check(); err != nil {
 			return err

@@ -27,14 +27,26 @@ type Config struct {
 	Exports       []ExportConfig `yaml:"exports" json:"exports,omitempty"`
 	Files         *FilesConfig   `yaml:"files" json:"files,omitempty"`
 
+	Admin AdminConfig `yaml:"admin" json:"admin,omitzero"`
+
 	source  string   // the file it was read from, for people
 	managed *managed // what was merged in, nil without a daemon
 }
 
 // LogConfig says how the daemon logs to standard error.
 type LogConfig struct {
-	Level  string `yaml:"level" json:"level"`   // debug, info, warn, error
-	Format string `yaml:"format" json:"format"` // console, json
+	Level  string `yaml:"level" json:"level"`           // debug, info, warn, error
+	Format string `yaml:"format" json:"format"`         // console, json
+	Audit  string `yaml:"audit" json:"audit,omitempty"` // file of logins, refusals and changes; with the rest if empty
+}
+
+// AdminConfig opens the administrative interface to other machines, to holders of certificates that client_ca signed. The
+// socket in the state directory is always there.
+type AdminConfig struct {
+	Listen   string `yaml:"listen" json:"listen,omitempty"` // host:port, empty for none
+	Cert     string `yaml:"cert" json:"cert,omitempty"`     // PEM files
+	Key      string `yaml:"key" json:"key,omitempty"`
+	ClientCA string `yaml:"client_ca" json:"client_ca,omitempty"`
 }
 
 // FabricConfig sets the RNIC.

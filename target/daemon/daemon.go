@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
@@ -27,6 +28,8 @@ import (
 // Daemon is one running target.
 type Daemon struct {
 	log      *zap.Logger
+	audit    *zap.Logger
+	auditEnd func() error
 	stateDir string
 	drain    time.Duration // as it was at the start: a change takes effect with the next
 	source   string        // the file, for people
@@ -38,7 +41,9 @@ type Daemon struct {
 	drained  chan struct{}           // closed when an operator asks for the end
 	drainOne sync.Once
 	portalWG sync.WaitGroup
-	failed   chan error // a portal's listener failed while serving
+
+	adminAddr atomic.Value // net.Addr of the TLS listener
+	failed    chan error   // a portal's listener failed while serving
 
 	load     func() (*Config, error)
 	changeMu sync.Mutex // changes of the administrative interface, one at a time; held around mu
@@ -74,6 +79,9 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 			err = errors.Join(err, d.closeAll(context.Background()))
 		}
 	}()
+	if d.audit, d.auditEnd, err = auditLogger(cfg.Log, log); err != nil {
+		return nil, err
+	}
 	crc := map[string]iwarp.CRC{"on": iwarp.CRCAuto, "always": iwarp.CRCOn, "off": iwarp.CRCOff, "peer": iwarp.CRCPeer}[cfg.Fabric.CRC]
 	d.device = iwarp.New(iwarp.Options{CRC: crc})
 	d.memory = mem.NewPool(int64(cfg.Memory))
@@ -82,7 +90,7 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 		return nil, fmt.Errorf("discovery_auth: %w", err)
 	}
 	d.server, err = iscsi.NewServer(iscsi.Options{
-		Memory: d.memory, Device: d.device, Log: log, DiscoveryAuth: discovery,
+		Memory: d.memory, Device: d.device, Log: log, Audit: d.audit, DiscoveryAuth: discovery,
 		Limits:   iscsi.Limits{Connections: cfg.Limits.Connections},
 		Timeouts: iscsi.Timeouts{Login: time.Duration(cfg.Timeouts.Login), Peer: time.Duration(cfg.Timeouts.Peer), Drain: time.Duration(cfg.Timeouts.Drain)},
 	})
@@ -270,10 +278,38 @@ func (d *Daemon) serveAdmin() (func(context.Context) error, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := admin.New(d, d.metricsHandler(), d.log)
-	done := make(chan error, 1)
+	s := admin.New(d, d.metricsHandler(), d.log, d.audit)
+	done := make(chan error, 2)
+	n := 1
+	if a := d.cfg.Admin; a.Listen != "" {
+		key, err := secretPath(a.Key)
+		if err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+		c, err := admin.TLS{Cert: a.Cert, Key: key, ClientCA: a.ClientCA}.Config()
+		if err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+		tl, err := net.Listen("tcp", a.Listen)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("admin.listen: %w", err), l.Close())
+		}
+		n++
+		go func() { done <- s.ServeTLS(tl, c) }()
+		d.log.Info("administration open", zap.Stringer("address", tl.Addr()))
+		d.adminAddr.Store(tl.Addr())
+	}
 	go func() { done <- s.Serve(l) }()
-	return func(ctx context.Context) error { return errors.Join(s.Close(ctx), <-done) }, nil
+	return func(ctx context.Context) error {
+		err := s.Close(ctx)
+		for range n {
+			err = errors.Join(err, <-done)
+		}
+		if d.auditEnd != nil {
+			err = errors.Join(err, d.auditEnd())
+		}
+		return err
+	}, nil
 }
 
 // closeAll takes down what is there: sessions before volumes, so that no command meets a closed device.

@@ -133,7 +133,7 @@ const (
 // fill sets what was left out and makes paths absolute relative to dir.
 func (c *Config) fill(dir string) {
 	abs := func(p *string) {
-		if *p != "" && !filepath.IsAbs(*p) {
+		if *p != "" && !filepath.IsAbs(*p) && !strings.HasPrefix(*p, credential) {
 			*p = filepath.Join(dir, *p)
 		}
 	}
@@ -141,6 +141,9 @@ func (c *Config) fill(dir string) {
 		c.StateDir = DefaultStateDir()
 	}
 	abs(&c.StateDir)
+	for _, p := range []*string{&c.Log.Audit, &c.Admin.Cert, &c.Admin.Key, &c.Admin.ClientCA} {
+		abs(p)
+	}
 	if c.Log.Level == "" {
 		c.Log.Level = "info"
 	}

@@ -19,6 +19,8 @@ type managed struct {
 	Targets []TargetConfig  `yaml:"targets,omitempty"`
 	Maps    []managedMap    `yaml:"maps,omitempty"`  // LUNs added to targets of the operator's file
 	Sizes   map[string]Size `yaml:"sizes,omitempty"` // volumes of the operator's file that were resized
+	Portals []PortalConfig  `yaml:"portals,omitempty"`
+	Exports []ExportConfig  `yaml:"exports,omitempty"`
 }
 
 type managedMap struct {
@@ -96,6 +98,16 @@ func (c *Config) merge(m *managed) {
 	for _, t := range m.Targets {
 		if !slices.ContainsFunc(c.Targets, func(o TargetConfig) bool { return o.Name == t.Name }) {
 			c.Targets = append(c.Targets, t)
+		}
+	}
+	for _, p := range m.Portals {
+		if !slices.ContainsFunc(c.Portals, func(o PortalConfig) bool { return o.Address == p.Address }) {
+			c.Portals = append(c.Portals, p)
+		}
+	}
+	for _, e := range m.Exports {
+		if !slices.ContainsFunc(c.Exports, func(o ExportConfig) bool { return o.Name == e.Name }) {
+			c.Exports = append(c.Exports, e)
 		}
 	}
 	for _, mp := range m.Maps {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	wire "github.com/sluice-storage/sluice/internal/iscsi"
@@ -20,9 +21,33 @@ type secrets struct {
 // maxSecretsFile is far more than any file of secrets; a wrong path must not fill the memory.
 const maxSecretsFile = 1 << 20
 
+// credential begins a path that names a credential of the service manager (systemd.exec(5), LoadCredential): the file of that
+// name in $CREDENTIALS_DIRECTORY, which only this service can read.
+const credential = "credential:"
+
+// secretPath is the file that a configured path stands for.
+func secretPath(path string) (string, error) {
+	name, ok := strings.CutPrefix(path, credential)
+	if !ok {
+		return path, nil
+	}
+	dir := os.Getenv("CREDENTIALS_DIRECTORY")
+	if dir == "" {
+		return "", fmt.Errorf("%s: the service manager gave no credentials; the unit needs LoadCredential=%s:FILE", path, name)
+	}
+	if name == "" || name != filepath.Base(name) {
+		return "", fmt.Errorf("%s: a credential has a plain name", path)
+	}
+	return filepath.Join(dir, name), nil
+}
+
 // readSecrets reads lines of "USER SECRET" and "mutual USER SECRET"; # begins a comment. The file must not be readable
 // by others.
 func readSecrets(path string) (*secrets, error) {
+	path, err := secretPath(path)
+	if err != nil {
+		return nil, err
+	}
 	if err := statSecret(path); err != nil {
 		return nil, err
 	}

@@ -17,12 +17,16 @@ import (
 func (d *Daemon) Sessions() []admin.Session {
 	out := []admin.Session{}
 	for _, s := range d.server.Sessions() {
-		out = append(out, admin.Session{
-			ID: strconv.Itoa(int(s.TSIH)), Target: s.Target, Initiator: s.Initiator, Transport: s.Transport, Peer: s.Remote, Since: s.Since,
-			Commands: s.Commands, Inflight: s.Active, Read: s.BytesOut, Written: s.BytesIn,
-		})
+		out = append(out, sessionOf(s))
 	}
 	return out
+}
+
+func sessionOf(s iscsi.SessionInfo) admin.Session {
+	return admin.Session{
+		ID: strconv.Itoa(int(s.TSIH)), Target: s.Target, Initiator: s.Initiator, Transport: s.Transport, Peer: s.Remote, Since: s.Since,
+		Commands: s.Commands, Inflight: s.Active, Read: s.BytesOut, Written: s.BytesIn,
+	}
 }
 
 // CloseSession implements admin.Backend.

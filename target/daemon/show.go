@@ -35,7 +35,7 @@ func (c *Config) Diff(next *Config) []Change {
 		a, b any
 	}{
 		{"state_dir", c.StateDir, next.StateDir}, {"log", c.Log, next.Log}, {"memory", c.Memory, next.Memory},
-		{"fabric", c.Fabric, next.Fabric}, {"timeouts", c.Timeouts, next.Timeouts}, {"limits", c.Limits, next.Limits},
+		{"fabric", c.Fabric, next.Fabric}, {"timeouts", c.Timeouts, next.Timeouts}, {"limits", c.Limits, next.Limits}, {"admin", c.Admin, next.Admin},
 		{"discovery_auth", c.DiscoveryAuth, next.DiscoveryAuth}, {"isns", c.ISNS, next.ISNS}, {"files", c.Files, next.Files},
 	} {
 		if !same(s.a, s.b) {
