@@ -4,6 +4,8 @@ package admincmd
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,7 +31,9 @@ const maxReply = 64 << 20
 
 type client struct {
 	http *http.Client
-	path string
+	base string // of URLs
+	path string // of the socket, or the URL, for people
+	err  error  // why there is no client
 }
 
 // socketPath is --socket, or where a daemon of this user, or else of the system, has it.
@@ -49,15 +53,54 @@ func socketPath(c *cobra.Command) string {
 }
 
 func dial(c *cobra.Command) *client {
+	if u, err := c.Flags().GetString("admin"); err == nil && u != "" {
+		return dialTLS(c, u)
+	}
 	path := socketPath(c)
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix", path)
 	}}
-	return &client{http: &http.Client{Transport: tr, Timeout: 10 * time.Minute}, path: path}
+	return &client{http: &http.Client{Transport: tr, Timeout: 10 * time.Minute}, base: "http://sluiced", path: path}
+}
+
+// dialTLS reaches a daemon on another machine, with a certificate of its operators.
+func dialTLS(c *cobra.Command, base string) *client {
+	flag := func(name string) string {
+		v, err := c.Flags().GetString(name)
+		if err != nil {
+			return ""
+		}
+		return v
+	}
+	a := &client{base: strings.TrimSuffix(base, "/"), path: base}
+	if u, err := url.Parse(base); err != nil || u.Scheme != "https" || u.Host == "" {
+		a.err = ui.Usagef("--admin %q is not https://HOST:PORT", base)
+		return a
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS13}
+	pair, err := tls.LoadX509KeyPair(flag("admin-cert"), flag("admin-key"))
+	if err != nil {
+		a.err = ui.Usagef("--admin needs --admin-cert and --admin-key: %v", err)
+		return a
+	}
+	conf.Certificates = []tls.Certificate{pair}
+	if ca := flag("admin-ca"); ca != "" {
+		pem, err := os.ReadFile(ca)
+		if conf.RootCAs = x509.NewCertPool(); err != nil || !conf.RootCAs.AppendCertsFromPEM(pem) {
+			a.err = ui.Usagef("--admin-ca %s holds no certificate (%v)", ca, err)
+			return a
+		}
+	}
+	a.http = &http.Client{Timeout: 10 * time.Minute, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: conf,
+		DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext, TLSHandshakeTimeout: 10 * time.Second}}
+	return a
 }
 
 // do sends in as JSON, if any, and reads the answer into out: a *[]byte takes it as it is.
 func (a *client) do(ctx context.Context, method, route string, in, out any) error {
+	if a.err != nil {
+		return a.err
+	}
 	var body io.Reader
 	if in != nil {
 		b, err := json.Marshal(in)
@@ -66,7 +109,7 @@ func (a *client) do(ctx context.Context, method, route string, in, out any) erro
 		}
 		body = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://sluiced"+route, body)
+	req, err := http.NewRequestWithContext(ctx, method, a.base+route, body)
 	if err != nil {
 		return err
 	}
@@ -100,7 +143,7 @@ func (a *client) do(ctx context.Context, method, route string, in, out any) erro
 func (a *client) explain(err error) error {
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		err = fmt.Errorf("no daemon listens on %s; is sluiced running, and is --socket its state_dir/admin.sock?", a.path)
+		err = fmt.Errorf("no daemon listens on %s; is sluiced running, and is --socket its state_dir/admin.sock (--admin its admin.listen)?", a.path)
 	case errors.Is(err, os.ErrPermission):
 		err = fmt.Errorf("no permission for %s; run as root or as the daemon's user", a.path)
 	}

@@ -13,11 +13,15 @@ import (
 	"github.com/sluice-storage/sluice/target/daemon"
 )
 
-// Commands are "sluice status, volume, target, session, portal, export, reload, drain".
+// Commands are "sluice status, top, volume, target, session, portals, exports, reload, drain".
 func Commands() []*cobra.Command {
-	cs := []*cobra.Command{status(), volume(), target(), session(), portals(), exports(), reload(), drain()}
+	cs := []*cobra.Command{status(), top(), volume(), target(), session(), portals(), exports(), reload(), drain()}
 	for _, c := range cs {
 		c.PersistentFlags().String("socket", "", "the daemon's admin.sock (default: in the state directory)")
+		c.PersistentFlags().String("admin", "", "a daemon on another machine, https://HOST:PORT, instead of the socket")
+		c.PersistentFlags().String("admin-cert", "", "client certificate for --admin (PEM)")
+		c.PersistentFlags().String("admin-key", "", "its key (PEM)")
+		c.PersistentFlags().String("admin-ca", "", "who signed the daemon's certificate (PEM; default: the system's authorities)")
 	}
 	return cs
 }
@@ -138,7 +142,7 @@ func volume() *cobra.Command {
 	del.Flags().BoolVar(&data, "data", false, "delete the file too")
 	del.Flags().BoolVar(&dry, "dry-run", false, "say what would be done and do nothing")
 	del.Flags().Bool("yes", false, "do not ask")
-	top.AddCommand(list, create, resize, del)
+	top.AddCommand(list, create, resize, snapshot(), del)
 	return top
 }
 
@@ -213,6 +217,7 @@ func target() *cobra.Command {
 		c.Flags().BoolVar(&dry, "dry-run", false, "say what would be done and do nothing")
 	}
 	top.AddCommand(list, create, del, mapc, unmap)
+	top.AddCommand(access(names)...)
 	return top
 }
 
@@ -240,12 +245,12 @@ func session() *cobra.Command {
 			return change(c, http.MethodDelete, "/v1/sessions/"+esc(args[0]), nil)
 		},
 	}
-	top.AddCommand(list, end)
+	top.AddCommand(list, end, trace())
 	return top
 }
 
 func portals() *cobra.Command {
-	return &cobra.Command{Use: "portals", Short: "List the daemon's listening addresses", Args: cobra.NoArgs,
+	top := &cobra.Command{Use: "portals", Short: "List, add and remove the daemon's listening addresses", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ps, err := get[[]admin.Portal](c, "/v1/portals")
 			if err != nil {
@@ -258,10 +263,12 @@ func portals() *cobra.Command {
 				}
 			})
 		}}
+	top.AddCommand(portalChanges()...)
+	return top
 }
 
 func exports() *cobra.Command {
-	return &cobra.Command{Use: "exports", Short: "List the directories the daemon serves by NFS", Args: cobra.NoArgs,
+	top := &cobra.Command{Use: "exports", Short: "List, add and remove the directories the daemon serves by NFS", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			es, err := get[[]admin.Export](c, "/v1/exports")
 			if err != nil {
@@ -274,6 +281,8 @@ func exports() *cobra.Command {
 				}
 			})
 		}}
+	top.AddCommand(exportChanges()...)
+	return top
 }
 
 func reload() *cobra.Command {
