@@ -157,3 +157,23 @@ func TestPathsFollowALUA(t *testing.T) {
 	must(t, errors.Join(s.scsi.SetPortGroup(1, scsi.ActiveOptimized), s.scsi.SetPortGroup(2, scsi.ActiveNonOptimized)))
 	inUse(1)
 }
+
+// Commands take turns on paths that are equally good, and leave alone those that are worse.
+func TestCommandsTakeTurns(t *testing.T) {
+	for _, state := range []scsi.AccessState{scsi.ActiveOptimized, scsi.ActiveNonOptimized} {
+		s := stands(t, iwarp.Options{}, scsi.TargetOptions{PortGroups: []scsi.PortGroup{
+			{ID: 1, State: scsi.ActiveOptimized, Ports: []uint16{1}}, {ID: 2, State: state, Ports: []uint16{2}}}}, "e2e-turns")
+		a, b := newRelay(t, s.portal("127.0.0.1", 1)), newRelay(t, s.portal("127.0.0.1", 2))
+		v := open(t, host(t, block.Options{}, iwarp.Options{}), url("iser", a.addr()), url("iser", b.addr()))
+		from := [2]int64{a.passed(), b.passed()}
+		const n, size = 64, 64 << 10
+		for i := range n {
+			_, err := v.WriteAt(pattern(size, int64(i)), int64(i*size)%diskSize)
+			must(t, err)
+		}
+		one, other := a.passed()-from[0], b.passed()-from[1]
+		if state == scsi.ActiveOptimized && (one < n/4*size || other < n/4*size) || state != scsi.ActiveOptimized && (one < n*size || other > size) {
+			t.Errorf("group 2 %v: %d bytes went one way and %d the other", state, one, other)
+		}
+	}
+}

@@ -180,6 +180,7 @@ type relay struct {
 	open map[net.Conn]struct{}
 	wg   sync.WaitGroup
 	left int64 // bytes until the next cut, when armed
+	past int64 // bytes that have passed
 	arm  bool
 }
 
@@ -228,6 +229,7 @@ func (r *relay) pump(from, to net.Conn) {
 		n, err := from.Read(buf)
 		if err == nil || n > 0 {
 			r.mu.Lock()
+			r.past += int64(n)
 			cut := false
 			if r.arm {
 				if r.left -= int64(n); r.left <= 0 {
@@ -264,6 +266,12 @@ func (r *relay) cut(stay bool) {
 	}
 	clear(r.open)
 	r.mu.Unlock()
+}
+
+func (r *relay) passed() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.past
 }
 
 func (r *relay) mend() {
