@@ -187,17 +187,14 @@ func (l *Locks) try(ctx context.Context, fh []byte, o LockOwner, r LockRange, re
 func (l *Locks) Unlock(ctx context.Context, fh []byte, o LockOwner, r LockRange) error {
 	l.note(fh, o, r, false) // first: a restart of the server now must not bring it back
 	a := nlm4.UnlockArgs{Cookie: l.next(), Lock: l.wire(fh, o, r)}
-	for {
-		var res nlm4.Res
-		if err := l.call(ctx, nlm4.ProcUnlock, a.Append(nil), res.Parse); err != nil {
-			return err
-		}
-		switch res.Stat {
-		case nlm4.Granted, nlm4.DeniedGrace: // in its grace period the server has forgotten it anyway
-			return nil
-		}
+	var res nlm4.Res
+	if err := l.call(ctx, nlm4.ProcUnlock, a.Append(nil), res.Parse); err != nil {
+		return err
+	}
+	if res.Stat != nlm4.Granted && res.Stat != nlm4.DeniedGrace { // in its grace period the server has forgotten it anyway
 		return &LockError{res.Stat}
 	}
+	return nil
 }
 
 // Test reports whose lock is in the way of r; found is false when none is.

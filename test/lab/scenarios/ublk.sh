@@ -14,7 +14,8 @@ targets: [{name: "$iqn", luns: [{lun: 0, volume: disk}]}]
 E
 mkdir -p /tmp/state
 serve() {
-  ip netns exec far /lab/files/sluiced --config /tmp/sluiced.yaml >>/share/out/sluiced.txt 2>&1 &
+  # not "ip netns exec", which would take a copy of the mounts along, and keep them
+  nsenter --net=/run/netns/far /lab/files/sluiced --config /tmp/sluiced.yaml >>/share/out/sluiced.txt 2>&1 &
   target=$!
   waitfor 60 far sh -c 'ss -Hltn "sport = :3260" | grep -q .' || fail "sluiced: $(cat /share/out/sluiced.txt)"
 }
@@ -34,8 +35,8 @@ must "attached" $sluice attachments
 q=/sys/block/${dev#/dev/}/queue
 echo "## queues $(ls /sys/block/${dev#/dev/}/mq | wc -l) cache $(cat $q/write_cache) fua $(cat $q/fua) discard $(cat $q/discard_max_bytes) zeroes $(cat $q/write_zeroes_max_bytes)"
 [ "$(cat $q/write_cache)" = "write back" ] && [ "$(cat $q/fua)" = 1 ] && [ "$(cat $q/discard_max_bytes)" -gt 0 ] || fail "parameters"
-must "fio verify" fio_verify "$dev" 48m
-must "fio verify, sync writes" fio_verify "$dev" 4m --sync=1
+must "fio verify" fio_verify "$dev" 24m
+must "fio verify, sync writes" fio_verify "$dev" 1m --sync=1
 must "write zeroes" fallocate --zero-range --offset 1048576 --length 1048576 "$dev"
 cmp -n 1048576 -i 1048576:0 "$dev" /dev/zero || fail "zeroes"
 must "discard" blkdiscard --offset 0 --length 67108864 "$dev"
@@ -48,7 +49,7 @@ grep -q 'is in use' /tmp/refused || fail "the refusal says: $(cat /tmp/refused)"
 tree() { tar -C / -cf - etc lab/lib.sh | tar -C /mnt/v -xf - && (cd /mnt/v && find . -type f -print0 | sort -z | xargs -0 sha256sum >/tmp/sums); }
 must "a tree" tree
 restart() { # the target dies under load and comes back
-  fio_verify /mnt/v/load 24m --verify_async=1 >/tmp/load.txt 2>&1 &
+  fio_verify /mnt/v/load 12m --verify_async=1 >/tmp/load.txt 2>&1 &
   local load=$!
   sleep 2
   kill -9 $target
