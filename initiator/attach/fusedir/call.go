@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -27,7 +28,8 @@ type request struct {
 	cancel <-chan struct{}
 	pid    uint32
 	began  time.Time
-	watch  *time.Timer
+	mu     sync.Mutex
+	watch  *time.Timer // with mu: the timer may run before begin has it
 }
 
 var (
@@ -41,7 +43,9 @@ var (
 func (f *dirFS) begin(cancel <-chan struct{}, h *fuse.InHeader) *request {
 	r := &request{f: f, cancel: cancel, pid: h.Pid, began: time.Now()}
 	r.Context, r.end = context.WithCancelCause(f.base)
+	r.mu.Lock()
 	r.watch = time.AfterFunc(watchAfter, r.look)
+	r.mu.Unlock()
 	return r
 }
 
@@ -51,6 +55,8 @@ func (r *request) done() {
 }
 
 func (r *request) look() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.Err() != nil {
 		return
 	}
