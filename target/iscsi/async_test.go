@@ -52,6 +52,39 @@ func TestAdditionalResponseInformationIsWhereTheRFCHasIt(t *testing.T) {
 	}
 }
 
+// RFC 7143 section 11.5.1 and RFC 7144 section 6.3: ABORT TASK and QUERY TASK of a management request are rejected.
+func TestManagementRequestsAreNoTasks(t *testing.T) {
+	f := newFixture(t)
+	p := f.dial()
+	p.login()
+	p.ready()
+	f.dev.shut()
+	c := p.startWrite(0, 1)
+	<-f.dev.arrived
+	p.tmf(iscsi.AbortTask, c.ITT) // waits for the medium
+	for _, fn := range []iscsi.TaskFunction{iscsi.AbortTask, iscsi.QueryTask} {
+		for _, ref := range []uint32{5000, 6000} { // the one that waits, and its own
+			p.send(&iscsi.TaskRequest{Immediate: true, Function: fn, ITT: 6000, RefTag: ref, RefCmdSN: p.cmdSN, CmdSN: p.cmdSN, ExpStatSN: p.statSN}, nil, nil)
+			if r := p.want(iscsi.OpTaskResponse); r.b.ITT() != 6000 || r.b[2] != byte(iscsi.TaskRejected) {
+				t.Errorf("function %d of %d: response %d", fn, ref, r.b[2])
+			}
+		}
+	}
+	f.dev.open()
+	if r := p.want(iscsi.OpTaskResponse); r.b.ITT() != 5000 || r.b[2] != byte(iscsi.TaskComplete) {
+		t.Errorf("the abort: response %d", r.b[2])
+	}
+	// Its tag is a task's again.
+	p.tmf(iscsi.AbortTask, 5000)
+	if r := p.want(iscsi.OpTaskResponse); r.b[2] != byte(iscsi.TaskRejected) {
+		t.Errorf("of itself: response %d", r.b[2])
+	}
+	p.send(&iscsi.TaskRequest{Immediate: true, Function: iscsi.AbortTask, ITT: 6000, RefTag: 5000, RefCmdSN: p.cmdSN, CmdSN: p.cmdSN, ExpStatSN: p.statSN}, nil, nil)
+	if r := p.want(iscsi.OpTaskResponse); r.b[2] != byte(iscsi.TaskNotFound) {
+		t.Errorf("of a tag that is over: response %d", r.b[2])
+	}
+}
+
 // RFC 7144 section 6.3: the target MUST drop all connections of the session that I_T NEXUS RESET comes by; others stay.
 func TestNexusResetEndsItsSession(t *testing.T) {
 	f := newFixture(t)

@@ -92,13 +92,14 @@ type conn struct {
 	expCmdSN uint32
 	maxCmdSN uint32
 
-	window    int    // how many commands may be in progress now
-	active    int    // non-immediate commands in progress
-	immediate int    // immediate ones, task management included
-	peak      int    // most active, or taken in one batch, since the last tick
-	burst     int    // taken in the batch under way
-	edge      uint32 // MaxCmdSN when the batch under way was begun
-	control   int    // queued PDUs that no window bounds
+	window    int      // how many commands may be in progress now
+	active    int      // non-immediate commands in progress
+	immediate int      // immediate ones, task management included
+	managing  []uint32 // tags of task management requests that are not answered yet
+	peak      int      // most active, or taken in one batch, since the last tick
+	burst     int      // taken in the batch under way
+	edge      uint32   // MaxCmdSN when the batch under way was begun
+	control   int      // queued PDUs that no window bounds
 	tasks     []*task
 	itts      []uint32 // initiator task tags of tasks, side by side: each command is looked up once
 	free      []*task

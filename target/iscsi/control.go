@@ -1,6 +1,8 @@
 package iscsi
 
 import (
+	"slices"
+
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
@@ -114,6 +116,9 @@ func (c *conn) taskRequest(b iscsi.BHS) {
 	}
 	c.mu.Lock()
 	c.immediate++ // until it is answered, also when it came in order: it is bounded the same
+	// Section 11.5.1 and RFC 7144 section 6.3: a management request is no task to be aborted or asked for.
+	unfit := len(c.managing) >= maxManaging || (p.Function == iscsi.AbortTask || p.Function == iscsi.QueryTask) && (p.RefTag == p.ITT || slices.Contains(c.managing, p.RefTag))
+	c.managing = append(c.managing, p.ITT)
 	for _, t := range c.tasks {
 		if t.live && !t.responded && !t.deferred && concerns(&p, t) {
 			held.left++
@@ -124,6 +129,8 @@ func (c *conn) taskRequest(b iscsi.BHS) {
 	switch {
 	case c.discovery:
 		done(scsi.TMFNotSupported)
+	case unfit:
+		done(scsi.FunctionRejected)
 	case p.Function == iscsi.TaskReassign:
 		// Connection recovery is ErrorRecoveryLevel 2 (section 11.6.1).
 		done(scsi.ReassignNotSupported)
@@ -149,6 +156,9 @@ func concerns(p *iscsi.TaskRequest, t *task) bool {
 // taskAnswerLocked queues the response to a task management request (section 11.6).
 func (c *conn) taskAnswerLocked(p *iscsi.TaskRequest, r scsi.TMFResponse, info [3]byte) {
 	c.immediate--
+	if i := slices.Index(c.managing, p.ITT); i >= 0 {
+		c.managing = slices.Delete(c.managing, i, i+1)
+	}
 	resp := iscsi.TaskResponse{Response: iscsi.TaskStatus(r), Info: info, ITT: p.ITT}
 	var h [iscsi.BHSLen]byte
 	resp.Put(h[:])

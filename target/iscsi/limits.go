@@ -22,6 +22,9 @@ const (
 	firstWindow = 4
 
 	// maxImmediate bounds the immediate commands in progress of one session (RFC 7143 section 4.2.2.1: at least two task
+	// maxManaging is how many task management requests wait for their answer at once; those in order of CmdSN come on top
+	// of immediate ones and move the window on. One more is rejected.
+	maxManaging = 256
 	// management requests must fit).
 	maxImmediate = 16
 

@@ -19,7 +19,11 @@ func TestTheFlightRecorderOutlivesItsSession(t *testing.T) {
 	p.ready()
 	p.readTCP(0, 8)
 	id := f.srv.Sessions()[0].TSIH
+	// A command's answer may be here before the command is over there.
 	tr, err := f.srv.Trace(id)
+	for deadline := time.Now().Add(30 * time.Second); err == nil && len(tr.Commands) < 3 && time.Now().Before(deadline); tr, err = f.srv.Trace(id) {
+		time.Sleep(time.Millisecond) // no event tells
+	}
 	must(t, err)
 	told := func(tr Trace) string {
 		var b strings.Builder
