@@ -214,6 +214,9 @@ func TestCHAP(t *testing.T) {
 	}{
 		{"one way", iscsi.CHAPInitiator{Own: iscsi.Secret{Name: "host", Secret: "a secret of host"}}, 0, true},
 		{"MD5", iscsi.CHAPInitiator{Own: iscsi.Secret{Name: "host", Secret: "a secret of host"}, Algorithms: []iscsi.CHAPAlgorithm{iscsi.CHAPMD5}}, 0, true},
+		{"SHA-1", iscsi.CHAPInitiator{Own: iscsi.Secret{Name: "host", Secret: "a secret of host"}, Algorithms: []iscsi.CHAPAlgorithm{iscsi.CHAPSHA1}}, 0, true},
+		{"SHA-256", iscsi.CHAPInitiator{Own: iscsi.Secret{Name: "host", Secret: "a secret of host"}, Algorithms: []iscsi.CHAPAlgorithm{iscsi.CHAPSHA256}}, 0, true},
+		{"SHA3-256", iscsi.CHAPInitiator{Own: iscsi.Secret{Name: "host", Secret: "a secret of host"}, Algorithms: []iscsi.CHAPAlgorithm{iscsi.CHAPSHA3256}}, 0, true},
 		{"mutual", iscsi.CHAPInitiator{Own: iscsi.Secret{Name: "host", Secret: "a secret of host"}, Target: iscsi.Secret{Name: "disk", Secret: "a secret of disk"}}, 0, true},
 		{"wrong secret", iscsi.CHAPInitiator{Own: iscsi.Secret{Name: "host", Secret: "a guess of host."}}, iscsi.LoginAuthFailed, false},
 		{"unknown user", iscsi.CHAPInitiator{Own: iscsi.Secret{Name: "root", Secret: "a secret of host"}}, iscsi.LoginAuthFailed, false},
