@@ -63,8 +63,11 @@ func (d *Device) openAtomics(o Options) error {
 	path := logPath(d.path, o)
 	want := o.Atomic && !o.ReadOnly
 	flags := os.O_RDWR
-	if want {
+	switch {
+	case want:
 		flags |= os.O_CREATE
+	case o.ReadOnly:
+		flags = os.O_RDONLY // its file system may be, too
 	}
 	f, err := os.OpenFile(path, flags|unix.O_CLOEXEC, 0o600)
 	if errors.Is(err, fs.ErrNotExist) && !want {
