@@ -9,6 +9,10 @@ import (
 
 var nfsScenarios = []Scenario{
 	{
+		Name: "nfs-work", Class: long, Limit: 30 * time.Minute, Memory: 1536, Files: []string{"sluiced", "fsx"}, Prepare: giveSource,
+		About: "work on NFSv3 mounts by RDMA and TCP: a source tree, a build, fio, fsx, churn, users, a large directory, holes",
+	},
+	{
 		Name: "nfs-restart", Class: long, Limit: 20 * time.Minute, Files: []string{"sluiced"}, Prepare: giveNFS, Finish: finishRestart,
 		About: "SIGKILL of the file server: SM_NOTIFY, reclaim in grace, no new lock before its end, the mounts go on",
 	},
