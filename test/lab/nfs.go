@@ -13,8 +13,20 @@ var nfsScenarios = []Scenario{
 		About: "work on NFSv3 mounts by RDMA and TCP: a source tree, a build, fio, fsx, churn, users, a large directory, holes",
 	},
 	{
+		Name: "nfs-locks", Class: long, Limit: 20 * time.Minute, Files: []string{"sluiced"}, Prepare: giveNFS, Finish: finishLocks,
+		About: "the lock managers of two kernels: ranges, hand-over within a second by GRANTED in the capture",
+	},
+	{
 		Name: "nfs-restart", Class: long, Limit: 20 * time.Minute, Files: []string{"sluiced"}, Prepare: giveNFS, Finish: finishRestart,
 		About: "SIGKILL of the file server: SM_NOTIFY, reclaim in grace, no new lock before its end, the mounts go on",
+	},
+	{
+		Name: "nfs-durable", Class: long, Limit: 20 * time.Minute, Files: []string{"sluiced"}, Prepare: giveNFS,
+		About: "power failures of the file server on dm-flakey: the verifier changes, clients send again, nothing fsynced is lost",
+	},
+	{
+		Name: "nfs-knfsd", Class: long, Limit: 20 * time.Minute, Files: []string{"sluice"}, Prepare: giveSource,
+		About: "our NFS client against knfsd over RDMA: commands, a tree there and back",
 	},
 	{
 		Name: "nfs-gateway", Class: long, Limit: 20 * time.Minute, Files: []string{"sluiced", "sluice", "fsx"}, Prepare: giveSource,
@@ -67,6 +79,16 @@ func (r *Run) captured(all ...wants) error {
 		}
 	}
 	return nil
+}
+
+func finishLocks(r *Run) error {
+	granted := func(client string) string { return "nlm.procedure_v4 == 5 && rpc.msgtyp == 0 && ip.dst == " + client }
+	return r.captured(
+		wants{"one.pcap", granted("10.9.0.1"), 3},
+		wants{"two.pcap", granted("10.8.0.1"), 3},
+		wants{"one.pcap", "(nlm || stat) && _ws.malformed", 0},
+		wants{"two.pcap", "(nlm || stat) && _ws.malformed", 0},
+	)
 }
 
 func finishRestart(r *Run) error {

@@ -1,0 +1,28 @@
+# Our client against the kernel's NFS server, over RDMA (siw): commands, a tree there and back, checksums.
+. /lab/lib.sh
+must "veth" veth_up 1500
+must "siw on v0" rdma_up siw v0
+mkdir -p /export && mount -t tmpfs -o size=300m none /export && chmod 777 /export
+must "knfsd" nfsd_up /export
+sluice() { far /lab/files/sluice "$@"; }
+mkdir -p /tmp/src && tar -C /tmp/src -xf /lab/files/source.tar || fail "the source tree"
+head -c 4M /dev/urandom >/tmp/src/large && : >/tmp/src/empty && mkdir -p /tmp/src/none
+( cd /tmp/src && find . -type f -print0 | sort -z | xargs -0 sha256sum >/tmp/sums )
+same() { ( cd "$1" && sha256sum --quiet -c /tmp/sums ) && [ "$(cd "$1" && find . | sort | sha256sum)" = "$(cd /tmp/src && find . | sort | sha256sum)" ]; }
+
+both() { # both URL NAME
+  sluice cp -q -r /tmp/src "$1/$2?$3" && same "/export/$2" || return
+  sluice cp -q -r "$1/$2?$3" "/tmp/back-$2" && same "/tmp/back-$2" && rm -r "/tmp/back-$2"
+}
+commands() { # commands URL ARGUMENTS
+  sluice mkdir "$1/c?$2" && [ -d /export/c ] && echo some bytes >/tmp/some && sluice cp -q /tmp/some "$1/c/some?$2" || return
+  [ "$(sluice cat "$1/c/some?$2")" = "some bytes" ] && sluice ls "$1/c?$2" | grep -q some && sluice tree "$1/c?$2" | grep -q some || return
+  ! sluice cat "$1/c/other?$2" 2>/tmp/err && grep -qi 'no such file\|not exist' /tmp/err || { cat /tmp/err; return 1; }
+  sluice rm -r "$1/c?$2" && [ ! -e /export/c ]
+}
+for how in nfs+rdma; do
+  port=2049; [ $how = nfs ] || port=20049
+  u=$how://10.9.0.1/export a="nfsport=$port&mountport=20048"
+  must "$how: commands" commands $u "$a"
+  must "$how: a tree there and back" both $u tree "$a"
+done
