@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -126,10 +127,12 @@ type lives struct {
 	disk  *forgetful
 	wrap  func(rpc.Program) rpc.Program
 	s     *server
+	at    atomic.Value // its address, a string: clients look for it while it comes up
 }
 
 func (l *lives) up() {
 	l.s = startWrapped(l.t, "tcp", nfs.Options{StateDir: l.state, Storage: l.disk}, rpc.Options{}, nfs.Export{Rights: open, Dir: l.dir}, l.wrap)
+	l.at.Store(l.s.hostPort(l.t))
 }
 
 // powerCut ends the server without letting it flush.
@@ -142,7 +145,7 @@ func (l *lives) powerCut() {
 func (l *lives) mount() *infs.FS {
 	dial := irpc.Stream(func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer
-		return d.DialContext(ctx, "tcp", l.s.hostPort(l.t))
+		return d.DialContext(ctx, "tcp", l.at.Load().(string))
 	})
 	v, _, err := infs.Mount(context.Background(), l.s.url, infs.Options{Dial: dial})
 	must(l.t, err)
