@@ -58,7 +58,7 @@ var (
 	mMemWait     = desc("memory_waiting_connections", "Connections that wait for registered buffers.")
 	mMemRefused  = desc("memory_refusals_total", "Requests for buffers that had to wait because all registered memory was in use.")
 	mStags       = desc("stags", "STags that exist now: windows a peer may name, and sinks of outstanding RDMA Reads.", "provider", "kind")
-	mQPs         = desc("fabric_connections", "RDMA connections open now.", "provider")
+	mConns       = desc("fabric_connections", "RDMA connections open now.", "provider")
 	mSends       = desc("fabric_work_requests", "Work requests under way.", "provider")
 	mRecvs       = desc("fabric_receives", "Receives posted: messages that peers may send.", "provider")
 	mFlushes     = desc("fabric_flushes_total", "Times a full socket handed the rest to the flusher.")
@@ -70,7 +70,7 @@ var (
 // Describe implements prometheus.Collector.
 func (m metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mInfo, mSessions, mInflight, mCommands, mIn, mOut, mCopied, mRejects, mWindow, mSize, mOps, mBytes, mErrors, mMemory,
-		mLatency, mQueue, mConflicts, mExport, mLogins, mRedirects, mLoginRefuse, mEnded, mHeld, mCached, mMapped, mMemWait, mMemRefused, mStags, mQPs, mSends,
+		mLatency, mQueue, mConflicts, mExport, mLogins, mRedirects, mLoginRefuse, mEnded, mHeld, mCached, mMapped, mMemWait, mMemRefused, mStags, mConns, mSends,
 		mRecvs, mFlushes, mWakes, mTakenBack, mMemoryMax, mFabricBytes, mFPDUs, mSyscalls, mTerminates, mRefused, mFabricCopy, mRPC} {
 		ch <- d
 	}
@@ -106,7 +106,7 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 	g, provider := m.d.device.Gauges(), m.d.device.Name()
 	gauge(mStags, float64(g.Windows), provider, "window")
 	gauge(mStags, float64(g.ReadSinks), provider, "read_sink")
-	gauge(mQPs, float64(g.Connections), provider)
+	gauge(mConns, float64(g.Connections), provider)
 	gauge(mSends, float64(g.Sends), provider)
 	gauge(mRecvs, float64(g.Receives), provider)
 	s := m.d.device.Stats()
