@@ -19,7 +19,7 @@ fault() {
 run() { # run TEST: the program's own status is 0 whatever happened; its summary counts
   timeout 120 iscsi-test-cu --dataloss -t "$1" "$url" >/tmp/cu.log 2>&1
   local rc=$? ran failed
-  read -r ran failed < <(awk '$1 == "tests" {print $3, $5; exit}' /tmp/cu.log)
+  ran=$(awk '$1 == "tests" {print $3; exit}' /tmp/cu.log) failed=$(awk '$1 == "tests" {print $5; exit}' /tmp/cu.log)
   [ $rc = 0 ] && [ "${ran:-0}" = 1 ] && [ "$failed" = 0 ] && return
   why="status $rc, ran ${ran:-none}, failed ${failed:-?}: $(grep -a -m1 -o 'FAILE.*\]\|FAILURE.*\|invalid pointer\|test_.*ASSERT.*' /tmp/cu.log)"
   return 1
