@@ -156,7 +156,7 @@ func TestRegistryIsComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range files {
-		if !slices.Contains(scripts, filepath.Base(f)) {
+		if !slices.Contains(scripts, filepath.Base(f)) && !strings.HasSuffix(f, "-lib.sh") { // what scripts share
 			t.Errorf("%s belongs to no scenario", f)
 		}
 	}
