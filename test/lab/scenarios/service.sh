@@ -36,7 +36,7 @@ cat >/lab/probe <<'P'
 can() { local what=$1; shift; "$@" >/dev/null 2>&1 && echo "can $what"; }
 state=$1
 for f in /probe /etc/probe /etc/sluice/probe /usr/probe /boot/probe /root/probe /home/probe /var/probe /var/lib/probe /var/log/probe \
-  /opt/probe /srv-other /run/probe /lab/probe.out /dev/probe /sys/kernel/mm/ksm/run /proc/sys/kernel/hostname /proc/sysrq-trigger /dev/vda /dev/kmsg; do
+  /opt/probe /srv-other /run/probe /run/lock/probe /dev/shm/probe /lab/probe.out /dev/probe /sys/kernel/mm/ksm/run /proc/sys/kernel/hostname /proc/sysrq-trigger /dev/vda /dev/kmsg; do
   can "write $f" bash -c "echo x >>$f"
 done
 [ -e /run/probe ] && grep " /run" /proc/self/mountinfo
