@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,7 @@ import (
 type options struct {
 	conn                     blockcmd.Connection
 	rw, bs, size, offset     string
+	report                   string
 	depth, jobs, mix         int
 	runtime                  time.Duration
 	verify, destroy, noStats bool
@@ -43,14 +45,28 @@ func Command() *cobra.Command {
 		Short: "Measure a volume: throughput and latency, in fio's vocabulary",
 		Long: `Measure a volume over its own sessions, without a file system or block layer in between. The flags are fio's. Patterns that
 write destroy what is on the volume, so they need --destroy. With --verify every block written is read back and compared.
-With --output json the report has fio's shape.`,
+With --output json the report has the shape of fio's, key for key, for tools and scripts made for that.
+
+With --report DIR it measures throughput and latency at iodepth 1 to 64 and at bs 4k to 1m, the other flag as given, --runtime
+(2s if not given) each, and leaves plots (SVG), a page that shows them (README.md) and every figure (report.json) in DIR.`,
 		Example: `  sluice bench iser://127.0.0.1/iqn.2026-11.io.sluice:default/0 --rw randread --bs 4k --iodepth 32 --runtime 10s
-  sluice bench iser://127.0.0.1/iqn.2026-11.io.sluice:default/0 --rw randrw --rwmixread 70 --destroy --verify --size 64m`,
+  sluice bench iser://127.0.0.1/iqn.2026-11.io.sluice:default/0 --rw randrw --rwmixread 70 --destroy --verify --size 64m
+  sluice bench iser://127.0.0.1/iqn.2026-11.io.sluice:default/0 --rw randread --report /tmp/report`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if o.report != "" && !c.Flags().Changed("runtime") {
+				o.runtime = pointTime
+			}
 			s, err := o.spec()
 			if err != nil {
 				return err
+			}
+			if o.report != "" {
+				if err := o.sweep(c.Context(), c.ErrOrStderr(), args[0], o.report); err != nil {
+					return err
+				}
+				page := filepath.Join(o.report, "README.md")
+				return ui.Print(c, map[string]string{"report": page}, func(t *ui.Table) { t.Row(page) })
 			}
 			rep, err := o.run(c.Context(), c.ErrOrStderr(), args[0], s)
 			if err != nil {
@@ -71,9 +87,19 @@ With --output json the report has fio's shape.`,
 	f.StringVar(&o.size, "size", "", "its size, of each job (default: the rest of the volume, shared among the jobs)")
 	f.BoolVar(&o.verify, "verify", false, "read back what was written and compare")
 	f.BoolVar(&o.destroy, "destroy", false, "writing is allowed: what is on the volume is lost")
+	f.StringVar(&o.report, "report", "", "directory for a report with plots against depth and block size")
 	f.BoolVar(&o.noStats, "quiet", false, "no line of progress")
+	for flag, values := range map[string][]string{"rw": patterns, "bs": sweepBlocks, "iodepth": {"1", "8", "32", "128"}, "crc": {"on", "always", "peer", "off"}} {
+		// The only error is a flag that does not exist.
+		if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+			panic(err)
+		}
+	}
 	return c
 }
+
+// pointTime is how long a report's points take by default: 16 of them make half a minute.
+const pointTime = 2 * time.Second
 
 var patterns = []string{"read", "write", "randread", "randwrite", "rw", "randrw"}
 
@@ -143,26 +169,27 @@ func (o *options) run(ctx context.Context, progress io.Writer, url string, s *sp
 		}
 		jobs = append(jobs, newJob(js, v, i, &total))
 	}
-	began := time.Now()
+	m := measured{began: time.Now(), before: usage(), samples: startSampler(jobs)}
 	stop := context.AfterFunc(ctx, func() {
 		for _, j := range jobs {
 			j.stop.Store(true)
 		}
 	})
 	defer stop()
-	end := o.progress(progress, &total, began)
+	end := o.progress(progress, &total, m.began)
 	var wg sync.WaitGroup
 	errs := make([]error, len(jobs))
 	for i, j := range jobs {
 		wg.Go(func() { errs[i] = j.run() })
 	}
 	wg.Wait()
-	took := time.Since(began)
+	m.ended, m.after = time.Now(), usage()
+	m.samples.end()
 	end()
 	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
 		return nil, blockcmd.Explain(err)
 	}
-	rep = newReport(o, s, jobs, began, took, version.String())
+	rep = newReport(o, s, jobs, m, version.String())
 	for _, j := range jobs {
 		if j.stamps != nil {
 			n, err := j.check(ctx)

@@ -2,63 +2,91 @@ package benchcmd
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 )
 
-// report has the shape of fio's JSON, as far as tools read it: one job, which is the sum of all.
-type report struct {
-	Version   string      `json:"fio version"` // the key that tools look for; it names us
-	Timestamp int64       `json:"timestamp"`
-	Jobs      []jobReport `json:"jobs"`
-	Verified  int64       `json:"verified_blocks,omitempty"`
-	spec      *spec
-	took      time.Duration
+// sampleEvery is fio's default for its samples of bandwidth.
+const sampleEvery = 500 * time.Millisecond
+
+// sampler takes samples of what the jobs have done so far, until it is stopped.
+type sampler struct {
+	jobs        []*job
+	read, write []sample
+	stop        chan struct{}
+	done        sync.WaitGroup
 }
 
-type jobReport struct {
-	Name    string            `json:"jobname"`
-	Options map[string]string `json:"job options"`
-	Read    dirReport         `json:"read"`
-	Write   dirReport         `json:"write"`
-	Runtime int64             `json:"job_runtime"` // ms
+func startSampler(jobs []*job) *sampler {
+	s := &sampler{jobs: jobs, stop: make(chan struct{})}
+	s.done.Go(s.run)
+	return s
 }
 
-type dirReport struct {
-	IOBytes  int64   `json:"io_bytes"`
-	Bytes    float64 `json:"bw_bytes"` // a second
-	KiB      int64   `json:"bw"`       // KiB a second
-	IOPS     float64 `json:"iops"`
-	Runtime  int64   `json:"runtime"` // ms
-	TotalIOs int64   `json:"total_ios"`
-	CLat     latency `json:"clat_ns"`
+func (s *sampler) run() {
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	var lastR, lastW side
+	last := time.Now()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case now := <-tick.C:
+			var r, w side
+			for _, j := range s.jobs {
+				j.mu.Lock()
+				r.ios, r.bytes = r.ios+j.read.ios, r.bytes+j.read.bytes
+				w.ios, w.bytes = w.ios+j.write.ios, w.bytes+j.write.bytes
+				j.mu.Unlock()
+			}
+			t := now.Sub(last).Seconds()
+			rate := func(a, b side) sample {
+				return sample{ios: float64(b.ios-a.ios) / t, bytes: float64(b.bytes-a.bytes) / t}
+			}
+			s.read, s.write = append(s.read, rate(lastR, r)), append(s.write, rate(lastW, w))
+			lastR, lastW, last = r, w, now
+		}
+	}
 }
 
-type latency struct {
-	Min        int64            `json:"min"`
-	Max        int64            `json:"max"`
-	Mean       float64          `json:"mean"`
-	Stddev     float64          `json:"stddev"`
-	N          int64            `json:"N"`
-	Percentile map[string]int64 `json:"percentile,omitempty"`
+func (s *sampler) end() {
+	close(s.stop)
+	s.done.Wait()
 }
 
-var percentiles = []float64{1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 99.5, 99.9, 99.95, 99.99}
+// measured is a run that has ended.
+type measured struct {
+	began, ended  time.Time
+	before, after unix.Rusage
+	samples       *sampler
+}
 
-func newReport(o *options, s *spec, jobs []*job, began time.Time, took time.Duration, version string) *report {
+func newReport(o *options, s *spec, jobs []*job, m measured, version string) *report {
 	r, w := newSide(), newSide()
 	for _, j := range jobs {
 		merge(&r, &j.read)
 		merge(&w, &j.write)
 	}
+	took := m.ended.Sub(m.began)
 	jr := jobReport{
-		Name: "sluice-" + s.pattern, Runtime: took.Milliseconds(), Read: direction(&r, took), Write: direction(&w, took),
-		Options: map[string]string{"rw": s.pattern, "bs": o.bs, "iodepth": fmt.Sprint(s.depth), "numjobs": fmt.Sprint(len(jobs)), "runtime": o.runtime.String(), "crc": o.conn.CRC},
+		Name: "sluice-" + s.pattern, Elapsed: int64(took.Seconds() + 1), Runtime: took.Milliseconds() * int64(len(jobs)),
+		Read: direction(&r, took, m.samples.read), Write: direction(&w, took, m.samples.write), LatPercent: 100,
+		Depths: share(depthEdges, s.depth), Submits: batches(), Completes: batches(),
+		Options: map[string]string{"name": "sluice-" + s.pattern, "rw": s.pattern, "bs": o.bs, "iodepth": fmt.Sprint(s.depth), "numjobs": fmt.Sprint(len(jobs)),
+			"runtime": o.runtime.String(), "ioengine": "sluice", "crc": o.conn.CRC},
 	}
-	return &report{Version: "sluice-" + version, Timestamp: began.Unix(), Jobs: []jobReport{jr}, spec: s, took: took}
+	if s.hasRead && s.hasWrite {
+		jr.Options["rwmixread"] = fmt.Sprint(s.mix)
+	}
+	jr.distribute(r.lat, w.lat)
+	jr.used(m.before, m.after, took.Seconds())
+	return &report{Version: "sluice-" + version, Timestamp: m.ended.Unix(), Millis: m.ended.UnixMilli(), Time: m.ended.Format("Mon Jan _2 15:04:05 2006"),
+		Jobs: []jobReport{jr}, Disks: []struct{}{}, spec: s}
 }
 
 func merge(into, s *side) {
@@ -67,23 +95,17 @@ func merge(into, s *side) {
 	into.lat.Merge(s.lat)
 }
 
-func direction(s *side, took time.Duration) dirReport {
-	d := dirReport{IOBytes: s.bytes, TotalIOs: s.ios, Runtime: took.Milliseconds(), Bytes: float64(s.bytes) / took.Seconds(), IOPS: float64(s.ios) / took.Seconds()}
-	d.KiB = int64(d.Bytes / 1024)
+func direction(s *side, took time.Duration, samples []sample) dirReport {
+	d := dirReport{IOBytes: s.bytes, IOKiB: s.bytes / 1024, TotalIOs: s.ios, Bytes: int64(float64(s.bytes) / took.Seconds()), IOPS: float64(s.ios) / took.Seconds()}
+	if s.ios > 0 {
+		d.Runtime = took.Milliseconds()
+	}
+	d.KiB = d.Bytes / 1024
 	d.CLat = latencyOf(s.lat)
+	d.Lat = d.CLat
+	d.Lat.Percentile = nil // fio gives them for one of the two
+	d.spread(samples)
 	return d
-}
-
-func latencyOf(h *hdrhistogram.Histogram) latency {
-	l := latency{N: h.TotalCount()}
-	if l.N == 0 {
-		return l
-	}
-	l.Min, l.Max, l.Mean, l.Stddev, l.Percentile = h.Min(), h.Max(), h.Mean(), h.StdDev(), map[string]int64{}
-	for _, p := range percentiles {
-		l.Percentile[fmt.Sprintf("%.6f", p)] = h.ValueAtPercentile(p)
-	}
-	return l
 }
 
 func (r *report) table(t *ui.Table) {
@@ -97,7 +119,7 @@ func (r *report) table(t *ui.Table) {
 			continue
 		}
 		at := func(p string) string { return short(d.CLat.Percentile[p]) }
-		t.Row(d.name, fmt.Sprintf("%.0f", d.IOPS), ui.Bytes(int64(d.Bytes))+"/s", at("50.000000"), at("95.000000"), at("99.000000"), at("99.900000"), short(d.CLat.Max))
+		t.Row(d.name, fmt.Sprintf("%.0f", d.IOPS), ui.Bytes(d.Bytes)+"/s", at("50.000000"), at("95.000000"), at("99.000000"), at("99.900000"), short(d.CLat.Max))
 	}
 	if r.spec.verify {
 		t.Row("verified", fmt.Sprint(r.Verified), "blocks")
