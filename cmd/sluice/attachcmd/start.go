@@ -103,6 +103,9 @@ func (o *options) helper(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
+	if err := becomeFlusher(r.Face); err != nil {
+		return err
+	}
 	if err := r.reserve(); err != nil {
 		return err
 	}
