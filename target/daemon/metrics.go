@@ -45,6 +45,7 @@ var (
 	mRefused     = desc("fabric_reads_refused_total", "RDMA Read Requests beyond the negotiated depth.")
 	mFabricCopy  = desc("fabric_copied_bytes_total", "Payload bytes copied in the software RNIC, by the size of the buffer: the class's upper bound in bytes.", "direction", "size_class")
 	mLatency     = desc("volume_operation_duration_seconds", "Time from a command's arrival to its outcome, moving its data included.", "volume", "operation")
+	mSense       = desc("volume_check_conditions_total", "Commands that ended with CHECK CONDITION, by sense key of SPC-4 in hexadecimal.", "volume", "sense_key")
 	mQueue       = desc("volume_commands_in_progress", "Commands of all sessions in the volume's task sets now.", "volume")
 	mConflicts   = desc("volume_reservation_conflicts_total", "Commands that met a reservation of another initiator's.", "volume")
 	mExport      = desc("export_operation_duration_seconds", "Time that an NFS operation took to execute.", "export", "operation")
@@ -70,7 +71,7 @@ var (
 // Describe implements prometheus.Collector.
 func (m metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mInfo, mSessions, mInflight, mCommands, mIn, mOut, mCopied, mRejects, mWindow, mSize, mOps, mBytes, mErrors, mMemory,
-		mLatency, mQueue, mConflicts, mExport, mLogins, mRedirects, mLoginRefuse, mEnded, mHeld, mCached, mMapped, mMemWait, mMemRefused, mStags, mConns, mSends,
+		mLatency, mSense, mQueue, mConflicts, mExport, mLogins, mRedirects, mLoginRefuse, mEnded, mHeld, mCached, mMapped, mMemWait, mMemRefused, mStags, mConns, mSends,
 		mRecvs, mFlushes, mWakes, mTakenBack, mMemoryMax, mFabricBytes, mFPDUs, mSyscalls, mTerminates, mRefused, mFabricCopy, mRPC} {
 		ch <- d
 	}
@@ -214,6 +215,11 @@ func (m metrics) volumes(ch chan<- prometheus.Metric, gauge func(*prometheus.Des
 		ch <- duration(mLatency, &l.Read, name, "read")
 		ch <- duration(mLatency, &l.Write, name, "write")
 		ch <- duration(mLatency, &l.Other, name, "other")
+		for key, n := range v.lu.CheckConditions() {
+			if n > 0 {
+				count(mSense, uint64(n), name, strconv.FormatInt(int64(key), 16))
+			}
+		}
 		gauge(mQueue, float64(v.lu.InProgress()), name)
 		count(mConflicts, uint64(s.Conflicts), name)
 		count(mOps, uint64(s.Reads), name, "read")

@@ -77,6 +77,7 @@ type LogicalUnit struct {
 	clock       timestamp
 	gone        luTotals // of nexuses that have gone
 	goneLatency luLatency
+	goneSense   [16]int64
 	base        luTotals // what LOG SELECT took away
 
 	background sync.WaitGroup // erasures
@@ -191,6 +192,9 @@ func (lu *LogicalUnit) leave(i *itl) {
 		delete(lu.itls, i)
 		lu.gone.add(&i.stats)
 		lu.goneLatency.add(&i.stats)
+		for k := range lu.goneSense {
+			lu.goneSense[k] += i.stats.sense[k].Load()
+		}
 	}
 	lu.mu.Unlock()
 }

@@ -71,6 +71,12 @@ func TestRangeIsChecked(t *testing.T) {
 	r.sense(IllegalRequest, ASCInvalidFieldInCDB, nil, 512, "28 20 00000000 00 0001 00") // RDPROTECT
 	r.sense(IllegalRequest, ASCInvalidOpcode, nil, 512, "ff 00 00000000 00 0001 00")
 	r.sense(IllegalRequest, ASCInvalidFieldInCDB, nil, 512, "9e 1f 00000000 00 0001 00 00000000 0000")
+	if n := r.lu.CheckConditions(); n[IllegalRequest] != 7 {
+		t.Errorf("check conditions by sense key: %v", n)
+	}
+	if l := r.lu.Latency(); l.Read.Count()+l.Other.Count() < 7 || l.Write.Count() != 0 || r.lu.InProgress() != 0 {
+		t.Errorf("latencies %+v", l)
+	}
 }
 
 func TestDeviceErrorsBecomeSense(t *testing.T) {

@@ -85,6 +85,31 @@ type stats struct {
 	readErrors, writeErrors atomic.Int64
 	conflicts               atomic.Int64
 	latency                 [kinds]hist.Hist
+	sense                   [16]atomic.Int64 // CHECK CONDITIONs by sense key
+}
+
+// countSense counts sense data by its key: byte 2 of the fixed format, byte 1 of the descriptor format (SPC-4 section 4.5).
+func (s *stats) countSense(b []byte) {
+	switch {
+	case len(b) < 3:
+	case b[0]&0x7e == 0x72:
+		s.sense[b[1]&15].Add(1)
+	default:
+		s.sense[b[2]&15].Add(1)
+	}
+}
+
+// CheckConditions are the commands of all nexuses, past and present, that ended so, by sense key.
+func (lu *LogicalUnit) CheckConditions() (n [16]int64) {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	n = lu.goneSense
+	for i := range lu.itls {
+		for k := range n {
+			n[k] += i.stats.sense[k].Load()
+		}
+	}
+	return n
 }
 
 func (t *luTotals) add(s *stats) {

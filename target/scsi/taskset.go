@@ -221,6 +221,9 @@ func (c *Command) complete() {
 	}
 	if c.x.itl != nil { // before Complete: the command is the session's again after it
 		c.x.itl.stats.latency[c.x.kind].Observe(hist.Clock() - c.x.began)
+		if c.Status == StatusCheckCondition {
+			c.x.itl.stats.countSense(c.Sense)
+		}
 	}
 	c.Mover.Complete(c)
 	for _, w := range waiters {
