@@ -10,9 +10,8 @@ import (
 )
 
 // becomeFlusher tells the kernel that this process serves block devices (PR_SET_IO_FLUSHER, prctl(2), Linux 5.6). Without
-// it, memory that a request needs can make the kernel wait for pages that are locked until that very request is answered:
-// with udev reading a new /dev/nbdN this happened. The mark is a thread's and outlives exec, so the program begins again
-// with it, in the same process.
+// it, memory that a request needs can make the kernel wait for pages that are locked until that very request is answered.
+// The mark is a thread's and outlives exec, so the program begins again with it, in the same process.
 func becomeFlusher(face string) error {
 	if os.Geteuid() != 0 || face == faceSocket || face == faceDir {
 		return nil
