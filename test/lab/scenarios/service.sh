@@ -39,7 +39,6 @@ for f in /probe /etc/probe /etc/sluice/probe /usr/probe /boot/probe /root/probe 
   /opt/probe /srv-other /run/probe /run/lock/probe /dev/shm/probe /lab/probe.out /dev/probe /sys/kernel/mm/ksm/run /proc/sys/kernel/hostname /proc/sysrq-trigger /dev/vda /dev/kmsg; do
   can "write $f" bash -c "echo x >>$f"
 done
-[ -e /run/probe ] && grep " /run" /proc/self/mountinfo
 can "mount" mount -t tmpfs none /tmp
 can "make a namespace" unshare -U true
 can "make a device" mknod "$state/vda" b 254 0
