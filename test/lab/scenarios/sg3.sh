@@ -38,8 +38,10 @@ put() { dd if="$3" of="$1" bs=512 seek="$2" oflag=direct status=none; }
 zeros() { head -c $(($2 * 512)) /dev/zero >"$1"; }
 
 xcopy_case() {
+  local sa sb # sg_xcopy knows block devices by names that only udev makes
+  sa=/dev/$(ls "/sys/block/${a##*/}/device/scsi_generic") && sb=/dev/$(ls "/sys/block/${b##*/}/device/scsi_generic") || return
   pattern /tmp/p256 256
-  put "$a" 4096 /tmp/p256 && ends 0 sg_xcopy if="$a" of="$b" skip=4096 seek=512 count=256 bs=512 && same "$b" 512 /tmp/p256
+  put "$a" 4096 /tmp/p256 && ends 0 sg_xcopy if="$sa" of="$sb" skip=4096 seek=512 count=256 bs=512 && same "$b" 512 /tmp/p256
 }
 
 # ---- who is there
