@@ -67,8 +67,8 @@ type call struct {
 // Submit hands a request to the volume.
 func (d *Device) Submit(r *blockdev.Request) {
 	op, ok := ops[r.Op]
-	if !ok {
-		r.Err = fmt.Errorf("%w: %s", blockdev.ErrUnsupported, r.Op)
+	if !ok || r.Atomic { // the initiator has no WRITE ATOMIC, and the geometry does not promise any
+		r.Err = fmt.Errorf("%w: %s, atomic: %t", blockdev.ErrUnsupported, r.Op, r.Atomic)
 		r.Done(r)
 		return
 	}
