@@ -70,8 +70,8 @@ sandbox() { # sandbox UNIT STATE USER ALLOWED
 }
 want "the block service's sandbox" sandbox sluiced /var/lib/sluice sluice
 want "the block service's sandbox, were it root" sandbox sluiced /var/lib/sluice root '^can read /etc/shadow$'
-want "the file service's sandbox" sandbox sluiced-files /var/lib/sluice-files sluice '^can (read /etc/shadow|make a device)$'
-chown -R sluice: /var/lib/sluice /var/lib/sluice-files
+want "the file service's sandbox" sandbox sluiced-files /var/lib/sluice-files root '^can (read /etc/shadow|make a device)$'
+chown -R sluice: /var/lib/sluice
 
 # ---- the file service, as an operator would start it
 want "the file service starts" systemctl start sluiced-files
