@@ -239,13 +239,13 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	d.serveFiles()
 	d.serving = true
-	isns := d.cfg.ISNS
+	isns, adm := d.cfg.ISNS, d.cfg.Admin // a reload may come from here on
 	d.log.Info("serving", zap.String("version", version.String()), zap.Int("volumes", len(d.volumes)), zap.Int("targets", len(d.targets)), zap.String("state_dir", d.stateDir))
 	d.mu.Unlock()
 	wctx, stopWatch := context.WithCancel(context.Background())
 	var watch sync.WaitGroup
 	watch.Go(func() { d.watchdog(wctx, d.Healthy) })
-	adm, err := d.serveAdmin()
+	endAdmin, err := d.serveAdmin(adm)
 	if err != nil {
 		stopWatch()
 		watch.Wait()
@@ -265,15 +265,15 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.log.Info("ending", zap.Duration("drain", d.drain))
 	end, cancel := context.WithTimeout(context.Background(), d.drain+5*time.Second)
 	defer cancel()
-	err = errors.Join(err, d.closeAll(end), adm(end))
+	err = errors.Join(err, d.closeAll(end), endAdmin(end))
 	stopWatch()
 	watch.Wait()
 	d.log.Info("ended")
 	return err
 }
 
-// serveAdmin opens the administrative socket; what it returns closes it.
-func (d *Daemon) serveAdmin() (func(context.Context) error, error) {
+// serveAdmin opens the administrative socket, and the listener that a asks for; what it returns closes them.
+func (d *Daemon) serveAdmin(a AdminConfig) (func(context.Context) error, error) {
 	l, err := admin.Listen(filepath.Join(d.stateDir, "admin.sock"))
 	if err != nil {
 		return nil, err
@@ -281,7 +281,7 @@ func (d *Daemon) serveAdmin() (func(context.Context) error, error) {
 	s := admin.New(d, d.metricsHandler(), d.log, d.audit)
 	done := make(chan error, 2)
 	n := 1
-	if a := d.cfg.Admin; a.Listen != "" {
+	if a.Listen != "" {
 		key, err := secretPath(a.Key)
 		if err != nil {
 			return nil, errors.Join(err, l.Close())
