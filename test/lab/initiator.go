@@ -56,7 +56,9 @@ var initiatorScenarios = []Scenario{
 		About: "libiscsi's own iSER over siw: every SCSI test of its suite, and iscsi-perf",
 		Prepare: func(r *Run) error {
 			r.Env = append(r.Env, "FAMILIES="+getenv("LAB_FAMILIES", "[A-Za-z0-9]+")) // e.g. LAB_FAMILIES='Read16|Write16'
-			_, err := r.serve(unit{"disk", "file", "64MiB"})
+			// As in test/conformance: GetLBAStatus.UnmapSingle asks for block N+1 and wants the answer for N plus the blocks of
+			// a physical block, which is the same for one only.
+			_, err := r.serveWith([]string{"physical: 512", "erase: true"}, unit{"disk", "file", "64MiB"})
 			return err
 		},
 	},

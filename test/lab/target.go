@@ -22,7 +22,10 @@ const iqn = "iqn.2026-11.io.sluice:lab"
 type unit struct{ name, engine, size string }
 
 // serve starts sluiced with one target and tells the guest where it is: PORT and TARGET.
-func (r *Run) serve(units ...unit) (*target, error) {
+func (r *Run) serve(units ...unit) (*target, error) { return r.serveWith(nil, units...) }
+
+// serveWith does the same with more keys for every volume, as "key: value".
+func (r *Run) serveWith(keys []string, units ...unit) (*target, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
@@ -36,6 +39,9 @@ func (r *Run) serve(units ...unit) (*target, error) {
 		fmt.Fprintf(&b, "  - name: %s\n    engine: %s\n    size: %s\n", u.name, u.engine, u.size)
 		if u.engine == "file" {
 			fmt.Fprintf(&b, "    path: %s\n", r.image(u.name))
+		}
+		for _, k := range keys {
+			fmt.Fprintf(&b, "    %s\n", k)
 		}
 	}
 	fmt.Fprintf(&b, "targets:\n  - name: %s\n    luns:\n", iqn)
