@@ -82,11 +82,21 @@ func load(path, stateDir, level string, serve bool) (*Config, error) {
 // parse reads one file strictly and leaves out what it leaves out.
 func parse(name string, b []byte) (*Config, error) {
 	c := &Config{source: name}
-	dec := yaml.NewDecoder(bytes.NewReader(b), yaml.Strict())
-	if err := dec.Decode(c); err != nil && len(bytes.TrimSpace(b)) > 0 {
+	if err := decodeStrictly(b, c); err != nil && len(bytes.TrimSpace(b)) > 0 {
 		return nil, &ConfigError{File: name, Detail: strings.TrimSpace(yaml.FormatError(err, false, true))}
 	}
 	return c, nil
+}
+
+// decodeStrictly refuses unknown keys. The library panics over some wrong files, a tag before a list that is none for one;
+// nobody's typing error may end the daemon on a reload.
+func decodeStrictly(b []byte, into any) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("this is not YAML that can be read (%v): look for tags (!...), anchors and aliases, which have no use here", p)
+		}
+	}()
+	return yaml.NewDecoder(bytes.NewReader(b), yaml.Strict()).Decode(into)
 }
 
 // finish fills in defaults and checks the whole.

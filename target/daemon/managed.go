@@ -41,7 +41,7 @@ func readManaged(stateDir string) (*managed, error) {
 	if err != nil {
 		return nil, &ConfigError{File: path, Detail: err.Error()}
 	}
-	if err := yaml.NewDecoder(bytes.NewReader(b), yaml.Strict()).Decode(m); err != nil && len(bytes.TrimSpace(b)) > 0 {
+	if err := decodeStrictly(b, m); err != nil && len(bytes.TrimSpace(b)) > 0 {
 		return nil, &ConfigError{File: path, Detail: yaml.FormatError(err, false, true)}
 	}
 	if m.Sizes == nil {
