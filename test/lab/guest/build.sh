@@ -175,7 +175,7 @@ programs() {
 modules="ib_uverbs ib_umad rdma_ucm rdma_rxe ib_iser ib_isert iscsi_tcp rpcrdma nfs nfsv3 nfsv4 nfsd auth_rpcgss
  iscsi_target_mod target_core_mod target_core_file target_core_iblock target_core_user
  nvme-rdma nvme-tcp nvmet nvmet-rdma nvmet-tcp nbd ublk_drv null_blk brd loop scsi_debug sd_mod sg
- dm-mod dm-multipath dm-round-robin dm-service-time dm-flakey dm-delay dm-log-writes
+ dm-mod dm-multipath scsi_dh_alua dm-round-robin dm-service-time dm-flakey dm-delay dm-log-writes
  virtio_pci virtio_blk virtio_net virtio_console virtio-rng 9p 9pnet_virtio
  ext4 xfs btrfs overlay fuse configfs dummy veth bridge sch_netem sch_tbf sch_fq
  nf_tables nft_compat nft_ct nft_limit nft_reject_inet ip_tables iptable_filter
