@@ -1,6 +1,7 @@
 package attachcmd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -71,8 +72,9 @@ func (r *Record) clean() error {
 		}
 	case faceDevice:
 		// The number may be another's by now: the identifier in sysfs says whose it is (Linux 5.14).
-		if r.Path != "" && nbdlink.Backend(r.Index) == r.backend() {
-			errs = append(errs, nbdlink.Disconnect(r.Index))
+		// A helper that was killed early has not yet said its number.
+		for _, n := range nbdlink.Owned(r.backend()) {
+			errs = append(errs, nbdlink.Disconnect(n))
 		}
 	case faceSocket:
 		errs = append(errs, gone(os.Remove(r.Path)))
@@ -132,11 +134,28 @@ var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\13
 
 // mountPoints are those of this process's namespace, in the order they were made.
 func mountPoints() []mountPoint {
-	b, err := os.ReadFile("/proc/self/mountinfo")
+	b, err := settled(func() ([]byte, error) { return os.ReadFile("/proc/self/mountinfo") })
 	if err != nil {
 		return nil
 	}
 	return parseMountinfo(string(b))
+}
+
+// settled reads until two readings agree, for a while: the kernel writes mountinfo a page at a time, and lines can be missing
+// from what is read while others mount and unmount.
+func settled(read func() ([]byte, error)) ([]byte, error) {
+	last, err := read()
+	for range 20 {
+		if err != nil {
+			return nil, err
+		}
+		var b []byte
+		if b, err = read(); err == nil && bytes.Equal(b, last) {
+			return b, nil
+		}
+		last = b
+	}
+	return last, err
 }
 
 func parseMountinfo(s string) []mountPoint {

@@ -3,7 +3,9 @@ package attachcmd
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -117,6 +119,24 @@ broken`)
 	want := []mountPoint{{"/", "ext4", "/dev/vda"}, {"/mnt/with space", "ext4", "/dev/nbd0"}, {"/run/a.d", "fuse.sluice", "sluice"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// What others mount meanwhile is no reason to miss a line; what changes without end is not waited for.
+func TestMountinfoIsReadUntilItSettles(t *testing.T) {
+	reads := []string{"a c", "a b c", "a b c", "a"}
+	n := 0
+	got, err := settled(func() ([]byte, error) { n++; return []byte(reads[n-1]), nil })
+	if string(got) != "a b c" || err != nil || n != 3 {
+		t.Errorf("%q, %v after %d readings", got, err, n)
+	}
+	n = 0
+	got, err = settled(func() ([]byte, error) { n++; return []byte(strconv.Itoa(n)), nil })
+	if string(got) != strconv.Itoa(n) || err != nil || n > 50 {
+		t.Errorf("%q, %v after %d readings", got, err, n)
+	}
+	if _, err := settled(func() ([]byte, error) { return nil, fs.ErrPermission }); !errors.Is(err, fs.ErrPermission) {
+		t.Error(err)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,7 +40,7 @@ var ErrNoNBD = errors.New("nbdlink: the kernel has no nbd driver; load it with: 
 
 // Config describes a device.
 type Config struct {
-	Sockets []*os.File // the kernel's end of each connection; the caller closes its copies afterwards
+	Sockets []*os.File // the kernel's end of each connection; Connect's caller closes its copies afterwards
 	Size    int64      // bytes
 	Block   int        // logical block in bytes
 	Flags   uint16     // transmission flags of the NBD protocol
@@ -67,7 +69,7 @@ func request(cmd uint8) (*nl.NetlinkRequest, error) {
 func u32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 func u64(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
 
-// Connect makes a device of a free index and returns the index.
+// Connect makes a device of a free index and returns the index. Open does more.
 func Connect(c Config) (int, error) {
 	req, err := request(cmdConnect)
 	if err != nil {
@@ -118,6 +120,18 @@ func Backend(index int) string {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
+}
+
+// Owned are the devices that were made in a name.
+func Owned(backend string) []int {
+	var out []int
+	dirs, _ := filepath.Glob("/sys/block/nbd*") // the pattern is well-formed
+	for _, d := range dirs {
+		if n, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(d), "nbd")); err == nil && backend != "" && Backend(n) == backend {
+			out = append(out, n)
+		}
+	}
+	return out
 }
 
 // Resize tells the kernel another size of a device; backend is what it was made with.

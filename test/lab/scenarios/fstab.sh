@@ -14,8 +14,8 @@ must "a file system on the first volume" sh -c "mkdir -p /mnt/data && sluice mou
 # four connections of the kernel's, each with its receive thread
 must "attach" sluice attach "$url1" --name count --face device
 dev=$(sluice attachments -o json | grep -o '/dev/nbd[0-9]*' | head -1)
-n=$(ss -xp | grep -c '"sluice".*ESTAB\|ESTAB.*"sluice"')
-[ "$n" -ge 4 ] || fail "$n connections of $dev"
+n=$(cat /proc/[0-9]*/comm | grep -c "+${dev#/dev/}-recv\$")
+[ "$n" = 4 ] || fail "$n connections of $dev are received on"
 must "fio verify on the device" fio_verify "$dev" 32m
 must "detach" sluice detach count
 
