@@ -168,7 +168,8 @@ func (m *mounting) run(ctx context.Context) (_ *Record, err error) {
 	return r, nil
 }
 
-// args are mount(8)'s. The option helper= has umount(8) call umount.sluice, which detaches too.
+// args are mount(8)'s. The option helper= has umount(8) call umount.sluice, which detaches too; _netdev tells the service
+// manager, which reads what mount(8) notes down, to unmount before the network goes.
 func (m *mounting) args() []string {
 	args := append([]string{}, m.flags...)
 	if m.fstype != "" {
@@ -178,7 +179,7 @@ func (m *mounting) args() []string {
 	if m.o.readOnly {
 		opts = append(opts, "ro")
 	}
-	return append(args, "-o", strings.Join(append(opts, "helper=sluice"), ","))
+	return append(args, "-o", strings.Join(append(opts, "helper=sluice", "_netdev"), ","))
 }
 
 // tool runs a program of the system; its own words are the error.

@@ -4,14 +4,18 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/test/need"
 )
@@ -97,8 +101,10 @@ func TestMountHelpersMountAndDetach(t *testing.T) {
 	if out, err := l.attempt("mount.sluice", l.url(), mnt, "-f", "-o", "rw"); err != nil || strings.TrimSpace(l.sluice("attachments", "-o", "json")) != "[]" {
 		t.Errorf("-f is to do nothing: %v %s", err, out)
 	}
-	// As systemd passes it, with one slash.
-	if out, err := l.attempt("mount.sluice", strings.Replace(l.url(), "://", ":/", 1), mnt, "-o", "rw,noatime,as=fuse,fstype=ext4,name=m"); err != nil {
+	// As systemd passes it, with one slash, and as mount(8) has it, without an environment; only the test's directory is named.
+	bare := exec.Command(filepath.Join(l.bin, "mount.sluice"), strings.Replace(l.url(), "://", ":/", 1), mnt, "-o", "rw,noatime,as=fuse,fstype=ext4,name=m")
+	bare.Env = []string{"SLUICE_RUNTIME_DIR=" + os.Getenv("SLUICE_RUNTIME_DIR")}
+	if out, err := bare.CombinedOutput(); err != nil {
 		t.Fatalf("%v %s", err, out)
 	}
 	defer func() { _, _ = l.attempt("umount.sluice", mnt) }() // when the test fails before its end
@@ -122,11 +128,45 @@ func TestMountHelpersMountAndDetach(t *testing.T) {
 	if out, err := l.attempt("sluice", "detach", "m"); err == nil || !strings.Contains(out, "sluice umount") {
 		t.Errorf("detach of what is mounted: %v %s", err, out)
 	}
+	noted, err := os.ReadFile("/run/mount/utab")
+	if err != nil {
+		t.Error(err)
+	}
+	if _, line, _ := strings.Cut(string(noted), "TARGET="+mnt+" "); !strings.Contains(strings.SplitN(line, "\n", 2)[0], "_netdev") {
+		t.Errorf("mount(8) has not noted that this is on the network:\n%s", noted)
+	}
+	flusher(t, l.attached(t)["m"].PID)
 	if out, err := l.attempt("umount.sluice", mnt); err != nil {
 		t.Errorf("%v %s", err, out)
 	}
 	if left := l.sluice("attachments", "-o", "json"); strings.TrimSpace(left) != "[]" {
 		t.Errorf("left: %s", left)
+	}
+}
+
+// flusher checks that every thread of a device's helper is one of the I/O path: the kernel may not wait in it for memory that
+// waits for its answer (PR_SET_IO_FLUSHER, prctl(2)), where it lets this user say so.
+func flusher(t *testing.T, pid int) {
+	t.Helper()
+	if _, err := unix.PrctlRetInt(unix.PR_GET_IO_FLUSHER, 0, 0, 0, 0); err != nil {
+		t.Logf("the kernel refuses PR_SET_IO_FLUSHER here: %v", err)
+		return
+	}
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(stats) == 0 {
+		t.Fatalf("threads of %d: %v", pid, err)
+	}
+	for _, path := range stats {
+		b, err := os.ReadFile(path)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // it has ended
+		}
+		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+		flags, perr := strconv.ParseUint(f[6], 10, 64)
+		const noIO, localThrottle = 0x00080000, 0x00100000 // Linux include/linux/sched.h
+		if err != nil || perr != nil || flags&noIO == 0 || flags&localThrottle == 0 {
+			t.Errorf("%s: flags 0x%x, %v, %v", path, flags, err, perr)
+		}
 	}
 }
 
