@@ -148,14 +148,14 @@ func (p *path) lost(s *session, reqs reqList, err error) {
 			if r.cancelled.Load() {
 				r.Err = ErrCancelled
 			}
-			r.finish()
+			r.alone()
 		case v.worn(r):
 			// The path comes up and is lost again each time: the limit on waiting holds for the request too.
 			r.Err = fmt.Errorf("%w: every session that ran the request was lost, for %v: %w", ErrNoPath, v.ini.o.ReconnectLimit, err)
 			if r.sent && !r.repeatable() {
 				r.Err = fmt.Errorf("%w; %w", errUnsettled, r.Err)
 			}
-			r.finish()
+			r.alone()
 		default:
 			if r.sent && !r.harmless() {
 				r.fence = p

@@ -60,6 +60,9 @@ type Request struct {
 	Code        uint8
 	// Done is called once, on any goroutine, and must not block. It may submit.
 	Done func(*Request)
+	// After, where it is set, is flushed after the Done of requests that end together and have the same: once for all of
+	// them, on the same goroutine. It must not block either.
+	After Flusher
 	// Priv is the caller's.
 	Priv any
 
@@ -82,6 +85,9 @@ type Request struct {
 	waiter    chan struct{}
 }
 
+// Flusher is told that no more requests end just now.
+type Flusher interface{ Flush() }
+
 // reset makes r ready for its first command, or for all of them once more.
 func (r *Request) reset() {
 	r.issued, r.finished, r.inflight, r.span, r.spanOff = 0, 0, 0, 0, 0
@@ -89,6 +95,14 @@ func (r *Request) reset() {
 	if r.Op == Status {
 		r.Extents = r.Extents[:0]
 	}
+}
+
+// begin makes r a new request without a waiter.
+func (r *Request) begin() {
+	r.reset()
+	r.lostAt = time.Time{}
+	r.Err, r.Miss, r.retries, r.sent, r.fence, r.pin, r.waiter = nil, 0, 0, false, nil, nil, nil
+	r.cancelled.Store(false)
 }
 
 // repeatable reports whether doing r twice is the same as doing it once.
@@ -184,9 +198,24 @@ func (l *reqList) take() reqList {
 
 // complete calls Done of every request of the list.
 func (l *reqList) complete() {
+	var after Flusher
 	for r := l.pop(); r != nil; r = l.pop() {
+		if after != nil && after != r.After {
+			after.Flush()
+		}
+		after = r.After // r may be in use again after its Done
 		r.finish()
 	}
+	if after != nil {
+		after.Flush()
+	}
+}
+
+// alone completes one request.
+func (r *Request) alone() {
+	l := reqList{r, r}
+	r.next = nil
+	l.complete()
 }
 
 func (r *Request) finish() {

@@ -159,20 +159,21 @@ func (s *session) kill(err error) {
 	s.fail(err)
 }
 
-// submit takes a request, or reports that the session is over.
-func (s *session) submit(r *Request) bool {
+// submit takes requests, or reports that the session is over. Their commands leave in one batch.
+func (s *session) submit(rs ...*Request) bool {
 	s.mu.Lock()
 	if s.dead {
 		s.mu.Unlock()
 		return false
 	}
-	if r.cancelled.Load() {
-		s.mu.Unlock()
-		r.Err = ErrCancelled
-		r.finish()
-		return true
+	for _, r := range rs {
+		if r.cancelled.Load() {
+			r.Err = ErrCancelled
+			s.done.push(r)
+		} else {
+			s.queue.push(r)
+		}
 	}
-	s.queue.push(r)
 	s.pump()
 	if s.corked {
 		s.mu.Unlock()

@@ -142,25 +142,53 @@ func (v *Volume) Paths() []PathState {
 
 // Submit starts a request. It never blocks; Done is called once, maybe before Submit returns.
 func (v *Volume) Submit(r *Request) {
-	r.reset()
-	r.lostAt = time.Time{}
-	r.Err, r.Miss, r.retries, r.sent, r.fence, r.pin, r.waiter = nil, 0, 0, false, nil, nil, nil
-	r.cancelled.Store(false)
+	r.begin()
 	v.start(r)
 }
 
+// SubmitAll is Submit of several. They leave together where there is one path. The slice is the caller's again on return.
+func (v *Volume) SubmitAll(rs []*Request) {
+	for _, r := range rs {
+		r.begin()
+	}
+	active := *v.active.Load()
+	if len(active) == 1 {
+		k := 0
+		for _, r := range rs {
+			if v.admit(r) {
+				rs[k] = r
+				k++
+			}
+		}
+		rs = rs[:k]
+		if s := active[0].sess.Load(); s != nil && (k == 0 || s.submit(rs...)) {
+			return
+		}
+		for _, r := range rs {
+			v.route(r)
+		}
+		return
+	}
+	for _, r := range rs {
+		v.start(r)
+	}
+}
+
 func (v *Volume) start(r *Request) {
+	if v.admit(r) {
+		v.route(r)
+	}
+}
+
+// admit gives a request its place in the order, or ends it when there is nothing to be asked of the target.
+func (v *Volume) admit(r *Request) bool {
 	r.seq = v.seq.Add(1)
-	if err := v.check(r); err != nil {
-		r.Err = err
-		r.finish()
-		return
+	r.Err = v.check(r)
+	if r.Err != nil || r.Length == 0 && (r.Op == Read || r.Op == Write || r.Op == Discard || r.Op == WriteZeroes) {
+		r.alone()
+		return false
 	}
-	if r.Length == 0 && (r.Op == Read || r.Op == Write || r.Op == Discard || r.Op == WriteZeroes) {
-		r.finish()
-		return
-	}
-	v.route(r)
+	return true
 }
 
 // route gives a request to a path, or parks it.
@@ -254,7 +282,7 @@ func (v *Volume) park(r *Request) {
 		return
 	}
 	v.mu.Unlock()
-	r.finish()
+	r.alone()
 }
 
 // arm starts the reconnect limit while no path is up. The lock is held.
@@ -549,7 +577,7 @@ func (v *Volume) Cancel(r *Request) {
 	v.mu.Unlock()
 	if found {
 		r.Err = r.cancelError()
-		r.finish()
+		r.alone()
 		return
 	}
 	for _, p := range v.paths {

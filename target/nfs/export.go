@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/hist"
 )
 
 // Squash says whose requests run as the anonymous user.
@@ -78,7 +80,7 @@ type export struct {
 	kind  handleKind
 	table *pathTable // for kindInode
 
-	counters *counters
+	latency [opKinds]hist.Hist
 }
 
 func (e Export) open() (*export, error) {
@@ -96,7 +98,7 @@ func (e Export) open() (*export, error) {
 	if e.AnonGID == 0 {
 		e.AnonGID = Nobody
 	}
-	x := &export{Export: e, counters: &counters{}}
+	x := &export{Export: e}
 	for _, c := range e.Clients {
 		r, err := parseRule(c)
 		if err != nil {

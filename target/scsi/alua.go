@@ -83,19 +83,7 @@ type PortGroup struct {
 	Preferred bool
 	// Ports are relative target port identifiers: iSCSI portal group tags.
 	Ports []uint16
-	// Status says how the state came about; TargetOptions need not set it.
-	Status GroupStatus
 }
-
-// GroupStatus is the STATUS CODE of a target port group (SPC-4 section 6.37).
-type GroupStatus uint8
-
-// How a group came into its state.
-const (
-	GroupConfigured GroupStatus = iota // nobody changed it
-	GroupExplicit                      // an initiator did, by SET TARGET PORT GROUPS
-	GroupImplicit                      // the target did, or whoever runs it
-)
 
 // alua is the asymmetric access of a target's ports.
 type alua struct {
@@ -108,6 +96,7 @@ type alua struct {
 
 type portGroup struct {
 	PortGroup
+	status     byte        // how the state came about: 1 by SET TARGET PORT GROUPS, 2 implicitly
 	configured AccessState // what TargetOptions or Configure said last
 }
 
@@ -122,7 +111,7 @@ func (a *alua) init(t *Target) error {
 			}
 			t.addPortLocked(p)
 		}
-		g.Ports, g.Status = slices.Clone(g.Ports), GroupConfigured
+		g.Ports = slices.Clone(g.Ports)
 		a.groups = append(a.groups, &portGroup{PortGroup: g, configured: g.State})
 		a.static = true
 	}
@@ -142,12 +131,9 @@ func (a *alua) init(t *Target) error {
 		return err
 	}
 	for id, st := range s.States {
-		// What an initiator or an operator set stays, unless the configuration has changed since: its author knew better.
+		// What an initiator set stays, unless the configuration has changed since: its author knew better.
 		if g := a.find(id); g != nil && s.Configured[id] == g.configured {
-			g.State, g.Status = st, GroupExplicit
-			if s.Implicit[id] {
-				g.Status = GroupImplicit
-			}
+			g.State, g.status = st, 1
 		}
 	}
 	return nil
@@ -159,22 +145,17 @@ type aluaState struct {
 	States map[uint16]AccessState `json:"states"`
 	// Configured is what the configuration said when they were set.
 	Configured map[uint16]AccessState `json:"configured"`
-	// Implicit are the groups whose state no initiator set.
-	Implicit map[uint16]bool `json:"implicit,omitempty"`
 }
 
 func (a *alua) save(t *Target) error {
 	if a.path == "" {
 		return nil
 	}
-	s := aluaState{Target: t.opt.Name, States: map[uint16]AccessState{}, Configured: map[uint16]AccessState{}, Implicit: map[uint16]bool{}}
+	s := aluaState{Target: t.opt.Name, States: map[uint16]AccessState{}, Configured: map[uint16]AccessState{}}
 	a.mu.Lock()
 	for _, g := range a.groups {
-		if g.Status != GroupConfigured {
+		if g.status != 0 {
 			s.States[g.ID], s.Configured[g.ID] = g.State, g.configured
-		}
-		if g.Status == GroupImplicit {
-			s.Implicit[g.ID] = true
 		}
 	}
 	a.mu.Unlock()
@@ -230,10 +211,9 @@ func (t *Target) PortGroups() []PortGroup {
 	return l
 }
 
-// SetPortGroup changes a group's state as a monitor or an operator wants it, durably: an implicit transition. Any state but
-// Offline will do; Transitioning lasts until the next change.
+// SetPortGroup changes a group's state as a monitor wants it: an implicit transition.
 func (t *Target) SetPortGroup(id uint16, s AccessState) error {
-	return t.transition(map[uint16]AccessState{id: s}, GroupImplicit, nil)
+	return t.transition(map[uint16]AccessState{id: s}, 2, nil)
 }
 
 // Configure is SetPortGroup for a state that the configuration says from now on, also after a restart.
@@ -247,7 +227,7 @@ func (t *Target) Configure(id uint16, s AccessState) error {
 }
 
 // transition changes access states, durably, and tells every nexus but except (SPC-4 section 5.15.2.3).
-func (t *Target) transition(to map[uint16]AccessState, status GroupStatus, except *itl) error {
+func (t *Target) transition(to map[uint16]AccessState, status byte, except *itl) error {
 	t.alua.saveMu.Lock()
 	defer t.alua.saveMu.Unlock()
 	t.alua.mu.Lock()
@@ -264,7 +244,7 @@ func (t *Target) transition(to map[uint16]AccessState, status GroupStatus, excep
 	}
 	for id, s := range to {
 		g := t.alua.find(id)
-		g.State, g.Status = s, status
+		g.State, g.status = s, status
 	}
 	t.alua.mu.Unlock()
 	if err := t.alua.save(t); err != nil {
@@ -336,7 +316,7 @@ func beginReportTPG(c *Command) stepResult {
 	}
 	b := append(c.scratch(), 0, 0, 0, 0)
 	if format == 1 {
-		b = append(b, 0x10, 0, 0, 0) // extended header; how long a transition takes is not known
+		b = append(b, 0x10, 0, 0, 0) // extended header; no implicit transition takes time
 	}
 	t.alua.mu.Lock()
 	for _, g := range t.alua.groups {
@@ -344,10 +324,10 @@ func beginReportTPG(c *Command) stepResult {
 		if g.Preferred {
 			st |= 0x80
 		}
-		// T, O, U, S, AN, AO: a transition of the target's own takes no time, but an operator may want one to be seen.
-		b = append(b, st, 0x80|0x40|0x08|0x04|0x02|0x01)
+		// T_SUP is left out: a transition is over before anybody sees it. O, U, S, AN, AO.
+		b = append(b, st, 0x40|0x08|0x04|0x02|0x01)
 		b = binary.BigEndian.AppendUint16(b, g.ID)
-		b = append(b, 0, byte(g.Status), 0, byte(len(g.Ports)))
+		b = append(b, 0, g.status, 0, byte(len(g.Ports)))
 		for _, p := range g.Ports {
 			b = append(b, 0, 0, byte(p>>8), byte(p))
 		}
@@ -410,7 +390,7 @@ func beginSetTPG(c *Command) stepResult {
 			}
 			to[id] = s
 		}
-		if err := t.transition(to, GroupExplicit, c.x.itl); err != nil {
+		if err := t.transition(to, 1, c.x.itl); err != nil {
 			return &SenseError{Key: HardwareError, ASC: ASCSetTPGFailed, Cause: err}
 		}
 		return nil

@@ -1,11 +1,11 @@
 package nbd
 
 import (
-	"bufio"
 	"errors"
 	"io"
 	"net"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -17,18 +17,13 @@ import (
 type conn struct {
 	s          *Server
 	nc         net.Conn
-	r          *bufio.Reader // headers; payload beyond what it has buffered is read straight into registered memory
+	in         input
+	out        output
 	structured bool
 	status     bool // base:allocation was chosen
 
-	free chan *slot
-	done chan struct{} // the writer has ended
-
-	mu      sync.Mutex
-	cond    sync.Cond
-	ready   *slot // answered by the volume, newest first
-	stopped bool  // no more slots will come
-	broken  error // the socket failed: answers are thrown away
+	free  chan *slot
+	batch []*block.Request // read and checked, to be submitted together
 }
 
 // slot is one request under way.
@@ -47,10 +42,19 @@ type slot struct {
 	next    *slot
 }
 
-func newConn(s *Server, nc net.Conn) *conn {
-	c := &conn{s: s, nc: nc, r: bufio.NewReaderSize(nc, 16<<10), free: make(chan *slot, slots), done: make(chan struct{})}
-	c.cond.L = &c.mu
-	return c
+func newConn(s *Server, nc net.Conn) (*conn, error) {
+	c := &conn{s: s, nc: nc, free: make(chan *slot, slots), batch: make([]*block.Request, 0, slots)}
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return nil, errors.New("nbd: a connection without a descriptor")
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	c.in.init(raw)
+	c.out.init(c, raw)
+	return c, nil
 }
 
 // transmit answers requests until the client leaves or breaks the protocol. It returns when every request has ended.
@@ -60,39 +64,41 @@ func (c *conn) transmit() error {
 		sl.req.Done = func(*block.Request) { c.answer(sl) }
 		c.free <- sl
 	}
-	go c.write()
+	var wg sync.WaitGroup
+	wg.Go(c.out.run)
 	err := c.read()
+	c.submit()
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 		err = nil
 	}
 	for range slots { // every slot comes back: then nothing is under way
 		<-c.free
 	}
-	c.mu.Lock()
-	c.stopped = true
-	c.cond.Signal()
-	c.mu.Unlock()
-	<-c.done
+	close(c.out.kick)
+	wg.Wait()
 	return err
 }
 
 func (c *conn) read() error {
-	var h [requestLen]byte
 	for {
-		if _, err := io.ReadFull(c.r, h[:]); err != nil {
+		if c.in.buffered() < requestLen {
+			c.submit() // nothing waits for what may be long in coming
+		}
+		h, err := c.in.next(requestLen)
+		if err != nil {
 			if errors.Is(err, io.ErrUnexpectedEOF) {
 				return broke("the connection ended inside a request")
 			}
 			return err
 		}
-		if be.Uint32(h[:]) != magicRequest {
+		if be.Uint32(h) != magicRequest {
 			return broke("a request begins with 0x%x", h[:4])
 		}
 		cmd := be.Uint16(h[6:])
 		if cmd == cmdDisc {
 			return nil
 		}
-		sl := <-c.free
+		sl := c.slot()
 		sl.flags, sl.cmd, sl.cookie, sl.off, sl.err = be.Uint16(h[4:]), cmd, be.Uint64(h[8:]), be.Uint64(h[16:]), nil
 		n := uint64(be.Uint32(h[24:]))
 		if err := c.start(sl, n); err != nil {
@@ -100,6 +106,25 @@ func (c *conn) read() error {
 			c.free <- sl
 			return err
 		}
+	}
+}
+
+// slot waits for a free one, and lets nothing wait meanwhile.
+func (c *conn) slot() *slot {
+	select {
+	case sl := <-c.free:
+		return sl
+	default:
+	}
+	c.submit()
+	return <-c.free
+}
+
+// submit gives the volume what has been read since the last time: requests that came together leave together.
+func (c *conn) submit() {
+	if len(c.batch) > 0 {
+		c.s.vol.SubmitAll(c.batch)
+		c.batch = c.batch[:0]
 	}
 }
 
@@ -115,7 +140,7 @@ func (c *conn) start(sl *slot, n uint64) error {
 		}
 	}
 	r := &sl.req
-	*r = block.Request{Done: r.Done, Offset: int64(sl.off), Length: int64(n), FUA: sl.flags&flagFUA != 0}
+	*r = block.Request{Done: r.Done, After: &c.out, Offset: int64(sl.off), Length: int64(n), FUA: sl.flags&flagFUA != 0}
 	write := sl.cmd == cmdWrite || sl.cmd == cmdTrim || sl.cmd == cmdWriteZeroes
 	bad := c.s.check(sl.off, n, write)
 	switch sl.cmd {
@@ -124,7 +149,7 @@ func (c *conn) start(sl *slot, n uint64) error {
 	case cmdWrite:
 		r.Op = block.Write
 		if bad != nil {
-			if _, err := io.CopyN(io.Discard, c.r, int64(n)); err != nil {
+			if err := c.in.discard(int(n)); err != nil {
 				return err
 			}
 		}
@@ -151,7 +176,7 @@ func (c *conn) start(sl *slot, n uint64) error {
 	if sl.cmd == cmdRead || sl.cmd == cmdWrite {
 		if err := sl.take(int(n)); err != nil {
 			if sl.cmd == cmdWrite {
-				if _, err := io.CopyN(io.Discard, c.r, int64(n)); err != nil {
+				if err := c.in.discard(int(n)); err != nil {
 					return err
 				}
 			}
@@ -159,20 +184,22 @@ func (c *conn) start(sl *slot, n uint64) error {
 		}
 		r.Data = sl.spans
 		if sl.cmd == cmdWrite {
-			for _, s := range sl.spans {
-				if _, err := io.ReadFull(c.r, s.Bytes()); err != nil {
-					return broke("the connection ended inside a write")
-				}
+			if c.in.buffered() < int(n) {
+				c.submit()
+			}
+			if err := c.in.fill(sl.spans); err != nil {
+				return broke("the connection ended inside a write")
 			}
 		}
 	}
-	c.s.vol.Submit(r)
+	c.batch = append(c.batch, r)
 	return nil
 }
 
 func (c *conn) refuse(sl *slot, err error) error {
 	sl.err = err
-	c.enqueue(sl)
+	c.out.add(sl)
+	c.out.Flush()
 	return nil
 }
 
@@ -198,7 +225,7 @@ func (sl *slot) release() {
 	sl.bufs, sl.spans = sl.bufs[:0], sl.spans[:0]
 }
 
-// answer is the volume's callback.
+// answer is the volume's callback; the output's Flush follows it.
 func (c *conn) answer(sl *slot) {
 	sl.err = sl.req.Err
 	switch {
@@ -209,104 +236,5 @@ func (c *conn) answer(sl *slot) {
 	default:
 		sl.err = unix.EOPNOTSUPP
 	}
-	c.enqueue(sl)
-}
-
-func (c *conn) enqueue(sl *slot) {
-	c.mu.Lock()
-	sl.next, c.ready = c.ready, sl
-	c.cond.Signal()
-	c.mu.Unlock()
-}
-
-// write sends answers, all that are ready with one writev, and frees their slots.
-func (c *conn) write() {
-	defer close(c.done)
-	var out net.Buffers
-	var batch []*slot
-	for {
-		c.mu.Lock()
-		for c.ready == nil && !c.stopped {
-			c.cond.Wait()
-		}
-		l, broken := c.ready, c.broken
-		c.ready = nil
-		c.mu.Unlock()
-		if l == nil {
-			return
-		}
-		out, batch = out[:0], batch[:0]
-		for ; l != nil; l = l.next {
-			batch = append(batch, l)
-			out = l.encode(out)
-		}
-		if broken == nil {
-			w := out // WriteTo consumes the slice it is called on
-			if _, err := w.WriteTo(c.nc); err != nil {
-				c.mu.Lock()
-				c.broken = err
-				c.mu.Unlock()
-				_ = c.nc.Close() // the reader ends
-			}
-		}
-		for _, sl := range batch {
-			sl.release()
-			c.free <- sl
-		}
-	}
-}
-
-// encode appends the reply of a finished request.
-func (sl *slot) encode(out net.Buffers) net.Buffers {
-	no := errnoOf(sl.err)
-	h := sl.head[:0]
-	if !sl.c.structured {
-		h = be.AppendUint32(h, magicSimple)
-		h = be.AppendUint32(h, no)
-		h = be.AppendUint64(h, sl.cookie)
-		return sl.payload(append(out, h), no)
-	}
-	chunk := func(kind uint16, n int) {
-		h = be.AppendUint32(h, magicStructured)
-		h = be.AppendUint16(h, chunkDone)
-		h = be.AppendUint16(h, kind)
-		h = be.AppendUint64(h, sl.cookie)
-		h = be.AppendUint32(h, uint32(n))
-	}
-	switch {
-	case no != 0:
-		chunk(chunkError, 6)
-		h = be.AppendUint32(h, no)
-		h = be.AppendUint16(h, 0)
-	case sl.cmd == cmdRead:
-		chunk(chunkOffsetData, 8+int(sl.req.Length))
-		h = be.AppendUint64(h, sl.off)
-	case sl.cmd == cmdBlockStatus:
-		ext := sl.req.Extents
-		if sl.flags&flagReqOne != 0 && len(ext) > 1 {
-			ext = ext[:1]
-		}
-		chunk(chunkBlockStatus, 4+8*len(ext))
-		h = be.AppendUint32(h, contextID)
-		for _, e := range ext {
-			h = be.AppendUint32(h, uint32(min(e.Length, 1<<32-int64(1<<20))))
-			state := uint32(0)
-			if !e.Mapped {
-				state = stateHole | stateZero
-			}
-			h = be.AppendUint32(h, state)
-		}
-	default:
-		chunk(chunkNone, 0)
-	}
-	return sl.payload(append(out, h), no)
-}
-
-func (sl *slot) payload(out net.Buffers, no uint32) net.Buffers {
-	if no == 0 && sl.cmd == cmdRead {
-		for _, s := range sl.spans {
-			out = append(out, s.Bytes())
-		}
-	}
-	return out
+	c.out.add(sl)
 }

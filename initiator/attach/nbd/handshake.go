@@ -2,7 +2,6 @@ package nbd
 
 import (
 	"encoding/binary"
-	"io"
 	"strings"
 )
 
@@ -16,27 +15,28 @@ func (c *conn) negotiate() (bool, error) {
 	if _, err := c.nc.Write(hello); err != nil {
 		return false, err
 	}
-	var b [16]byte
-	if _, err := io.ReadFull(c.r, b[:4]); err != nil {
+	b, err := c.in.next(4)
+	if err != nil {
 		return false, err
 	}
-	flags := be.Uint32(b[:4])
+	flags := be.Uint32(b)
 	if flags&^(flagFixedNewstyle|flagNoZeroes) != 0 {
 		return false, broke("unknown client flags 0x%x", flags)
 	}
 	for {
-		if _, err := io.ReadFull(c.r, b[:]); err != nil {
+		b, err := c.in.next(16)
+		if err != nil {
 			return false, err
 		}
 		opt, n := be.Uint32(b[8:]), be.Uint32(b[12:])
-		if be.Uint64(b[:]) != magicOption {
+		if be.Uint64(b) != magicOption {
 			return false, broke("an option begins with 0x%x", b[:8])
 		}
 		if n > maxOption {
 			return false, broke("option %d of %d bytes; at most %d are taken", opt, n, maxOption)
 		}
-		data := make([]byte, n)
-		if _, err := io.ReadFull(c.r, data); err != nil {
+		data, err := c.in.next(int(n)) // inputBuf has room for maxOption
+		if err != nil {
 			return false, err
 		}
 		done, on, err := c.option(opt, data, flags&flagNoZeroes != 0)

@@ -50,8 +50,16 @@ func (r *ram) Geometry() block.Geometry {
 	return block.Geometry{Size: int64(len(r.b)), Logical: 512, Physical: 4096, MaxDiscard: 1 << 30}
 }
 
-func (r *ram) Submit(q *block.Request) {
+func (r *ram) SubmitAll(qs []*block.Request) {
+	for _, q := range qs {
+		r.submit(q)
+	}
+}
+
+func (r *ram) submit(q *block.Request) {
+	after := q.After
 	go func() {
+		defer after.Flush()
 		if r.hold != nil {
 			<-r.hold
 		}

@@ -21,11 +21,16 @@ const (
 	maxOption  = 64 << 10 // bytes of one option: names and queries of at most 4096 bytes each
 	maxName    = 4096
 	maxExtents = 128 // descriptors of one block status reply
+
+	inputBuf      = 64 << 10 // headers and payloads read ahead, in bytes: what 32 reads or 15 writes of 4 KiB send
+	longPayload   = 32 << 10 // bytes of a write from which the next one is not read ahead: the copy costs more than a system call
+	inlinePayload = 64 << 10 // bytes of answers that the volume's goroutine sends itself: what is less than a switch costs
+	maxIOV        = 1024     // pieces of one system call, the kernel's limit
 )
 
 // Volume is what a Server shows: *block.Volume.
 type Volume interface {
-	Submit(*block.Request)
+	SubmitAll([]*block.Request) // calls After of each, too
 	Geometry() block.Geometry
 	Memory() *mem.Pool
 }
@@ -137,7 +142,10 @@ func widen(nc net.Conn) {
 
 func (s *Server) serve(nc net.Conn, handshake bool) error {
 	widen(nc)
-	c := newConn(s, nc)
+	c, err := newConn(s, nc)
+	if err != nil {
+		return err
+	}
 	if handshake {
 		go2, err := c.negotiate()
 		if err != nil || !go2 {

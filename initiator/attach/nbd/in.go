@@ -1,0 +1,147 @@
+package nbd
+
+import (
+	"io"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/mem"
+)
+
+// input reads a connection: headers and short payloads through a buffer, so that requests that came together are read
+// together; longer payloads into registered memory, and what follows them into the buffer by the same system call.
+type input struct {
+	raw  syscall.RawConn
+	buf  []byte
+	from int // buf[from:to] has been read and not used
+	to   int
+	long bool // the last payload was: then the buffer takes no more than a header, and the next payload is not copied
+
+	iov  []unix.Iovec
+	fn   func(fd uintptr) bool
+	n    int
+	errn unix.Errno
+}
+
+func (in *input) init(raw syscall.RawConn) {
+	in.raw, in.buf = raw, make([]byte, inputBuf)
+	in.fn = func(fd uintptr) bool {
+		for {
+			n, _, e := unix.Syscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(&in.iov[0])), uintptr(len(in.iov)))
+			if e == unix.EINTR {
+				continue
+			}
+			in.n, in.errn = int(n), e
+			return e != unix.EAGAIN
+		}
+	}
+}
+
+func (in *input) buffered() int { return in.to - in.from }
+
+// readv is one system call into the memory of iov and then into the buffer, which is empty. It says how much came.
+func (in *input) readv() (int, error) {
+	room := in.buf[in.to:]
+	if in.long {
+		room = room[:min(len(room), requestLen)]
+	}
+	in.iov = vec(in.iov, room)
+	if len(in.iov) > maxIOV {
+		in.iov = in.iov[:maxIOV]
+	}
+	if err := in.raw.Read(in.fn); err != nil {
+		return 0, err
+	}
+	switch {
+	case in.errn != 0:
+		return 0, in.errn
+	case in.n == 0:
+		return 0, io.EOF
+	}
+	return in.n, nil
+}
+
+// next is the next n bytes, valid until the next call. The end of the connection within them is io.ErrUnexpectedEOF.
+func (in *input) next(n int) ([]byte, error) {
+	if in.buffered() < n {
+		in.to = copy(in.buf, in.buf[in.from:in.to])
+		in.from = 0
+	}
+	for in.buffered() < n {
+		in.iov = in.iov[:0]
+		k, err := in.readv()
+		if err != nil {
+			if err == io.EOF && in.to > 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+		in.to += k
+	}
+	b := in.buf[in.from : in.from+n]
+	in.from += n
+	return b, nil
+}
+
+// fill reads the payload of a write.
+func (in *input) fill(spans []mem.Span) error {
+	in.iov = in.iov[:0]
+	left := 0
+	for _, s := range spans {
+		b := s.Bytes()
+		k := copy(b, in.buf[in.from:in.to])
+		in.from += k
+		if b = b[k:]; len(b) > 0 {
+			left += len(b)
+		}
+	}
+	total := 0
+	for _, s := range spans {
+		total += s.Len
+	}
+	in.long = total >= longPayload
+	for left > 0 {
+		in.from, in.to = 0, 0
+		in.iov = rest(in.iov[:0], spans, total-left)
+		k, err := in.readv()
+		if err != nil {
+			return err
+		}
+		if k > left {
+			in.to = k - left
+			k = left
+		}
+		left -= k
+	}
+	return nil
+}
+
+// rest appends what is behind the first skip bytes of spans.
+func rest(iov []unix.Iovec, spans []mem.Span, skip int) []unix.Iovec {
+	for _, s := range spans {
+		if skip >= s.Len {
+			skip -= s.Len
+			continue
+		}
+		iov = vec(iov, s.Bytes()[skip:])
+		skip = 0
+	}
+	return iov
+}
+
+// discard reads n bytes that nobody wants.
+func (in *input) discard(n int) error {
+	for n > 0 {
+		k := min(n, len(in.buf))
+		if in.buffered() > 0 {
+			k = min(k, in.buffered())
+		}
+		if _, err := in.next(k); err != nil {
+			return err
+		}
+		n -= k
+	}
+	return nil
+}

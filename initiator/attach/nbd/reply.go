@@ -1,0 +1,62 @@
+package nbd
+
+import "golang.org/x/sys/unix"
+
+// encode appends the reply of a finished request.
+func (sl *slot) encode(out []unix.Iovec) []unix.Iovec {
+	no := errnoOf(sl.err)
+	h := sl.head[:0]
+	if !sl.c.structured {
+		h = be.AppendUint32(h, magicSimple)
+		h = be.AppendUint32(h, no)
+		h = be.AppendUint64(h, sl.cookie)
+		return sl.payload(vec(out, h), no)
+	}
+	chunk := func(kind uint16, n int) {
+		h = be.AppendUint32(h, magicStructured)
+		h = be.AppendUint16(h, chunkDone)
+		h = be.AppendUint16(h, kind)
+		h = be.AppendUint64(h, sl.cookie)
+		h = be.AppendUint32(h, uint32(n))
+	}
+	switch {
+	case no != 0:
+		chunk(chunkError, 6)
+		h = be.AppendUint32(h, no)
+		h = be.AppendUint16(h, 0)
+	case sl.cmd == cmdRead:
+		chunk(chunkOffsetData, 8+int(sl.req.Length))
+		h = be.AppendUint64(h, sl.off)
+	case sl.cmd == cmdBlockStatus:
+		ext := sl.req.Extents
+		if sl.flags&flagReqOne != 0 && len(ext) > 1 {
+			ext = ext[:1]
+		}
+		chunk(chunkBlockStatus, 4+8*len(ext))
+		h = be.AppendUint32(h, contextID)
+		for _, e := range ext {
+			h = be.AppendUint32(h, uint32(min(e.Length, 1<<32-int64(1<<20))))
+			state := uint32(0)
+			if !e.Mapped {
+				state = stateHole | stateZero
+			}
+			h = be.AppendUint32(h, state)
+		}
+	default:
+		chunk(chunkNone, 0)
+	}
+	return sl.payload(vec(out, h), no)
+}
+
+func (sl *slot) payload(out []unix.Iovec, no uint32) []unix.Iovec {
+	if no == 0 && sl.cmd == cmdRead {
+		for _, s := range sl.spans {
+			out = vec(out, s.Bytes())
+		}
+	}
+	return out
+}
+
+func vec(out []unix.Iovec, b []byte) []unix.Iovec {
+	return append(out, unix.Iovec{Base: &b[0], Len: uint64(len(b))})
+}
