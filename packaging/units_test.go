@@ -105,12 +105,12 @@ func TestUnitsStayAsTight(t *testing.T) {
 
 // The block service holds no capability, and the file service exactly what acting as its callers takes.
 func TestUnitsHoldWhatTheyNeed(t *testing.T) {
-	for u, want := range map[string]struct{ user, held string }{
-		"sluiced.service": {"sluice", ""},
+	for u, want := range map[string]struct{ user, state, held string }{
+		"sluiced.service": {"sluice", "StateDirectory=sluice\n", ""},
 		// To act as the calling user (SETUID, SETGID), to open by handle (DAC_READ_SEARCH), what a squashed-to-nobody root may
 		// still do where the export says no_root_squash (DAC_OVERRIDE, CHOWN, FOWNER, MKNOD), ports 111 and 2049.
 		// Only a switch away from uid 0 takes the rights over files from a thread, so it is root by number.
-		"sluiced-files.service": {"root", "CAP_SETUID CAP_SETGID CAP_DAC_READ_SEARCH CAP_DAC_OVERRIDE CAP_CHOWN CAP_FOWNER CAP_MKNOD CAP_NET_BIND_SERVICE"},
+		"sluiced-files.service": {"root", "ReadWritePaths=/var/lib/sluice-files\n", "CAP_SETUID CAP_SETGID CAP_DAC_READ_SEARCH CAP_DAC_OVERRIDE CAP_CHOWN CAP_FOWNER CAP_MKNOD CAP_NET_BIND_SERVICE"},
 	} {
 		b, err := os.ReadFile(filepath.Join("../configs/systemd", u))
 		if err != nil {
@@ -122,7 +122,7 @@ func TestUnitsHoldWhatTheyNeed(t *testing.T) {
 		if strings.Contains(string(b), "\nAmbientCapabilities=CAP") {
 			t.Errorf("%s has ambient capabilities, which a root does not need and another user must not have", u)
 		}
-		for _, line := range []string{"Type=notify", "User=" + want.user, "ProtectSystem=strict", "NoNewPrivileges=yes", "SystemCallFilter=@system-service", "LimitMEMLOCK=", "StateDirectory=", "WatchdogSec="} {
+		for _, line := range []string{"Type=notify", "User=" + want.user + "\n", "Group=sluice\n", "ProtectSystem=strict", "NoNewPrivileges=yes", "SystemCallFilter=@system-service", "LimitMEMLOCK=", want.state, "WatchdogSec="} {
 			if !strings.Contains(string(b), "\n"+line) {
 				t.Errorf("%s has no %s", u, line)
 			}

@@ -5,6 +5,7 @@ package nfs3
 import (
 	"fmt"
 	"io/fs"
+	"strings"
 
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
@@ -111,6 +112,15 @@ func (s Status) Error() string {
 		return "nfs: " + n
 	}
 	return fmt.Sprintf("nfs: status %d", uint32(s))
+}
+
+// Name is the status in the RFC's words: "NFS3ERR_NOENT".
+func (s Status) Name() string {
+	name, _, _ := strings.Cut(statusNames[s], ":")
+	if name == "" {
+		return fmt.Sprint(uint32(s))
+	}
+	return name
 }
 
 // Is makes errors.Is(err, fs.ErrNotExist) and the like work.

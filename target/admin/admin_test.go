@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -93,11 +94,19 @@ func (r *recorder) Sessions() []Session            { return []Session{} }
 func (r *recorder) CloseSession(_ context.Context, id string) (Done, error) {
 	return Done{}, &Error{NotFound, "no session " + id}
 }
-func (r *recorder) ShowConfig() ([]byte, error)                { return []byte("memory: 1GiB\n"), nil }
-func (r *recorder) ReloadConfig(context.Context) (Done, error) { return r.note("reload") }
-func (r *recorder) Drain(context.Context) (Done, error)        { return r.note("drain") }
-func (r *recorder) Healthy(context.Context) error              { return nil }
-func (r *recorder) Ready() error                               { return &Error{503, "draining"} }
+func (r *recorder) PortGroups(t string) ([]PortGroup, error) {
+	return []PortGroup{{Group: 3, State: "standby of " + t}}, nil
+}
+func (r *recorder) SetPortGroup(_ context.Context, t string, g uint16, s PortGroupSpec) (Done, error) {
+	return r.note(fmt.Sprintf("group %d of %s %s", g, t, s.State))
+}
+func (r *recorder) ShowConfig() ([]byte, error) { return []byte("memory: 1GiB\n"), nil }
+func (r *recorder) ReloadConfig(_ context.Context, dry bool) (Done, error) {
+	return r.note(fmt.Sprintf("reload, dry %v", dry))
+}
+func (r *recorder) Drain(context.Context) (Done, error) { return r.note("drain") }
+func (r *recorder) Healthy(context.Context) error       { return nil }
+func (r *recorder) Ready() error                        { return &Error{503, "draining"} }
 
 func start(t *testing.T, b Backend) (*http.Client, string) {
 	t.Helper()
@@ -146,7 +155,7 @@ func TestEveryRouteAnswers(t *testing.T) {
 	cases := []struct{ method, route, path, body, want string }{
 		{"GET", "/v1/info", "", "", `"version": "test"`},
 		{"GET", "/v1/config", "", "", "memory: 1GiB"},
-		{"POST", "/v1/config/reload", "", "", "reload"},
+		{"POST", "/v1/config/reload", "/v1/config/reload?dry_run=true", "", "reload, dry true"},
 		{"GET", "/v1/volumes", "", "", `"size": 1073741824`},
 		{"POST", "/v1/volumes", "", `{"name":"x","size":4096}`, "create x"},
 		{"POST", "/v1/volumes/{name}/resize", "/v1/volumes/x/resize", `{"size":8192}`, "resize x"},
@@ -156,6 +165,8 @@ func TestEveryRouteAnswers(t *testing.T) {
 		{"DELETE", "/v1/targets/{name}", "/v1/targets/iqn.x:y", "", "delete target iqn.x:y"},
 		{"POST", "/v1/targets/{name}/luns", "/v1/targets/iqn.x/luns", `{"lun":1,"volume":"v"}`, "map iqn.x v"},
 		{"DELETE", "/v1/targets/{name}/luns/{lun}", "/v1/targets/iqn.x/luns/1", "", "unmap iqn.x"},
+		{"GET", "/v1/targets/{name}/groups", "/v1/targets/iqn.x/groups", "", "standby of iqn.x"},
+		{"POST", "/v1/targets/{name}/groups/{group}", "/v1/targets/iqn.x/groups/3", `{"state":"standby"}`, "group 3 of iqn.x standby"},
 		{"GET", "/v1/portals", "", "", "[]"},
 		{"POST", "/v1/portals", "", `{"address":"[::1]:3260","group":2}`, "listen [::1]:3260"},
 		{"DELETE", "/v1/portals/{address}", "/v1/portals/%5B::1%5D:3260", "", "unlisten [::1]:3260"},
@@ -220,6 +231,7 @@ func TestRefusalsHaveTheirStatus(t *testing.T) {
 		{"POST", "/v1/volumes", `{`, 400, "body"},
 		{"POST", "/v1/volumes", `{}`, 400, "needs a name"},
 		{"DELETE", "/v1/targets/iqn.x/luns/70000", "", 400, "0 to 16383"},
+		{"POST", "/v1/targets/iqn.x/groups/many", "{}", 400, "0 to 65535"},
 		{"DELETE", "/v1/volumes/broken", "", 500, "disk on fire"},
 		{"DELETE", "/v1/sessions/9", "", 404, "no session 9"},
 		{"GET", "/readyz", "", 503, "draining"},

@@ -48,8 +48,8 @@ func Routes() []Route {
 				y, err := b.ShowConfig()
 				return rawYAML(y), err
 			}},
-		{Method: "POST", Path: "/v1/config/reload", Summary: "Read the configuration file again", Out: doneType,
-			run: func(b Backend, r *http.Request) (any, error) { return b.ReloadConfig(r.Context()) }},
+		{Method: "POST", Path: "/v1/config/reload", Summary: "Read the configuration file again", Query: []string{"dry_run"}, Out: doneType,
+			run: func(b Backend, r *http.Request) (any, error) { return b.ReloadConfig(r.Context(), flag(r, "dry_run")) }},
 		{Method: "GET", Path: "/v1/volumes", Summary: "All volumes", Out: reflect.TypeFor[[]Volume](),
 			run: func(b Backend, _ *http.Request) (any, error) { return b.Volumes(), nil }},
 		{Method: "POST", Path: "/v1/volumes", Summary: "Create a file volume, or clone one", In: reflect.TypeFor[VolumeSpec](), Out: doneType,
@@ -98,6 +98,16 @@ func Routes() []Route {
 			run: func(b Backend, r *http.Request) (any, error) {
 				return b.RemoveSecret(r.Context(), r.PathValue("name"), r.PathValue("user"), flag(r, "dry_run"))
 			}},
+		{Method: "GET", Path: "/v1/targets/{name}/groups", Summary: "A target's port groups and their access states (ALUA)", Out: reflect.TypeFor[[]PortGroup](),
+			run: func(b Backend, r *http.Request) (any, error) { return b.PortGroups(r.PathValue("name")) }},
+		{Method: "POST", Path: "/v1/targets/{name}/groups/{group}", Summary: "Set a port group's access state; initiators are told", In: reflect.TypeFor[PortGroupSpec](), Out: doneType,
+			run: body(func(b Backend, r *http.Request, s PortGroupSpec) (any, error) {
+				group, err := strconv.ParseUint(r.PathValue("group"), 10, 16)
+				if err != nil {
+					return nil, &Error{Invalid, "a port group is a number from 0 to 65535"}
+				}
+				return b.SetPortGroup(r.Context(), r.PathValue("name"), uint16(group), s)
+			})},
 		{Method: "POST", Path: "/v1/portals", Summary: "Listen on one more address", In: reflect.TypeFor[Portal](), Query: []string{"dry_run"}, Out: doneType,
 			run: body(func(b Backend, r *http.Request, p Portal) (any, error) {
 				return b.AddPortal(r.Context(), p, flag(r, "dry_run"))

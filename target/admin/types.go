@@ -47,8 +47,7 @@ type VolumeSpec struct {
 
 // ResizeSpec asks for another size.
 type ResizeSpec struct {
-	Size   int64 `json:"size"`             // bytes
-	Shrink bool  `json:"shrink,omitempty"` // what is cut off is lost; refused without this
+	Size   int64 `json:"size"` // bytes; only upwards, for initiators may have what lies at the end
 	DryRun bool  `json:"dry_run,omitempty"`
 }
 
@@ -67,6 +66,21 @@ type Target struct {
 type LUN struct {
 	LUN    uint16 `json:"lun"`
 	Volume string `json:"volume"`
+}
+
+// PortGroup is one target port group (ALUA): portals of a target that share an access state.
+type PortGroup struct {
+	Group     uint16   `json:"group"`
+	State     string   `json:"state"` // active/optimized, active/non-optimized, standby, unavailable, transitioning
+	Preferred bool     `json:"preferred"`
+	Portals   []uint16 `json:"portals"` // target portal group tags
+	SetBy     string   `json:"set_by"`  // configuration, initiator, operator
+}
+
+// PortGroupSpec asks for another access state. It outlives a restart, until the configuration names another.
+type PortGroupSpec struct {
+	State  string `json:"state"`
+	DryRun bool   `json:"dry_run,omitempty"`
 }
 
 // TargetSpec asks for a new target.
@@ -184,10 +198,12 @@ type VolumeStats struct {
 
 // ExportStats are counters of one export since it was opened.
 type ExportStats struct {
-	Name       string  `json:"name"`
-	ReadTimes  Latency `json:"read_times"`
-	WriteTimes Latency `json:"write_times"`
-	OtherTimes Latency `json:"other_times"`
+	Name         string  `json:"name"`
+	ReadBytes    int64   `json:"read_bytes"`
+	WrittenBytes int64   `json:"written_bytes"`
+	ReadTimes    Latency `json:"read_times"`
+	WriteTimes   Latency `json:"write_times"`
+	OtherTimes   Latency `json:"other_times"`
 }
 
 // Latency is a histogram: Counts[i] took at most Bounds[i], the last longer than all.
@@ -223,6 +239,8 @@ type Backend interface {
 	DeleteTarget(ctx context.Context, name string, dryRun bool) (Done, error)
 	MapLUN(ctx context.Context, target string, l LUN, dryRun bool) (Done, error)
 	UnmapLUN(ctx context.Context, target string, lun uint16, dryRun bool) (Done, error)
+	PortGroups(target string) ([]PortGroup, error)
+	SetPortGroup(ctx context.Context, target string, group uint16, s PortGroupSpec) (Done, error)
 	Portals() []Portal
 	AddPortal(ctx context.Context, p Portal, dryRun bool) (Done, error)
 	RemovePortal(ctx context.Context, address string, dryRun bool) (Done, error)
@@ -238,7 +256,7 @@ type Backend interface {
 	Sessions() []Session
 	CloseSession(ctx context.Context, id string) (Done, error)
 	ShowConfig() ([]byte, error)
-	ReloadConfig(context.Context) (Done, error)
+	ReloadConfig(ctx context.Context, dryRun bool) (Done, error)
 	Drain(context.Context) (Done, error)
 	// Healthy fails when the daemon does not do its work: the watchdog and /healthz ask it.
 	Healthy(context.Context) error

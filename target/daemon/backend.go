@@ -133,16 +133,20 @@ func (d *Daemon) Drain(context.Context) (admin.Done, error) {
 }
 
 // ReloadConfig implements admin.Backend.
-func (d *Daemon) ReloadConfig(context.Context) (admin.Done, error) {
+func (d *Daemon) ReloadConfig(_ context.Context, dryRun bool) (admin.Done, error) {
 	next, err := d.load()
 	if err != nil {
 		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: err.Error()}
 	}
-	changes, err := d.reload(next)
-	if err != nil {
+	var changes []Change
+	if dryRun {
+		d.mu.Lock()
+		changes = d.cfg.Diff(next)
+		d.mu.Unlock()
+	} else if changes, err = d.reload(next); err != nil {
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
 	}
-	done := admin.Done{Changes: []string{}}
+	done := admin.Done{Changes: []string{}, DryRun: dryRun}
 	for _, c := range changes {
 		line := c.Kind + " " + c.Name + " " + c.What
 		if c.Restart {
@@ -230,10 +234,14 @@ func (d *Daemon) CreateVolume(ctx context.Context, s admin.VolumeSpec) (admin.Do
 	} else if s.Size <= 0 {
 		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: "a volume needs a size"}
 	}
-	return d.change(s.DryRun, what, func(m *managed) error {
+	done, err := d.change(s.DryRun, what, func(m *managed) error {
 		m.Volumes = append(m.Volumes, v)
 		return nil
 	})
+	if err != nil && s.Clone != "" && !s.DryRun {
+		err = errors.Join(err, os.Remove(v.Path)) // the copy that was made a moment ago
+	}
+	return done, err
 }
 
 // ResizeVolume implements admin.Backend.

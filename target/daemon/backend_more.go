@@ -54,12 +54,10 @@ func (d *Daemon) RemovePortal(_ context.Context, address string, dryRun bool) (a
 // CreateExport implements admin.Backend.
 func (d *Daemon) CreateExport(_ context.Context, s admin.ExportSpec) (admin.Done, error) {
 	d.mu.Lock()
-	none, known := d.files == nil, slices.ContainsFunc(d.cfg.Exports, func(o ExportConfig) bool { return o.Name == s.Name })
+	first, known := d.files == nil, slices.ContainsFunc(d.cfg.Exports, func(o ExportConfig) bool { return o.Name == s.Name })
 	d.mu.Unlock()
 	fi, err := os.Stat(s.Path)
 	switch {
-	case none:
-		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "the file service is not open: add \"files: {}\" to " + d.source + " and restart"}
 	case known:
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "there is an export " + s.Name + " already"}
 	case !filepath.IsAbs(s.Path):
@@ -71,10 +69,26 @@ func (d *Daemon) CreateExport(_ context.Context, s admin.ExportSpec) (admin.Done
 	for _, c := range s.Clients {
 		e.Clients = append(e.Clients, ClientConfig{Match: c.Match, ReadOnly: c.ReadOnly, Squash: c.Squash})
 	}
-	return d.change(s.DryRun, "export "+s.Name+" of "+s.Path+" added", func(m *managed) error {
+	done, err := d.change(s.DryRun, "export "+s.Name+" of "+s.Path+" added", func(m *managed) error {
 		m.Exports = append(m.Exports, e)
 		return nil
 	})
+	if err != nil || !first {
+		return done, err
+	}
+	if s.DryRun {
+		done.Changes = append(done.Changes, "the file service opened, on its default addresses")
+		return done, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.files != nil {
+		done.Changes = append(done.Changes, "the file service opened: "+d.files.url(s.Name))
+		if why := d.files.nfs.Squashed(); why != "" {
+			done.Changes = append(done.Changes, "note: every caller acts as the daemon's own user, for "+why)
+		}
+	}
+	return done, nil
 }
 
 // DeleteExport implements admin.Backend.
@@ -274,8 +288,13 @@ func (d *Daemon) Stats() admin.Stats {
 	}
 	slices.SortFunc(out.Volumes, func(a, b admin.VolumeStats) int { return strings.Compare(a.Name, b.Name) })
 	if d.files != nil {
-		for _, l := range d.files.nfs.Latencies() {
-			out.Exports = append(out.Exports, admin.ExportStats{Name: l.Export, ReadTimes: latencyOf(&l.Read), WriteTimes: latencyOf(&l.Write), OtherTimes: latencyOf(&l.Other)})
+		for _, e := range d.files.nfs.Stats() {
+			if e.Export == "" {
+				continue // of no export
+			}
+			read, write, other := e.Kinds()
+			out.Exports = append(out.Exports, admin.ExportStats{Name: e.Export, ReadBytes: int64(e.Read), WrittenBytes: int64(e.Written),
+				ReadTimes: latencyOf(&read), WriteTimes: latencyOf(&write), OtherTimes: latencyOf(&other)})
 		}
 		slices.SortFunc(out.Exports, func(a, b admin.ExportStats) int { return strings.Compare(a.Name, b.Name) })
 	}

@@ -85,7 +85,7 @@ func TestAReloadWithAMissingBackingFileChangesNothing(t *testing.T) {
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := d.ReloadConfig(t.Context())
+	_, err := d.ReloadConfig(t.Context(), false)
 	if err == nil || !strings.Contains(err.Error(), "lost") || !strings.Contains(err.Error(), "not changed") {
 		t.Fatalf("a missing backing file: %v", err)
 	}
@@ -96,7 +96,7 @@ func TestAReloadWithAMissingBackingFileChangesNothing(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.Replace(conf, "  - {name: lost, path: /nowhere/lost.img}\n", "", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.ReloadConfig(t.Context()); err != nil {
+	if _, err := d.ReloadConfig(t.Context(), false); err != nil {
 		t.Errorf("without it: %v", err)
 	}
 }

@@ -117,7 +117,7 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 			return nil, err
 		}
 	}
-	if err := d.openFiles(cfg); err != nil {
+	if d.files, err = d.openFiles(cfg); err != nil {
 		return nil, err
 	}
 	for addr := range d.given { // kept: a reload may bring its portal

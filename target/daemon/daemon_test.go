@@ -216,7 +216,7 @@ func TestAReloadThatFailsHalfWayChangesNothing(t *testing.T) {
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.ReloadConfig(t.Context()); err == nil || !strings.Contains(err.Error(), "not changed") {
+	if _, err := d.ReloadConfig(t.Context(), false); err == nil || !strings.Contains(err.Error(), "not changed") {
 		t.Fatalf("a portal that is taken: %v", err)
 	}
 	if after := names(d.Volumes()); after != before || len(d.Portals()) != 1 {
@@ -231,14 +231,14 @@ func TestReloadAddsAndRemoves(t *testing.T) {
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	done, err := d.ReloadConfig(t.Context())
+	done, err := d.ReloadConfig(t.Context(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, want := names(d.Volumes()), "disk:8388608@0 other:2097152@1"; got != want {
 		t.Errorf("volumes %s, want %s (%v)", got, want, done.Changes)
 	}
-	if again, err := d.ReloadConfig(t.Context()); err != nil || again.Changes[0] != "nothing has changed" {
+	if again, err := d.ReloadConfig(t.Context(), false); err != nil || again.Changes[0] != "nothing has changed" {
 		t.Errorf("the same file again: %+v, %v", again, err)
 	}
 }
@@ -271,7 +271,7 @@ func TestTheServiceManagerIsTold(t *testing.T) {
 	if s := next(); s != "READY=1" {
 		t.Errorf("first %q", s)
 	}
-	if _, err := d.ReloadConfig(t.Context()); err != nil {
+	if _, err := d.ReloadConfig(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	if s := next(); !strings.HasPrefix(s, "RELOADING=1\nMONOTONIC_USEC=") {

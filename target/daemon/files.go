@@ -54,45 +54,51 @@ func (c *Config) exports() []nfs.Export {
 	return out
 }
 
-// openFiles binds the file service's addresses; it serves nothing yet. Without exports there is none.
-func (d *Daemon) openFiles(c *Config) (err error) {
+// openFiles binds the file service's addresses; it serves nothing yet. Without exports there is none. What was opened before an
+// error is closed again.
+func (d *Daemon) openFiles(c *Config) (f *files, err error) {
 	if c.Files == nil {
-		return nil
+		return nil, nil
 	}
 	for _, e := range c.Exports {
 		if filepath.Dir(e.Path) == filepath.Join(c.StateDir, "exports") {
 			if err := os.MkdirAll(e.Path, 0o755); err != nil {
-				return fmt.Errorf("export %s: %w", e.Name, err)
+				return nil, fmt.Errorf("export %s: %w", e.Name, err)
 			}
 		}
 	}
 	state := filepath.Join(d.stateDir, "nfs")
 	if err := os.MkdirAll(state, 0o700); err != nil {
-		return err
+		return nil, err
 	}
-	f := &files{}
+	f = &files{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.close(context.Background()))
+			f = nil
+		}
+	}()
 	if f.nfs, err = nfs.NewServer(nfs.Options{StateDir: state, Log: d.log}, c.exports()...); err != nil {
-		return err
+		return nil, err
 	}
-	d.files = f
 	if why := f.nfs.Squashed(); why != "" {
 		d.log.Warn("every caller acts as the daemon's own user", zap.String("why", why))
 	}
 	if f.lock, err = lock.NewManager(lock.Options{StateDir: state, Grace: time.Duration(c.Files.Grace), Log: d.log}, f.nfs); err != nil {
-		return err
+		return nil, err
 	}
 	f.rpc = rpc.NewServer(rpc.Options{Log: d.log}, append(f.nfs.Programs(), f.lock.Programs()...)...)
 	if c.Files.TCP != "none" {
 		if f.tcp, err = net.Listen("tcp", c.Files.TCP); err != nil {
-			return fmt.Errorf("files.tcp %s: %w; does this machine's own NFS server have the port?", c.Files.TCP, err)
+			return nil, fmt.Errorf("files.tcp %s: %w; does this machine's own NFS server have the port?", c.Files.TCP, err)
 		}
 	}
 	if c.Files.RDMA != "none" {
 		if f.rdma, err = d.device.Listen(context.Background(), c.Files.RDMA); err != nil {
-			return fmt.Errorf("files.rdma %s: %w; does this machine's own NFS server have the port?", c.Files.RDMA, err)
+			return nil, fmt.Errorf("files.rdma %s: %w; does this machine's own NFS server have the port?", c.Files.RDMA, err)
 		}
 	}
-	return f.openBinder(c)
+	return f, f.openBinder(c)
 }
 
 // openBinder makes an rpcbind, ours or the system's, know where the programs are. Who asks it may also want UDP: MOUNT of old clients,
@@ -176,6 +182,7 @@ func (d *Daemon) serveFiles() {
 	if f == nil {
 		return
 	}
+	f.tell(d)
 	fail := func(what string, err error) {
 		if err != nil && !errors.Is(err, rpc.ErrServerClosed) {
 			select {
@@ -192,6 +199,10 @@ func (d *Daemon) serveFiles() {
 		d.log.Info("files open", zap.String("over", "RDMA"), zap.Stringer("address", f.rdma.Addr()))
 		f.wg.Go(func() { fail("rdma", f.rpc.ServeRDMA(d.device, f.rdma)) })
 	}
+}
+
+// tell logs what is served where.
+func (f *files) tell(d *Daemon) {
 	for _, e := range d.cfg.Exports {
 		d.log.Info("export", zap.String("name", e.Name), zap.String("directory", e.Path), zap.String("url", f.url(e.Name)))
 	}
@@ -240,5 +251,8 @@ func (f *files) close(ctx context.Context) error {
 	if f.lock != nil {
 		errs = append(errs, f.lock.Close())
 	}
-	return errors.Join(append(errs, f.nfs.Close())...)
+	if f.nfs != nil {
+		errs = append(errs, f.nfs.Close())
+	}
+	return errors.Join(errs...)
 }

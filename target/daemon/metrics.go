@@ -48,7 +48,6 @@ var (
 	mSense       = desc("volume_check_conditions_total", "Commands that ended with CHECK CONDITION, by sense key of SPC-4 in hexadecimal.", "volume", "sense_key")
 	mQueue       = desc("volume_commands_in_progress", "Commands of all sessions in the volume's task sets now.", "volume")
 	mConflicts   = desc("volume_reservation_conflicts_total", "Commands that met a reservation of another initiator's.", "volume")
-	mExport      = desc("export_operation_duration_seconds", "Time that an NFS operation took to execute.", "export", "operation")
 	mLogins      = desc("logins_total", "Sessions that reached full-feature phase.")
 	mRedirects   = desc("login_redirects_total", "Logins sent to another address.")
 	mLoginRefuse = desc("login_refusals_total", "Logins refused, by status class and detail of RFC 7143 section 11.13.5 in hexadecimal.", "status")
@@ -65,16 +64,16 @@ var (
 	mFlushes     = desc("fabric_flushes_total", "Times a full socket handed the rest to the flusher.")
 	mWakes       = desc("fabric_wakes_total", "Parked owners woken by a local completion.")
 	mTakenBack   = desc("fabric_taken_back_bytes_total", "Bytes that a wrong guess misplaced and that were moved.")
-	mRPC         = desc("rpc_total", "Counters of the file service.", "what")
 )
 
 // Describe implements prometheus.Collector.
 func (m metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mInfo, mSessions, mInflight, mCommands, mIn, mOut, mCopied, mRejects, mWindow, mSize, mOps, mBytes, mErrors, mMemory,
-		mLatency, mSense, mQueue, mConflicts, mExport, mLogins, mRedirects, mLoginRefuse, mEnded, mHeld, mCached, mMapped, mMemWait, mMemRefused, mStags, mConns, mSends,
-		mRecvs, mFlushes, mWakes, mTakenBack, mMemoryMax, mFabricBytes, mFPDUs, mSyscalls, mTerminates, mRefused, mFabricCopy, mRPC} {
+		mLatency, mSense, mQueue, mConflicts, mLogins, mRedirects, mLoginRefuse, mEnded, mHeld, mCached, mMapped, mMemWait, mMemRefused, mStags, mConns, mSends,
+		mRecvs, mFlushes, mWakes, mTakenBack, mMemoryMax, mFabricBytes, mFPDUs, mSyscalls, mTerminates, mRefused, mFabricCopy} {
 		ch <- d
 	}
+	describeFiles(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -126,16 +125,8 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 		count(mFabricCopy, s.CopiedIn[i], "in", copyClass(i))
 		count(mFabricCopy, s.CopiedOut[i], "out", copyClass(i))
 	}
-	if m.d.files != nil {
-		for _, l := range m.d.files.nfs.Latencies() {
-			ch <- duration(mExport, &l.Read, l.Export, "read")
-			ch <- duration(mExport, &l.Write, l.Export, "write")
-			ch <- duration(mExport, &l.Other, l.Export, "other")
-		}
-		for what, n := range m.d.files.rpc.Counters() {
-			count(mRPC, n, what)
-		}
-	}
+	m.portGroups(gauge)
+	m.files(ch, gauge, count)
 }
 
 // copyClass is the upper bound of a size class as a label.

@@ -44,7 +44,7 @@ func TestMetricsAreClean(t *testing.T) {
 
 // The descriptions, each with a help text that is a sentence.
 func TestEveryMetricIsExplained(t *testing.T) {
-	ch := make(chan *prometheus.Desc, 128)
+	ch := make(chan *prometheus.Desc, 256)
 	metrics{}.Describe(ch)
 	close(ch)
 	help := regexp.MustCompile(`help: "([^"]*)"`)
@@ -58,7 +58,7 @@ func TestEveryMetricIsExplained(t *testing.T) {
 // The dashboard and the alerts ask only for metrics that exist.
 func TestDashboardAndAlertsNameExistingMetrics(t *testing.T) {
 	known := map[string]bool{}
-	ch := make(chan *prometheus.Desc, 128)
+	ch := make(chan *prometheus.Desc, 256)
 	metrics{}.Describe(ch)
 	close(ch)
 	for d := range ch {
@@ -70,7 +70,7 @@ func TestDashboardAndAlertsNameExistingMetrics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range regexp.MustCompile(`sluice_[a-z_]+`).FindAllString(string(b), -1) {
+		for _, name := range regexp.MustCompile(`sluice_[a-z_0-9]+`).FindAllString(string(b), -1) {
 			used++
 			base := name
 			for _, part := range []string{"_bucket", "_sum", "_count"} {

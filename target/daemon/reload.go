@@ -10,6 +10,7 @@ import (
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
 
+	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
@@ -61,6 +62,7 @@ type plan struct {
 	portals []*portal
 	targets map[string]TargetConfig // new or changed
 	fresh   map[string]bool         // targets that need a new device: their LUN map's volumes were opened again
+	files   *files                  // the file service, when there was none
 }
 
 func (p *plan) undo() {
@@ -69,6 +71,9 @@ func (p *plan) undo() {
 	}
 	for _, pt := range p.portals {
 		_ = pt.l.Close()
+	}
+	if p.files != nil {
+		_ = p.files.close(context.Background()) // it served nobody
 	}
 }
 
@@ -114,7 +119,38 @@ func (d *Daemon) plan(next *Config) (*plan, error) {
 			delete(d.portals, pc.Address)
 		}
 	}
-	return p, nil
+	return p, d.planFiles(next, p)
+}
+
+// planFiles opens the file service when the first export comes, and otherwise sees whether the exports could be opened.
+func (d *Daemon) planFiles(next *Config, p *plan) (err error) {
+	switch {
+	case d.files == nil:
+		p.files, err = d.openFiles(next)
+	case next.Files != nil && !same(d.cfg.Exports, next.Exports):
+		err = nfs.Check(next.exports()...)
+	}
+	return err
+}
+
+// applyFiles makes the change of the file service: it comes with the first export, unless the file names its addresses, and goes
+// with the last.
+func (d *Daemon) applyFiles(ctx context.Context, next *Config, p *plan) error {
+	switch {
+	case p.files != nil:
+		d.files = p.files
+		return nil
+	case d.files == nil:
+		return nil
+	case next.Files == nil:
+		err := d.files.close(ctx)
+		d.files = nil
+		d.log.Info("files closed", zap.String("why", "the last export is gone"))
+		return err
+	case !same(d.cfg.Exports, next.Exports):
+		return d.files.nfs.SetExports(next.exports()...)
+	}
+	return nil
 }
 
 // apply makes the change: away with what goes, in with what comes, then what changed. An error here leaves the rest done
@@ -159,11 +195,11 @@ func (d *Daemon) apply(next *Config, p *plan) error {
 		}
 		errs = append(errs, err)
 	}
-	errs = append(errs, d.dropVolumes(next), d.movePortals(next, p))
-	if d.files != nil && !same(d.cfg.Exports, next.Exports) {
-		errs = append(errs, d.files.nfs.SetExports(next.exports()...))
-	}
+	errs = append(errs, d.dropVolumes(next), d.movePortals(next, p), d.applyFiles(ctx, next, p))
 	d.cfg = next
+	if p.files != nil && d.serving {
+		d.serveFiles()
+	}
 	return errors.Join(errs...)
 }
 

@@ -36,11 +36,20 @@ func (c *Config) Diff(next *Config) []Change {
 	}{
 		{"state_dir", c.StateDir, next.StateDir}, {"log", c.Log, next.Log}, {"memory", c.Memory, next.Memory},
 		{"fabric", c.Fabric, next.Fabric}, {"timeouts", c.Timeouts, next.Timeouts}, {"limits", c.Limits, next.Limits}, {"admin", c.Admin, next.Admin},
-		{"discovery_auth", c.DiscoveryAuth, next.DiscoveryAuth}, {"isns", c.ISNS, next.ISNS}, {"files", c.Files, next.Files},
+		{"discovery_auth", c.DiscoveryAuth, next.DiscoveryAuth}, {"isns", c.ISNS, next.ISNS},
 	} {
 		if !same(s.a, s.b) {
 			ch = append(ch, Change{Kind: "setting", Name: s.name, What: "changed", Restart: true})
 		}
+	}
+	// The file service comes and goes at once; another address takes a restart.
+	switch {
+	case c.Files == nil && next.Files != nil:
+		ch = append(ch, Change{Kind: "setting", Name: "files", What: "added"})
+	case c.Files != nil && next.Files == nil:
+		ch = append(ch, Change{Kind: "setting", Name: "files", What: "removed"})
+	case !same(c.Files, next.Files):
+		ch = append(ch, Change{Kind: "setting", Name: "files", What: "changed", Restart: true})
 	}
 	return ch
 }

@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/sluice-storage/sluice/internal/hist"
 )
 
 // Squash says whose requests run as the anonymous user.
@@ -80,7 +78,7 @@ type export struct {
 	kind  handleKind
 	table *pathTable // for kindInode
 
-	latency [opKinds]hist.Hist
+	counters *counters
 }
 
 func (e Export) open() (*export, error) {
@@ -98,7 +96,7 @@ func (e Export) open() (*export, error) {
 	if e.AnonGID == 0 {
 		e.AnonGID = Nobody
 	}
-	x := &export{Export: e}
+	x := &export{Export: e, counters: &counters{}}
 	for _, c := range e.Clients {
 		r, err := parseRule(c)
 		if err != nil {

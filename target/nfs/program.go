@@ -66,45 +66,15 @@ func (p *program) Serve(c *rpc.Call) rpc.Verdict {
 	c.Scope = nil
 	from := hist.Clock()
 	v := pr.run((*Server)(p), c)
-	if e, ok := c.Scope.(*export); ok && v != rpc.Again {
-		k := opOther
-		switch nfs3.Proc(c.Proc) {
-		case nfs3.ProcRead:
-			k = opRead
-		case nfs3.ProcWrite, nfs3.ProcCommit:
-			k = opWrite
+	if v != rpc.Again {
+		k := &p.stray
+		if e, ok := c.Scope.(*export); ok {
+			k = e.counters
 		}
-		e.latency[k].Observe(hist.Clock() - from)
+		k.observe(c, hist.Clock()-from)
 	}
 	c.Scope = nil
 	return v
-}
-
-// Kinds of operations that latencies are counted by.
-const (
-	opRead = iota
-	opWrite
-	opOther
-	opKinds
-)
-
-// Latency is how long the operations on one export took to execute, by kind: what waits for a worker is not in it.
-type Latency struct {
-	Export             string // as clients mount it
-	Read, Write, Other hist.Snapshot
-}
-
-// Latencies are of all exports, since each was opened.
-func (s *Server) Latencies() []Latency {
-	var out []Latency
-	for _, e := range s.table.Load().byID {
-		l := Latency{Export: e.Path}
-		l.Read.Add(&e.latency[opRead])
-		l.Write.Add(&e.latency[opWrite])
-		l.Other.Add(&e.latency[opOther])
-		out = append(out, l)
-	}
-	return out
 }
 
 // request is what every procedure needs: the file, and on whose behalf.
@@ -162,6 +132,7 @@ func (s *Server) find(c *rpc.Call, h []byte, q *request) nfs3.Status {
 			return statusOf(err)
 		}
 	}
+	c.Scope = n.e
 	r, ok, unsure := s.decide(c, n.e)
 	switch {
 	case unsure:
@@ -175,7 +146,6 @@ func (s *Server) find(c *rpc.Call, h []byte, q *request) nfs3.Status {
 		s.nodes.put(n)
 		return nfs3.ErrStale
 	}
-	c.Scope = n.e
 	q.n, q.rights = n, r
 	q.id = n.e.identityOf(c.Cred.Flavor, &c.Sys, r.Squash)
 	return nfs3.OK

@@ -306,6 +306,7 @@ func (s *Server) readOpen(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.Re
 	}
 	r.Count, r.Len, r.EOF = uint32(n), uint32(n), end
 	s.attr(q.n.e, &st, &r.Attr)
+	q.n.e.counters.read.Add(uint64(n))
 	c.SetPayload(n)
 	return false, false
 }

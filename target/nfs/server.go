@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,6 +45,7 @@ type Server struct {
 	storage Storage
 	table   atomic.Pointer[exportTable]
 	verf    atomic.Uint64
+	stray   counters // of calls whose file handle is of no export
 
 	mu     sync.Mutex
 	mounts map[mountKey]struct{}
@@ -86,33 +88,84 @@ func NewServer(opt Options, exports ...Export) (*Server, error) {
 	return s, nil
 }
 
-// SetExports replaces the exports. Clients keep their handles on those whose ID stays.
+// SetExports replaces the exports. Clients keep their handles on those whose ID stays; one that is the same as before is not
+// touched.
 func (s *Server) SetExports(exports ...Export) error {
-	t := &exportTable{byID: make(map[uint32]*export), byPath: make(map[string]*export)}
-	for _, x := range exports {
-		e, err := x.open()
-		if err == nil && t.byID[e.ID] != nil {
-			err = fmt.Errorf("nfs: exports %s and %s have the same ID; set one", e.Path, t.byID[e.ID].Path)
-			e.close()
-		}
-		if err != nil {
-			for _, e := range t.list {
-				e.close()
-			}
-			return err
-		}
-		if e.kind == kindInode {
-			s.log.Warn("file handles are made of inode numbers: after a restart the export is walked to find a file", zap.String("export", e.Path))
-		}
-		t.byID[e.ID], t.byPath[e.Path] = e, e
-		t.list = append(t.list, e)
+	was := s.table.Load()
+	t, err := openExports(was, s.log, exports)
+	if err != nil {
+		return err
 	}
+	s.table.Store(t)
 	s.mu.Lock()
-	s.old = append(s.old, s.table.Swap(t).list...)
+	for _, e := range was.list {
+		if t.byID[e.ID] != e {
+			s.old = append(s.old, e)
+		}
+	}
 	s.mu.Unlock()
 	// Nodes carry the rules of the export that they were opened under.
 	s.nodes.sweep(true)
 	return nil
+}
+
+// Check says whether SetExports would take the exports.
+func Check(exports ...Export) error {
+	t, err := openExports(&exportTable{}, zap.NewNop(), exports)
+	if err == nil {
+		t.closeBut(nil)
+	}
+	return err
+}
+
+// openExports makes a table of exports, with those of was that are in it already.
+func openExports(was *exportTable, log *zap.Logger, exports []Export) (*exportTable, error) {
+	t := &exportTable{byID: make(map[uint32]*export), byPath: make(map[string]*export)}
+	for _, x := range exports {
+		e, err := x.open()
+		if err == nil {
+			e = was.keep(e)
+		}
+		if err == nil && t.byID[e.ID] != nil {
+			err = fmt.Errorf("nfs: exports %s and %s have the same ID; set one", e.Path, t.byID[e.ID].Path)
+			if was.byID[e.ID] != e {
+				e.close()
+			}
+		}
+		if err != nil {
+			t.closeBut(was)
+			return nil, err
+		}
+		if e.kind == kindInode && was.byID[e.ID] != e {
+			log.Warn("file handles are made of inode numbers: after a restart the export is walked to find a file", zap.String("export", e.Path))
+		}
+		t.byID[e.ID], t.byPath[e.Path] = e, e
+		t.list = append(t.list, e)
+	}
+	return t, nil
+}
+
+// keep returns the export that t has for e, closing e, where both are the same; otherwise e goes on with its counters.
+func (t *exportTable) keep(e *export) *export {
+	old := t.byPath[e.Path]
+	if old == nil {
+		return e
+	}
+	if old.dev == e.dev && old.ino == e.ino && reflect.DeepEqual(old.Export, e.Export) {
+		e.close()
+		return old
+	}
+	e.counters = old.counters
+	return e
+}
+
+// closeBut closes what is not in was.
+func (t *exportTable) closeBut(was *exportTable) {
+	for _, e := range t.list {
+		if was == nil || was.byID[e.ID] != e {
+			e.close()
+		}
+	}
 }
 
 // Squashed explains why all clients act as the daemon's own user, "" when they do not.

@@ -67,6 +67,7 @@ func (s *Server) writeTo(q *request, a *nfs3.WriteArgs, data [][]byte, r *nfs3.W
 		done += k
 	}
 	s.ids.leave(sw)
+	q.n.e.counters.written.Add(uint64(done))
 	s.after(q.n, &r.Wcc)
 	if errors.Is(err, unix.EIO) && a.Stable != nfs3.Unstable {
 		// The medium failed under a synchronous write; what others wrote to the same file may be gone with it.

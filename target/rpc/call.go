@@ -121,9 +121,17 @@ func (c *Call) SetPayload(n int) { c.payload = n }
 
 // Fail makes the reply an accepted one that is no success.
 func (c *Call) Fail(s rpc.AcceptStat) Verdict {
+	if why, ok := failures[s]; ok && c.server != nil {
+		c.server.refuse(why)
+	}
 	c.Out = rpc.AppendReply(c.Out[:0], c.XID, s)
 	c.payload = -1
 	return Done
+}
+
+// failures are the refusals that Fail stands for.
+var failures = map[rpc.AcceptStat]refusal{
+	rpc.ProgUnavail: refProgram, rpc.ProcUnavail: refProcedure, rpc.GarbageArgs: refArguments, rpc.SystemErr: refSystem,
 }
 
 // Garbage answers GARBAGE_ARGS: the arguments could not be decoded.
@@ -171,5 +179,6 @@ func (c *Call) release() {
 	c.Worker = false
 	c.dataArr[0], c.sinkArr = nil, [2][]byte{}
 	c.Out = out
+	s.stats.active.Add(-1)
 	s.calls.Put(c)
 }

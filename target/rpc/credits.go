@@ -80,6 +80,7 @@ func (c *rdmaConn) openStepLocked() ([]transport.Recv, error) {
 	}
 	c.steps[k] = creditStep{buf: b, recvs: len(recvs)}
 	c.open++
+	c.s.stats.credits.Add(int64(c.step))
 	return recvs, nil
 }
 
@@ -120,6 +121,7 @@ func (c *rdmaConn) closeStepLocked() {
 			p = &(*p).next
 		}
 		c.s.stats.creditsClosed.Add(uint64(c.step))
+		c.s.stats.credits.Add(-int64(c.step))
 	}
 	if idle {
 		c.peak, c.peakFrom = c.calls, now

@@ -54,7 +54,7 @@ func TestCreditsOpenWithUse(t *testing.T) {
 		if len(c.got) != int(c.xid) {
 			t.Errorf("%d replies to %d calls", len(c.got), c.xid)
 		}
-		if n := s.Counters()["credits_opened"]; n != 32 {
+		if n := s.Stats().CreditsOpened; n != 32 {
 			t.Errorf("%d credits opened", n)
 		}
 	})
@@ -91,12 +91,12 @@ func TestCreditsCloseWithIdleness(t *testing.T) {
 		c.hold(12)
 		c.granted(48)
 		p.open(c)
-		before := s.Counters()
+		before := s.Stats()
 		for _, want := range []uint32{48, 32, 16, 16} { // the first time they had been in use
 			time.Sleep(creditIdle + time.Second)
 			c.granted(want)
 		}
-		if n := s.Counters()["credits_closed"] - before["credits_closed"]; n != 32 {
+		if n := s.Stats().CreditsClosed - before.CreditsClosed; n != 32 {
 			t.Errorf("%d credits closed", n)
 		}
 		c.wants = 16    // or they would open again

@@ -1,9 +1,6 @@
 package rpc
 
-import (
-	"sync"
-	"sync/atomic"
-)
+import "sync"
 
 // pool runs calls that may block. Submitting never waits: what is queued is bounded by the calls that connections may
 // have in flight.
@@ -13,6 +10,7 @@ type pool struct {
 	wake       sync.Cond
 	head, tail *Call
 	n, idle    int
+	waiting    int // calls in the queue
 	max        int
 	closed     bool
 	wg         sync.WaitGroup
@@ -32,6 +30,7 @@ func (p *pool) submit(c *Call) {
 		p.head = c
 	}
 	p.tail = c
+	p.waiting++
 	if p.idle > 0 {
 		p.wake.Signal()
 	} else if p.n < p.max {
@@ -57,6 +56,7 @@ func (p *pool) work() {
 		}
 		c := p.head
 		p.head = c.next
+		p.waiting--
 		if p.head == nil {
 			p.tail = nil
 		}
@@ -78,21 +78,4 @@ func (p *pool) close() {
 	p.wake.Broadcast()
 	p.mu.Unlock()
 	p.wg.Wait()
-}
-
-// Stats are counters of a server.
-type Stats struct {
-	calls, replays, connections, rdmaConnections atomic.Uint64
-	bytesIn, bytesOut                            atomic.Uint64
-	creditsOpened, creditsClosed                 atomic.Uint64 // beyond those that RDMA connections begin with
-}
-
-// Counters is a reading of the counters by name, for metrics.
-func (s *Server) Counters() map[string]uint64 {
-	return map[string]uint64{
-		"calls": s.stats.calls.Load(), "replays": s.stats.replays.Load(), "connections": s.stats.connections.Load(),
-		"rdma_connections": s.stats.rdmaConnections.Load(), "bytes_in": s.stats.bytesIn.Load(),
-		"credits_opened": s.stats.creditsOpened.Load(), "credits_closed": s.stats.creditsClosed.Load(),
-		"bytes_out": s.stats.bytesOut.Load(),
-	}
 }

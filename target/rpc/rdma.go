@@ -90,6 +90,7 @@ func (d *rdmaListener) serve(req transport.Request) error {
 	p := req.Peer()
 	// What WRITE brings is fetched by RDMA Read; a peer that serves none could not write.
 	if p.Named && p.ReadsIn == 0 {
+		d.s.refuse(refNoReads)
 		return errors.Join(errors.New("rpc: the client offers no RDMA Read depth"), req.Reject(nil))
 	}
 	c, err := d.newConn(p)
@@ -98,6 +99,9 @@ func (d *rdmaListener) serve(req transport.Request) error {
 	}
 	defer c.free()
 	if !d.s.track(c, true) {
+		if !d.s.isClosed() {
+			d.s.refuse(refConnections)
+		}
 		return errors.Join(ErrServerClosed, c.qp.Close(transport.Reason{}), req.Reject(nil))
 	}
 	defer d.s.untrack(c, true)
@@ -144,6 +148,8 @@ func rdmaAddr(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Add
 func (c *rdmaConn) Close() error { return c.qp.Close(transport.Reason{}) }
 
 func (c *rdmaConn) free() {
+	c.s.stats.credits.Add(-int64(c.open * c.step))
+	c.open = 0
 	c.share.Close()
 	for _, b := range c.freed {
 		b.Release()

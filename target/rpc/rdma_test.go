@@ -221,7 +221,7 @@ func TestReplyCacheOverRDMA(t *testing.T) {
 		h.Reads = []rpcrdma.ReadSegment{{Segment: b.bind(0, len(msg), transport.RemoteRead)}}
 		b.send(h.Append(nil))
 		second, _ := b.value(b.last.rest)
-		if first != 1 || second != 1 || p.count.Load() != 1 || !bytes.Equal(whole, b.last.rest) || s.Counters()["replays"] != 1 {
+		if first != 1 || second != 1 || p.count.Load() != 1 || !bytes.Equal(whole, b.last.rest) || s.Stats().Replays != 1 {
 			t.Errorf("replies %d and %d, executed %d times", first, second, p.count.Load())
 		}
 	})

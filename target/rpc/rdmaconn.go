@@ -172,7 +172,11 @@ func (c *rdmaConn) received(recv, n int) {
 	c.mu.Lock()
 	r := c.takeSlotLocked()
 	if r == nil || c.closed {
+		over := !c.closed
 		c.mu.Unlock()
+		if over {
+			c.s.refuse(refOverrun)
+		}
 		c.fail(errors.New("rpc: the client has more calls outstanding than it has credits (RFC 8166 section 3.3.1)"))
 		return
 	}
@@ -192,6 +196,7 @@ func (c *rdmaConn) received(recv, n int) {
 		c.refuse(r, rpcrdma.ErrChunk)
 		return
 	case err != nil:
+		c.s.refuse(refHeader)
 		c.fail(fmt.Errorf("rpc: a message without an RPC-over-RDMA header: %w", err))
 		return
 	case r.h.Proc == rpcrdma.Error, r.h.Proc == rpcrdma.Done:
@@ -319,6 +324,7 @@ func (c *rdmaConn) execute(r *rdmaCall) {
 
 // refuse answers a message whose header cannot be used, with RDMA_ERROR (RFC 8166 section 4.5).
 func (c *rdmaConn) refuse(r *rdmaCall, code uint32) {
+	c.s.refuse(refHeader)
 	h := rpcrdma.Header{XID: r.h.XID, Vers: rpcrdma.Version, Proc: rpcrdma.Error, ErrCode: code,
 		Low: rpcrdma.Version, High: rpcrdma.Version}
 	c.mu.Lock()

@@ -39,7 +39,7 @@ type Server struct {
 	closers map[io.Closer]struct{}
 	conns   int
 	wg      sync.WaitGroup
-	stats   Stats
+	stats   counters
 }
 
 // NewServer returns a server of programs.
@@ -127,6 +127,7 @@ func (s *Server) newCall(from replier, peer *Peer) *Call {
 	if !ok {
 		c = &Call{server: s}
 	}
+	s.stats.active.Add(1)
 	c.from, c.Peer, c.payload = from, peer, -1
 	return c
 }
@@ -139,9 +140,11 @@ func (s *Server) begin(c *Call) (bool, error) {
 	var ve *rpc.VersionError
 	switch {
 	case errors.As(err, &ve):
+		s.refuse(refVersion)
 		c.Out = rpc.AppendVersionMismatch(c.Out[:0], c.XID)
 		return false, nil
 	case err != nil:
+		s.refuse(refNoCall)
 		return false, fmt.Errorf("rpc: a peer sends what is no RPC call: %w", err)
 	}
 	c.start = c.Args.Offset()
@@ -152,6 +155,7 @@ func (s *Server) begin(c *Call) (bool, error) {
 		return false, nil
 	}
 	if low, high := p.Versions(); c.Vers < low || c.Vers > high {
+		s.refuse(refProgramVersion)
 		c.Out = rpc.AppendMismatch(c.Out[:0], c.XID, low, high)
 		return false, nil
 	}
@@ -159,11 +163,13 @@ func (s *Server) begin(c *Call) (bool, error) {
 	case rpc.AuthNone:
 	case rpc.AuthSys:
 		if c.Sys.Parse(c.Cred.Body) != nil {
+			s.refuse(refCredentials)
 			c.Out = rpc.AppendAuthError(c.Out[:0], c.XID, rpc.AuthBadCred)
 			return false, nil
 		}
 	default:
 		// RFC 5531 section 9: a flavor that is not served is refused, so that the client can try another.
+		s.refuse(refCredentials)
 		c.Out = rpc.AppendAuthError(c.Out[:0], c.XID, rpc.AuthTooWeak)
 		return false, nil
 	}

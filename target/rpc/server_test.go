@@ -225,8 +225,8 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	if _, _, _, err := answer(t, nc); err != nil {
 		t.Fatal(err)
 	}
-	if s.Counters()["connections"] != 5 {
-		t.Fatalf("%v", s.Counters())
+	if s.Stats().Streams != 5 {
+		t.Fatalf("%v", s.Stats())
 	}
 }
 

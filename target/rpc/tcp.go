@@ -39,6 +39,9 @@ func (s *Server) ServeTCP(l net.Listener) error {
 		}
 		if !s.track(nc, true) {
 			_ = nc.Close()
+			if !s.isClosed() {
+				s.refuse(refConnections)
+			}
 			continue
 		}
 		s.stats.connections.Add(1)
@@ -143,6 +146,7 @@ func (c *stream) readRecord(call *Call, n int, last bool) error {
 	have := 0
 	for frags := 1; ; frags++ {
 		if n > MaxRecord-have || frags > maxFragments {
+			c.s.refuse(refRecord)
 			return &rpc.RecordError{Len: have + n, Max: MaxRecord}
 		}
 		call.grow(have, have+n)

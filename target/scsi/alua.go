@@ -83,7 +83,19 @@ type PortGroup struct {
 	Preferred bool
 	// Ports are relative target port identifiers: iSCSI portal group tags.
 	Ports []uint16
+	// Status says how the state came about; TargetOptions need not set it.
+	Status GroupStatus
 }
+
+// GroupStatus is the STATUS CODE of a target port group (SPC-4 section 6.37).
+type GroupStatus uint8
+
+// How a group came into its state.
+const (
+	GroupConfigured GroupStatus = iota // nobody changed it
+	GroupExplicit                      // an initiator did, by SET TARGET PORT GROUPS
+	GroupImplicit                      // the target did, or whoever runs it
+)
 
 // alua is the asymmetric access of a target's ports.
 type alua struct {
@@ -96,7 +108,6 @@ type alua struct {
 
 type portGroup struct {
 	PortGroup
-	status     byte        // how the state came about: 1 by SET TARGET PORT GROUPS, 2 implicitly
 	configured AccessState // what TargetOptions or Configure said last
 }
 
@@ -111,7 +122,7 @@ func (a *alua) init(t *Target) error {
 			}
 			t.addPortLocked(p)
 		}
-		g.Ports = slices.Clone(g.Ports)
+		g.Ports, g.Status = slices.Clone(g.Ports), GroupConfigured
 		a.groups = append(a.groups, &portGroup{PortGroup: g, configured: g.State})
 		a.static = true
 	}
@@ -131,9 +142,12 @@ func (a *alua) init(t *Target) error {
 		return err
 	}
 	for id, st := range s.States {
-		// What an initiator set stays, unless the configuration has changed since: its author knew better.
+		// What an initiator or an operator set stays, unless the configuration has changed since: its author knew better.
 		if g := a.find(id); g != nil && s.Configured[id] == g.configured {
-			g.State, g.status = st, 1
+			g.State, g.Status = st, GroupExplicit
+			if s.Implicit[id] {
+				g.Status = GroupImplicit
+			}
 		}
 	}
 	return nil
@@ -145,17 +159,22 @@ type aluaState struct {
 	States map[uint16]AccessState `json:"states"`
 	// Configured is what the configuration said when they were set.
 	Configured map[uint16]AccessState `json:"configured"`
+	// Implicit are the groups whose state no initiator set.
+	Implicit map[uint16]bool `json:"implicit,omitempty"`
 }
 
 func (a *alua) save(t *Target) error {
 	if a.path == "" {
 		return nil
 	}
-	s := aluaState{Target: t.opt.Name, States: map[uint16]AccessState{}, Configured: map[uint16]AccessState{}}
+	s := aluaState{Target: t.opt.Name, States: map[uint16]AccessState{}, Configured: map[uint16]AccessState{}, Implicit: map[uint16]bool{}}
 	a.mu.Lock()
 	for _, g := range a.groups {
-		if g.status != 0 {
+		if g.Status != GroupConfigured {
 			s.States[g.ID], s.Configured[g.ID] = g.State, g.configured
+		}
+		if g.Status == GroupImplicit {
+			s.Implicit[g.ID] = true
 		}
 	}
 	a.mu.Unlock()
@@ -211,9 +230,10 @@ func (t *Target) PortGroups() []PortGroup {
 	return l
 }
 
-// SetPortGroup changes a group's state as a monitor wants it: an implicit transition.
+// SetPortGroup changes a group's state as a monitor or an operator wants it, durably: an implicit transition. Any state but
+// Offline will do; Transitioning lasts until the next change.
 func (t *Target) SetPortGroup(id uint16, s AccessState) error {
-	return t.transition(map[uint16]AccessState{id: s}, 2, nil)
+	return t.transition(map[uint16]AccessState{id: s}, GroupImplicit, nil)
 }
 
 // Configure is SetPortGroup for a state that the configuration says from now on, also after a restart.
@@ -227,7 +247,7 @@ func (t *Target) Configure(id uint16, s AccessState) error {
 }
 
 // transition changes access states, durably, and tells every nexus but except (SPC-4 section 5.15.2.3).
-func (t *Target) transition(to map[uint16]AccessState, status byte, except *itl) error {
+func (t *Target) transition(to map[uint16]AccessState, status GroupStatus, except *itl) error {
 	t.alua.saveMu.Lock()
 	defer t.alua.saveMu.Unlock()
 	t.alua.mu.Lock()
@@ -244,7 +264,7 @@ func (t *Target) transition(to map[uint16]AccessState, status byte, except *itl)
 	}
 	for id, s := range to {
 		g := t.alua.find(id)
-		g.State, g.status = s, status
+		g.State, g.Status = s, status
 	}
 	t.alua.mu.Unlock()
 	if err := t.alua.save(t); err != nil {
@@ -316,7 +336,7 @@ func beginReportTPG(c *Command) stepResult {
 	}
 	b := append(c.scratch(), 0, 0, 0, 0)
 	if format == 1 {
-		b = append(b, 0x10, 0, 0, 0) // extended header; no implicit transition takes time
+		b = append(b, 0x10, 0, 0, 0) // extended header; how long a transition takes is not known
 	}
 	t.alua.mu.Lock()
 	for _, g := range t.alua.groups {
@@ -324,10 +344,10 @@ func beginReportTPG(c *Command) stepResult {
 		if g.Preferred {
 			st |= 0x80
 		}
-		// T_SUP is left out: a transition is over before anybody sees it. O, U, S, AN, AO.
-		b = append(b, st, 0x40|0x08|0x04|0x02|0x01)
+		// T, O, U, S, AN, AO: a transition of the target's own takes no time, but an operator may want one to be seen.
+		b = append(b, st, 0x80|0x40|0x08|0x04|0x02|0x01)
 		b = binary.BigEndian.AppendUint16(b, g.ID)
-		b = append(b, 0, g.status, 0, byte(len(g.Ports)))
+		b = append(b, 0, byte(g.Status), 0, byte(len(g.Ports)))
 		for _, p := range g.Ports {
 			b = append(b, 0, 0, byte(p>>8), byte(p))
 		}
@@ -390,7 +410,7 @@ func beginSetTPG(c *Command) stepResult {
 			}
 			to[id] = s
 		}
-		if err := t.transition(to, 1, c.x.itl); err != nil {
+		if err := t.transition(to, GroupExplicit, c.x.itl); err != nil {
 			return &SenseError{Key: HardwareError, ASC: ASCSetTPGFailed, Cause: err}
 		}
 		return nil

@@ -338,8 +338,27 @@ func TestPortGroupsExplicitAndImplicit(t *testing.T) {
 	if err := tg.SetPortGroup(9, Standby); err == nil {
 		t.Error("an unknown group was taken")
 	}
+	// An operator may let a transition be seen: it is told, reported as supported and implicit, and over with the next change.
+	if err := tg.SetPortGroup(2, Transitioning); err != nil {
+		t.Fatal(err)
+	}
+	if res := r.run(n2, nil, 512, "28 00 00000000 00 0001 00"); res.asc() != ASCAsymmetricAccessChanged {
+		t.Errorf("%v %04X", res.Status, res.asc())
+	}
+	if res := r.run(n2, nil, 512, "28 00 00000000 00 0001 00"); res.key() != NotReady || res.asc() != ASCALUATransition {
+		t.Errorf("read in a transition: %v %04X", res.Status, res.asc())
+	}
+	if res := r.run(n1, nil, 0, "00 00 00 00 00 00"); res.asc() != ASCAsymmetricAccessChanged {
+		t.Errorf("%v %04X", res.Status, res.asc())
+	}
+	if b := r.run(n1, nil, 256, "a3 0a 00 00 00 00 00000100 00 00").in; b[16] != 0x0F || b[17]&0x80 == 0 || b[21] != byte(GroupImplicit) {
+		t.Errorf("REPORT TARGET PORT GROUPS in a transition % X", b[:32])
+	}
+	if err := tg.SetPortGroup(2, Unavailable); err != nil {
+		t.Fatal(err)
+	}
 	again, _ := mk()
-	if g := again.PortGroups(); g[1].State != Unavailable || g[0].State != ActiveOptimized {
+	if g := again.PortGroups(); g[1].State != Unavailable || g[1].Status != GroupImplicit || g[0].State != ActiveOptimized {
 		t.Errorf("after a restart %+v", g)
 	}
 	// A state that is configured anew outweighs what was set before.

@@ -318,7 +318,7 @@ func TestReplayIsNotExecutedTwice(t *testing.T) {
 	if other := send(77, "other"); other.Status != nfs3.ErrNoent {
 		t.Errorf("another call with the old XID was answered %v", other.Status)
 	}
-	if n := s.rpc.Counters()["replays"]; n != 1 {
+	if n := s.rpc.Stats().Replays; n != 1 {
 		t.Errorf("%d replays", n)
 	}
 }

@@ -15,15 +15,20 @@ import (
 
 // Commands are "sluice status, top, volume, target, session, portals, exports, reload, drain".
 func Commands() []*cobra.Command {
-	cs := []*cobra.Command{status(), top(), volume(), target(), session(), portals(), exports(), reload(), drain()}
+	cs := []*cobra.Command{status(), top(), volume(), target(), session(), portals(), exports(), Reload(), drain()}
 	for _, c := range cs {
-		c.PersistentFlags().String("socket", "", "the daemon's admin.sock (default: in the state directory)")
-		c.PersistentFlags().String("admin", "", "a daemon on another machine, https://HOST:PORT, instead of the socket")
-		c.PersistentFlags().String("admin-cert", "", "client certificate for --admin (PEM)")
-		c.PersistentFlags().String("admin-key", "", "its key (PEM)")
-		c.PersistentFlags().String("admin-ca", "", "who signed the daemon's certificate (PEM; default: the system's authorities)")
+		AddFlags(c)
 	}
 	return cs
+}
+
+// AddFlags gives c and its children the flags that say which daemon is meant.
+func AddFlags(c *cobra.Command) {
+	c.PersistentFlags().String("socket", "", "the daemon's admin.sock (default: in the state directory)")
+	c.PersistentFlags().String("admin", "", "a daemon on another machine, https://HOST:PORT, instead of the socket")
+	c.PersistentFlags().String("admin-cert", "", "client certificate for --admin (PEM)")
+	c.PersistentFlags().String("admin-key", "", "its key (PEM)")
+	c.PersistentFlags().String("admin-ca", "", "who signed the daemon's certificate (PEM; default: the system's authorities)")
 }
 
 func status() *cobra.Command {
@@ -111,22 +116,15 @@ func volume() *cobra.Command {
 	create.Flags().BoolVar(&spec.DryRun, "dry-run", false, "say what would be done and do nothing")
 	var rs admin.ResizeSpec
 	resize := &cobra.Command{
-		Use: "resize NAME SIZE", Short: "Change a volume's size while it is used", Args: cobra.ExactArgs(2), ValidArgsFunction: names,
+		Use: "resize NAME SIZE", Short: "Make a volume larger while it is used", Args: cobra.ExactArgs(2), ValidArgsFunction: names,
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			if rs.Size, err = parseSize(args[1]); err != nil {
 				return err
 			}
-			if rs.Shrink && !rs.DryRun {
-				if err := confirm(c, "Shrinking "+args[0]+" to "+args[1]+" destroys what lies behind"); err != nil {
-					return err
-				}
-			}
 			return change(c, http.MethodPost, "/v1/volumes/"+esc(args[0])+"/resize", rs)
 		},
 	}
-	resize.Flags().BoolVar(&rs.Shrink, "shrink", false, "allow a smaller size; what is cut off is lost")
 	resize.Flags().BoolVar(&rs.DryRun, "dry-run", false, "say what would be done and do nothing")
-	resize.Flags().Bool("yes", false, "do not ask")
 	var data, dry bool
 	del := &cobra.Command{
 		Use: "delete NAME", Short: "Forget a volume; with --data delete its file too", Args: cobra.ExactArgs(1), ValidArgsFunction: names,
@@ -218,6 +216,7 @@ func target() *cobra.Command {
 	}
 	top.AddCommand(list, create, del, mapc, unmap)
 	top.AddCommand(access(names)...)
+	top.AddCommand(groups(names)...)
 	return top
 }
 
@@ -285,12 +284,16 @@ func exports() *cobra.Command {
 	return top
 }
 
-func reload() *cobra.Command {
-	return &cobra.Command{Use: "reload", Short: "Let the daemon read its configuration again", Args: cobra.NoArgs,
+// Reload is "sluice reload", and "sluice config reload" too. Whoever adds it adds its flags.
+func Reload() *cobra.Command {
+	var dry bool
+	c := &cobra.Command{Use: "reload", Short: "Let the daemon read its configuration again", Args: cobra.NoArgs,
 		Long: "Let the daemon read its configuration again. Sessions that no change touches do not notice; a change that\ncannot be made as a whole is not made at all.",
 		RunE: func(c *cobra.Command, _ []string) error {
-			return change(c, http.MethodPost, "/v1/config/reload", nil)
+			return change(c, http.MethodPost, "/v1/config/reload?dry_run="+strconv.FormatBool(dry), nil)
 		}}
+	dryRun(c, &dry)
+	return c
 }
 
 func drain() *cobra.Command {

@@ -30,11 +30,13 @@ type volumeRates struct {
 }
 
 type exportRates struct {
-	Name  string    `json:"name"`
-	Ops   float64   `json:"operations_per_second"`
-	Read  quantiles `json:"read_latency"`
-	Write quantiles `json:"write_latency"`
-	Other quantiles `json:"other_latency"`
+	Name       string    `json:"name"`
+	Ops        float64   `json:"operations_per_second"`
+	ReadBytes  float64   `json:"read_bytes_per_second"`
+	WriteBytes float64   `json:"written_bytes_per_second"`
+	Read       quantiles `json:"read_latency"`
+	Write      quantiles `json:"write_latency"`
+	Other      quantiles `json:"other_latency"`
 }
 
 type sessionRates struct {
@@ -71,7 +73,7 @@ func between(a, b admin.Stats) rates {
 	}
 	for _, e := range b.Exports {
 		was := find(a.Exports, func(o admin.ExportStats) bool { return o.Name == e.Name })
-		x := exportRates{Name: e.Name, Read: latency(was.ReadTimes, e.ReadTimes), Write: latency(was.WriteTimes, e.WriteTimes), Other: latency(was.OtherTimes, e.OtherTimes)}
+		x := exportRates{Name: e.Name, ReadBytes: per(was.ReadBytes, e.ReadBytes), WriteBytes: per(was.WrittenBytes, e.WrittenBytes), Read: latency(was.ReadTimes, e.ReadTimes), Write: latency(was.WriteTimes, e.WriteTimes), Other: latency(was.OtherTimes, e.OtherTimes)}
 		x.Ops = float64(x.Read.n+x.Write.n+x.Other.n) / secs
 		r.Exports = append(r.Exports, x)
 	}

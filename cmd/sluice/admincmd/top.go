@@ -191,9 +191,9 @@ func (r *rates) table() string {
 	if len(r.Exports) > 0 {
 		_ = w.Flush() // into memory
 		b.WriteString("\n")
-		row("OPS/S", "READ P50", "P99", "WRITE P50", "P99", "OTHER P50", "P99", " EXPORT")
+		row("OPS/S", "READ B/S", "WRITE B/S", "READ P50", "P99", "WRITE P50", "P99", "OTHER P50", "P99", " EXPORT")
 		for _, e := range r.Exports {
-			row(rate(e.Ops), span(e.Read.P50), span(e.Read.P99), span(e.Write.P50), span(e.Write.P99), span(e.Other.P50), span(e.Other.P99), " "+e.Name)
+			row(rate(e.Ops), ui.Bytes(int64(e.ReadBytes)), ui.Bytes(int64(e.WriteBytes)), span(e.Read.P50), span(e.Read.P99), span(e.Write.P50), span(e.Write.P99), span(e.Other.P50), span(e.Other.P99), " "+e.Name)
 		}
 	}
 	_ = w.Flush()

@@ -67,7 +67,7 @@ func (b *steady) Stats() admin.Stats {
 			{Name: "archive", Writes: 8 * n, WrittenBytes: 8 << 20 * n, WriteTimes: times(4, 4), Errors: 3},
 			{Name: "data", Reads: 25000 * n, ReadBytes: 25000 * 4096 * n, InProgress: 17, ReadTimes: times(24990, 10)},
 		},
-		Exports: []admin.ExportStats{{Name: "/srv", ReadTimes: times(100, 0), OtherTimes: times(50, 50)}},
+		Exports: []admin.ExportStats{{Name: "/srv", ReadBytes: 3 << 20 * n, WrittenBytes: 4096 * n, ReadTimes: times(100, 0), OtherTimes: times(50, 50)}},
 		Sessions: []admin.Session{
 			{ID: "1", Initiator: "iqn.1993-08.org.debian:01:backup", Target: "iqn.2026-11.io.sluice:t", Transport: "iSCSI", Since: began, Commands: uint64(8 * n), Written: uint64(8 << 20 * n)},
 			{ID: "2", Initiator: "iqn.1993-08.org.debian:01:web", Target: "iqn.2026-11.io.sluice:t", Transport: "iSER", Since: began, Commands: uint64(25000 * n), Inflight: 17, Read: uint64(25000 * 4096 * n)},

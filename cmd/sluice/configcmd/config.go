@@ -1,12 +1,16 @@
-// Package configcmd has the commands that look at a daemon's configuration file: check, show, diff, schema.
+// Package configcmd has the commands about a daemon's configuration, of files and of a daemon that runs: check, show, diff,
+// schema, reload.
 package configcmd
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 
+	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-storage/sluice/cmd/sluice/admincmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/target/daemon"
 )
@@ -15,10 +19,16 @@ import (
 func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
-		Short: "Look at a configuration file of sluiced",
-		Long:  "Look at a configuration file of sluiced without a daemon: nothing is opened, created or served.",
+		Short: "Look at the configuration of sluiced: a file's, or a running daemon's",
+		Long: `Look at the configuration of sluiced. What names a FILE reads that file and needs no daemon: nothing is opened, created or
+served. What names none asks the daemon that runs.`,
 	}
-	c.AddCommand(check(), show(), diff(), schema())
+	live := []*cobra.Command{show(), diff(), admincmd.Reload()}
+	for _, l := range live {
+		admincmd.AddFlags(l)
+	}
+	c.AddCommand(check(), schema())
+	c.AddCommand(live...)
 	return c
 }
 
@@ -55,39 +65,105 @@ func check() *cobra.Command {
 }
 
 func show() *cobra.Command {
-	return &cobra.Command{
+	var live bool
+	c := &cobra.Command{
 		Use:   "show [FILE]",
 		Short: "Print every key with the value that counts, defaults included",
-		Long:  "Print every key with the value that counts, defaults included; without FILE, of the embedded default.\nThe output is YAML that sluiced reads. It holds no secret: a configuration only names the files they are in.",
-		Args:  cobra.MaximumNArgs(1),
+		Long: `Print every key with the value that counts, defaults included: of FILE, or, without one, of the daemon that runs, with its
+drop-ins and what the administrative interface changed. Where no daemon runs either, it is the embedded default, and
+standard error says so; with --live that is an error.
+
+The output is YAML that sluiced reads. It holds no secret: a configuration only names the files they are in.`,
+		Example: "  sluice config show\n  sluice config show /etc/sluice/sluiced.yaml\n  sluice config show --live --output json",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := load(args)
+			if len(args) > 0 {
+				if live {
+					return ui.Usagef("--live shows what the daemon serves, not %s", args[0])
+				}
+				return showFile(c, args)
+			}
+			b, who, err := admincmd.LiveConfig(c)
+			if !live && err != nil && admincmd.Nobody(c, err) {
+				ui.Note(c.ErrOrStderr(), "This is the embedded default: %v", err)
+				return showFile(c, nil)
+			}
 			if err != nil {
 				return err
 			}
-			j, err := ui.JSON(c)
-			if err != nil {
-				return err
+			if j, err := ui.JSON(c); err != nil || j {
+				if err != nil {
+					return err
+				}
+				return liveJSON(c, b)
 			}
-			if j {
-				return ui.Print(c, cfg, nil)
-			}
-			b, err := cfg.Show()
-			if err != nil {
-				return err
-			}
-			_, err = c.OutOrStdout().Write(b)
+			_, err = fmt.Fprintf(c.OutOrStdout(), "# what sluiced, process %d, serves now; it was started with %s\n%s", who.PID, who.Config, b)
 			return err
 		},
 	}
+	c.Flags().BoolVar(&live, "live", false, "what the daemon serves now, or an error when there is none")
+	return c
+}
+
+func showFile(c *cobra.Command, args []string) error {
+	cfg, err := load(args)
+	if err != nil {
+		return err
+	}
+	j, err := ui.JSON(c)
+	if err != nil {
+		return err
+	}
+	if j {
+		return ui.Print(c, cfg, nil)
+	}
+	b, err := cfg.Show()
+	if err != nil {
+		return err
+	}
+	_, err = c.OutOrStdout().Write(b)
+	return err
+}
+
+// liveJSON does not read the keys: the daemon may know more of them than this program.
+func liveJSON(c *cobra.Command, b []byte) error {
+	j, err := yaml.YAMLToJSON(b)
+	if err != nil {
+		return fmt.Errorf("the daemon's configuration cannot be read: %w", err)
+	}
+	var out bytes.Buffer
+	if err := json.Indent(&out, j, "", "  "); err != nil {
+		return fmt.Errorf("the daemon's configuration cannot be read: %w", err)
+	}
+	_, err = out.WriteTo(c.OutOrStdout())
+	return err
 }
 
 func diff() *cobra.Command {
 	return &cobra.Command{
-		Use:   "diff OLD NEW",
-		Short: "List what going from OLD to NEW changes, and what of it needs a restart",
-		Args:  cobra.ExactArgs(2),
+		Use:   "diff [OLD NEW]",
+		Short: "List what going from OLD to NEW changes, or what a reload of the running daemon would, and what of it needs a restart",
+		Long: `List what going from the file OLD to the file NEW changes, and what of it needs a restart. Without files: what the daemon that
+runs would change if it read its configuration again.`,
+		Example: "  sluice config diff sluiced.yaml sluiced.yaml.new\n  sluice config diff",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return ui.Usagef("say two files, or none to ask the daemon what a reload would change")
+			}
+			return cobra.MaximumNArgs(2)(c, args)
+		},
 		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				d, err := admincmd.PlannedChanges(c)
+				if err != nil {
+					return err
+				}
+				return ui.Print(c, d, func(t *ui.Table) {
+					for _, l := range d.Changes {
+						t.Row(l)
+					}
+				})
+			}
 			a, err := load(args[:1])
 			if err != nil {
 				return err
