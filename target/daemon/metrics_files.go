@@ -26,12 +26,14 @@ var (
 	mCredits      = desc("rpc_credits", "RPC-over-RDMA credits with receives posted for them, on all connections together.")
 	mCreditMoves  = desc("rpc_credit_changes_total", "Credits granted because clients used theirs, and taken back because they did not.", "change")
 	mRPCRefused   = desc("rpc_refusals_total", "Calls and connections that got no result, by what was wrong with them.", "reason")
+	mRPCCopies    = desc("rpc_bytes_copied_total", "Bytes of bulk data that were copied between messages and their place, by the upper bound of the size of the argument or result.", "direction", "le")
+	mRPCLent      = desc("rpc_bytes_lent_total", "Bytes of results that went from the page cache to the socket without a copy.")
 	mPortGroup    = desc("port_group_state", "1 for the access state that a target port group is in (ALUA), 0 for the others.", "target", "group", "state")
 )
 
 func describeFiles(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mExport, mExportBytes, mExportErrors, mLocks, mCalls, mReplays, mCallsNow, mCallsWait, mWorkers, mRPCConns, mRPCConnected,
-		mRPCBytes, mCredits, mCreditMoves, mRPCRefused, mPortGroup} {
+		mRPCBytes, mCredits, mCreditMoves, mRPCRefused, mRPCCopies, mRPCLent, mPortGroup} {
 		ch <- d
 	}
 }
@@ -78,6 +80,13 @@ func (m metrics) files(ch chan<- prometheus.Metric, gauge func(*prometheus.Desc,
 	for why, n := range s.Refused {
 		count(mRPCRefused, n, why)
 	}
+	for class, n := range s.CopiedIn {
+		count(mRPCCopies, n, "in", class)
+	}
+	for class, n := range s.CopiedOut {
+		count(mRPCCopies, n, "out", class)
+	}
+	count(mRPCLent, s.Lent)
 }
 
 var groupStates = []scsi.AccessState{scsi.ActiveOptimized, scsi.ActiveNonOptimized, scsi.Standby, scsi.Unavailable, scsi.Transitioning}

@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -79,6 +80,7 @@ type export struct {
 	table *pathTable // for kindInode
 
 	counters *counters
+	noLoans atomic.Bool // the file system lends no pages
 }
 
 func (e Export) open() (*export, error) {

@@ -262,7 +262,11 @@ func (s *Server) readFrom(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.Re
 		}
 		again, stale := s.readOpen(c, q, a, r, o)
 		q.n.closeOpen(o)
-		if again || !stale || try == 2 {
+		if stale && try == 2 {
+			r.Status = nfs3.ErrJukebox // somebody changes its mode all the time
+			return false
+		}
+		if again || !stale {
 			return again
 		}
 		if !c.Worker {
@@ -273,11 +277,19 @@ func (s *Server) readFrom(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.Re
 
 func (s *Server) readOpen(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.ReadRes, o *openFile) (again, stale bool) {
 	want := int(min(a.Count, MaxTransfer))
-	n := 0
-	var err error
 	if a.Offset > 1<<63-1-MaxTransfer {
 		want = 0 // beyond what a file can have: the end
 	}
+	if s.lender != nil && !q.n.e.noLoans.Load() {
+		if pipe, ok := c.Loan(want, int(a.Offset%uint64(pageSize))); ok {
+			again, stale, ok = s.lend(c, q, a, r, o, pipe, want)
+			if ok {
+				return again, stale
+			}
+		}
+	}
+	n := 0
+	var err error
 	if want > 0 {
 		var sink [][]byte
 		if sink, err = c.Sink(want); err != nil {
@@ -304,11 +316,59 @@ func (s *Server) readOpen(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.Re
 	if n < want && !end && !c.Worker {
 		return true, false // a part was in the cache; the rest may take time
 	}
+	s.readDone(c, q, r, &st, n, end)
+	return false, false
+}
+
+func (s *Server) readDone(c *rpc.Call, q *request, r *nfs3.ReadRes, st *unix.Stat_t, n int, end bool) {
 	r.Count, r.Len, r.EOF = uint32(n), uint32(n), end
-	s.attr(q.n.e, &st, &r.Attr)
+	s.attr(q.n.e, st, &r.Attr)
 	q.n.e.counters.read.Add(uint64(n))
 	c.SetPayload(n)
-	return false, false
+}
+
+// lend answers READ with pages of the file. ok is false when the file system has none to lend. The attributes are those
+// of before: pages may show later writes, and a client that took attributes for newer than they are would not look again.
+func (s *Server) lend(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.ReadRes, o *openFile, pipe, want int) (again, stale, ok bool) {
+	var st unix.Stat_t
+	if err := s.stat(q.n, &st); err != nil {
+		c.SetPayload(0)
+		r.Status = statusOf(err)
+		return false, false, true
+	}
+	if !q.n.still(o, &st) {
+		c.SetPayload(0)
+		return false, true, true
+	}
+	have := int(min(max(st.Size-int64(a.Offset), 0), int64(want)))
+	n, err := 0, error(nil)
+	if have > 0 {
+		n, err = s.lender.Lend(o.fd, pipe, have, int64(a.Offset), !c.Worker)
+	}
+	if n == 0 {
+		c.SetPayload(0) // the pipe is empty
+	}
+	switch {
+	case err == unix.EAGAIN && !c.Worker:
+		return true, false, true
+	case err == unix.EINVAL, err == unix.ENOSYS, err == unix.EOPNOTSUPP:
+		q.n.e.noLoans.Store(true)
+		return false, false, false
+	case err != nil:
+		r.Status = statusOf(err)
+		return false, false, true
+	case n == 0 && have > 0:
+		return false, false, false // it became shorter just now
+	}
+	if n < have {
+		// The same, or the rest could not be had: as many bytes as there are, and what is true now.
+		if err := s.stat(q.n, &st); err != nil {
+			r.Status = statusOf(err)
+			return false, false, true
+		}
+	}
+	s.readDone(c, q, r, &st, n, a.Offset+uint64(n) >= uint64(st.Size))
+	return false, false, true
 }
 
 func (s *Server) fsstat(c *rpc.Call) rpc.Verdict {

@@ -36,6 +36,14 @@ type Storage interface {
 	Sync(fd int) error
 }
 
+// Lender is a Storage that can lend pages of files instead of reading them.
+type Lender interface {
+	// Lend puts n bytes at off into a pipe that has room for them, or those that there are before the end of the file,
+	// without copying them. With nowait it answers unix.EAGAIN rather than block, and the pipe is as it was. EINVAL and
+	// the like say that the file system has no pages to lend.
+	Lend(fd, pipe, n int, off int64, nowait bool) (int, error)
+}
+
 // Server serves exports. All methods may be called by any goroutine.
 type Server struct {
 	log     *zap.Logger
@@ -43,6 +51,7 @@ type Server struct {
 	ids     *identities
 	nodes   nodeCache
 	storage Storage
+	lender  Lender // storage, if it is one
 	table   atomic.Pointer[exportTable]
 	verf    atomic.Uint64
 	stray   counters // of calls whose file handle is of no export
@@ -69,6 +78,7 @@ func NewServer(opt Options, exports ...Export) (*Server, error) {
 	if s.storage == nil {
 		s.storage = kernel{}
 	}
+	s.lender, _ = s.storage.(Lender)
 	var err error
 	if s.key, err = loadKey(opt.StateDir); err != nil {
 		return nil, err
@@ -245,36 +255,6 @@ func (s *Server) syncNode(n *node) error {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	return s.storage.Sync(fd)
-}
-
-// kernel is the Storage that the kernel is.
-type kernel struct{}
-
-func (kernel) Pread(fd int, bufs [][]byte, n int, off int64, nowait bool) (int, error) {
-	flags := 0
-	if nowait {
-		flags = unix.RWF_NOWAIT
-	}
-	return rwv2(unix.SYS_PREADV2, fd, bufs, n, off, flags)
-}
-
-func (kernel) Pwrite(fd int, bufs [][]byte, n int, off int64, sync nfs3.Stable) (int, error) {
-	flags := 0
-	switch sync {
-	case nfs3.DataSync:
-		flags = unix.RWF_DSYNC
-	case nfs3.FileSync:
-		flags = unix.RWF_SYNC
-	}
-	return rwv2(unix.SYS_PWRITEV2, fd, bufs, n, off, flags)
-}
-
-func (kernel) Sync(fd int) error {
-	for {
-		if err := unix.Fsync(fd); err != unix.EINTR {
-			return err
-		}
-	}
 }
 
 // statusOf is the status that stands for an error of the file system.

@@ -66,12 +66,15 @@ type Call struct {
 	msg    []byte
 	body   *[]byte // pooled memory of msg, nil where msg is in small
 	small  [inlineBody]byte
+	copied int // bytes of msg that were elsewhere first
 
 	sink    [][]byte // what Sink gave
 	payload int      // bytes of sink that follow Out, -1 for none
 	sinkArr [2][]byte
 	dataArr [1][]byte
 	plain   *[]byte // pooled memory of sink, for streams
+	loan    *pipe   // in place of sink, for streams
+	lent    int     // bytes that loan was asked for
 	rdma    *rdmaCall
 	cached  *cacheEntry
 	trailer [4]byte
@@ -98,17 +101,19 @@ func (c *Call) Data(n int) ([][]byte, error) {
 	if c.rdma != nil && c.rdma.hasChunk {
 		return c.rdma.chunkData(c, n)
 	}
+	before := c.Args.Offset()
 	b := c.Args.Fixed(n)
 	if err := c.Args.Err(); err != nil {
 		return nil, err
 	}
+	c.server.stats.copiedIn.add(n, c.copied-before)
 	c.dataArr[0] = b
 	return c.dataArr[:1], nil
 }
 
 // Sink returns memory for n bytes of opaque result. SetPayload says how many were used.
 func (c *Call) Sink(n int) ([][]byte, error) {
-	if c.sink != nil {
+	if c.sink != nil || c.loan != nil {
 		c.dropSink()
 	}
 	s, err := c.from.sinkFor(c, min(n, MaxPayload))
@@ -116,8 +121,13 @@ func (c *Call) Sink(n int) ([][]byte, error) {
 	return s, err
 }
 
-// SetPayload makes the first n bytes of the Sink, and their padding, follow Out.
-func (c *Call) SetPayload(n int) { c.payload = n }
+// SetPayload makes the first n bytes of the Sink, or the n bytes of the Loan, and their padding, follow Out.
+func (c *Call) SetPayload(n int) {
+	c.payload = n
+	if c.loan != nil {
+		c.loan.left = n
+	}
+}
 
 // Fail makes the reply an accepted one that is no success.
 func (c *Call) Fail(s rpc.AcceptStat) Verdict {
@@ -143,10 +153,12 @@ func (c *Call) NoProc() Verdict { return c.Fail(rpc.ProcUnavail) }
 // Restart empties Out but for the header, for a result that has to be built anew.
 func (c *Call) Restart() {
 	c.Out = c.Out[:rpc.ReplyLen]
+	c.dropSink()
 	c.payload = -1
 }
 
 func (c *Call) dropSink() {
+	c.dropLoan()
 	if c.plain != nil {
 		if st, ok := c.from.(*stream); ok {
 			st.letGo(len(*c.plain))
@@ -176,7 +188,7 @@ func (c *Call) release() {
 	c.Call = rpc.Call{}
 	c.Args = xdr.Reader{}
 	c.Peer, c.from, c.prog, c.msg, c.cached, c.next, c.rdma = nil, nil, nil, nil, nil, nil, nil
-	c.Worker = false
+	c.Worker, c.copied = false, 0
 	c.dataArr[0], c.sinkArr = nil, [2][]byte{}
 	c.Out = out
 	s.stats.active.Add(-1)

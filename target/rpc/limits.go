@@ -9,6 +9,18 @@ const (
 	MaxRecord = MaxPayload + 16<<10
 	// maxHeld is how many bytes of results a stream may have unwritten before no more of its calls are read.
 	maxHeld = 16 << 20
+	// minLoan is how long a result must be, bytes, to be lent by the page and not read: below it the system calls cost more
+	// than the copies do (measured).
+	minLoan = 256 << 10
+	// maxPipes bounds the pipes of all streams, each with two descriptors.
+	maxPipes = 256
+	// bulkRecord is from where a record's body is read straight to its place, bytes: what is in the look-ahead is copied.
+	bulkRecord = 32 << 10
+	// bodyAlign is what the end of a bulky record is aligned to in memory, bytes: a power of two, the size of a page.
+	bodyAlign = 4 << 10
+	// maxHeader bounds the guess at what of the next record comes before its bulk data, bytes: a mark and a call with a
+	// credential of 16 groups and a long host name.
+	maxHeader = 1 << 10
 	// maxFragments bounds the fragments of one record; real clients send one.
 	maxFragments = 64
 	// maxInFlight bounds the calls of one stream that are not answered yet. Linux has 128 slots at most by default.

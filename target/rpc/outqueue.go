@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
 
-// outQueue writes the replies of a stream. At most one goroutine writes at a time: active is its role, and batch, bufs
-// and iovs are its own. It writes without waiting; what the socket does not take is left to a flusher that waits.
+// outQueue writes the replies of a stream. At most one goroutine writes at a time: active is its role, and what comes
+// behind broken is its own. It writes without waiting; what the socket does not take is left to a flusher that waits.
 type outQueue struct {
 	c  *stream
 	mu sync.Mutex
@@ -26,18 +26,28 @@ type outQueue struct {
 	broken atomic.Bool // failed, for the reader
 
 	batch   []*Call
-	bufs    [][]byte
+	out     []piece
 	iovs    []unix.Iovec
-	done    int // buffers of bufs written in whole
+	hdr     unix.Msghdr
+	done    int // pieces of out that are written in whole
 	err     error
 	mayWait bool // the writer may wait for the socket
 	try     func(fd uintptr) bool
+	splice  func(from int, to uintptr, n int, more bool) (int, syscall.Errno)
+
+	kick    chan struct{} // hands the role to the flusher, which is there from the first time on
 	flusher sync.WaitGroup
+}
+
+// piece is a part of the stream: memory, or what is in a pipe.
+type piece struct {
+	b    []byte
+	loan *Call
 }
 
 func (q *outQueue) init(c *stream) {
 	q.c = c
-	q.try = q.writev
+	q.try, q.splice = q.writeTo, spliceOut
 }
 
 // send queues a reply, and writes the queue if flush is set, or it has grown, and nobody writes.
@@ -73,15 +83,33 @@ func (q *outQueue) flush() {
 	q.drain(false)
 }
 
-// wait returns when no flusher runs any more; the connection is closed by then. It drops what nobody will write.
-func (q *outQueue) wait() {
+// end returns when the flusher has ended. No call is left by then, so that nobody has the role.
+func (q *outQueue) end() {
+	if q.kick != nil {
+		close(q.kick)
+	}
 	q.flusher.Wait()
+}
+
+// handOver gives the role to the flusher.
+func (q *outQueue) handOver() {
+	if q.kick == nil {
+		q.kick = make(chan struct{}, 1)
+		q.flusher.Add(1)
+		go func() {
+			defer q.flusher.Done()
+			for range q.kick {
+				q.drain(true)
+			}
+		}()
+	}
+	q.kick <- struct{}{} // there is one role, so there is room
 }
 
 // drain writes until the queue is empty. The caller has the role.
 func (q *outQueue) drain(mayWait bool) {
 	for {
-		if q.done == len(q.bufs) || q.err != nil {
+		if q.done == len(q.out) || q.err != nil {
 			q.finish()
 			q.mu.Lock()
 			if q.err != nil {
@@ -101,31 +129,30 @@ func (q *outQueue) drain(mayWait bool) {
 			q.gather()
 		}
 		if !q.write(mayWait) {
-			q.flusher.Add(1)
-			go func() {
-				defer q.flusher.Done()
-				q.drain(true)
-			}()
+			q.handOver()
 			return
 		}
 	}
 }
 
-// gather lists the buffers of the batch.
+// gather lists the pieces of the batch.
 func (q *outQueue) gather() {
-	q.bufs, q.done = q.bufs[:0], 0
+	q.out, q.done = q.out[:0], 0
 	for _, c := range q.batch {
-		q.bufs = append(q.bufs, c.mark[:], c.Out)
+		q.out = append(q.out, piece{b: c.mark[:]}, piece{b: c.Out})
 		if c.payload > 0 {
 			left := c.payload
+			if c.loan != nil {
+				q.out = append(q.out, piece{loan: c})
+			}
 			for _, b := range c.sink {
 				b = b[:min(len(b), left)]
 				if left -= len(b); len(b) > 0 {
-					q.bufs = append(q.bufs, b)
+					q.out = append(q.out, piece{b: b})
 				}
 			}
 			if p := xdr.Pad(c.payload); p > 0 {
-				q.bufs = append(q.bufs, c.trailer[:p])
+				q.out = append(q.out, piece{b: c.trailer[:p]})
 			}
 		}
 	}
@@ -133,13 +160,14 @@ func (q *outQueue) gather() {
 
 // finish releases the batch.
 func (q *outQueue) finish() {
+	clear(q.out)
+	q.out, q.done = q.out[:0], 0
 	for i, c := range q.batch {
 		q.batch[i] = nil
 		q.c.s.stats.bytesOut.Add(uint64(len(c.Out) + max(c.payload, 0)))
 		q.c.drop(c)
 	}
-	clear(q.bufs)
-	q.batch, q.bufs, q.done = q.batch[:0], q.bufs[:0], 0
+	q.batch = q.batch[:0]
 }
 
 // write writes the batch, and reports false when the socket takes no more and mayWait is false.
@@ -148,8 +176,8 @@ func (q *outQueue) write(mayWait bool) bool {
 		if !mayWait {
 			return false
 		}
-		for ; q.done < len(q.bufs); q.done++ {
-			if _, err := q.c.nc.Write(q.bufs[q.done]); err != nil {
+		for ; q.done < len(q.out); q.done++ {
+			if _, err := q.c.nc.Write(q.out[q.done].b); err != nil { // a stream without a descriptor is lent nothing
 				q.fail(err)
 				return true
 			}
@@ -162,7 +190,7 @@ func (q *outQueue) write(mayWait bool) bool {
 	} else if q.err != nil {
 		q.fail(q.err)
 	}
-	return q.err != nil || q.done == len(q.bufs)
+	return q.err != nil || q.done == len(q.out)
 }
 
 // fail ends the connection: a record that is half written cannot be taken back.
@@ -172,38 +200,86 @@ func (q *outQueue) fail(err error) {
 	_ = q.c.nc.Close()
 }
 
-// writev is the function that raw.Write calls with the descriptor: false makes it wait until there is room.
-func (q *outQueue) writev(fd uintptr) bool {
-	for q.done < len(q.bufs) {
-		q.iovs = q.iovs[:0]
-		for _, b := range q.bufs[q.done:min(len(q.bufs), q.done+maxIovecs)] {
-			iov := unix.Iovec{Base: unsafe.SliceData(b)}
-			iov.SetLen(len(b))
-			q.iovs = append(q.iovs, iov)
+// writeTo is the function that raw.Write calls with the descriptor: false makes it wait until there is room. An error is
+// left in q.err: closing here would wait for the descriptor that this function holds.
+func (q *outQueue) writeTo(fd uintptr) bool {
+	for q.done < len(q.out) {
+		var e syscall.Errno
+		if c := q.out[q.done].loan; c != nil {
+			e = q.sendLoan(fd, c)
+		} else {
+			e = q.sendBytes(fd)
 		}
-		n, _, errno := syscall.Syscall(syscall.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&q.iovs[0])), uintptr(len(q.iovs)))
-		switch errno {
-		case 0:
-		case syscall.EINTR:
-			continue
+		switch e {
+		case 0, syscall.EINTR:
 		case syscall.EAGAIN:
 			return !q.mayWait
 		default:
-			q.err = errno // closing here would wait for the descriptor that this function holds
+			q.err = e
 			return true
-		}
-		for left := int(n); left > 0; {
-			b := q.bufs[q.done]
-			if left < len(b) {
-				q.bufs[q.done] = b[left:]
-				break
-			}
-			left -= len(b)
-			q.done++
-		}
-		for q.done < len(q.bufs) && len(q.bufs[q.done]) == 0 {
-			q.done++
 		}
 	}
 	return true
+}
+
+// sendBytes sends what lies in memory before the next loan, or a part of it.
+func (q *outQueue) sendBytes(fd uintptr) syscall.Errno {
+	q.iovs = q.iovs[:0]
+	flags := unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+	for i := q.done; i < len(q.out) && len(q.iovs) < maxIovecs; i++ {
+		b := q.out[i].b
+		if q.out[i].loan != nil {
+			flags |= unix.MSG_MORE // a reply's header goes into the segment that its data begins
+			break
+		}
+		iov := unix.Iovec{Base: unsafe.SliceData(b)}
+		iov.SetLen(len(b))
+		q.iovs = append(q.iovs, iov)
+	}
+	q.hdr.Iov = &q.iovs[0]
+	q.hdr.SetIovlen(len(q.iovs))
+	n, _, e := syscall.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&q.hdr)), uintptr(flags))
+	if e != 0 {
+		return e
+	}
+	for left := int(n); left > 0; {
+		p := &q.out[q.done]
+		if left < len(p.b) {
+			p.b = p.b[left:]
+			break
+		}
+		left -= len(p.b)
+		q.done++
+	}
+	for q.done < len(q.out) && len(q.out[q.done].b) == 0 && q.out[q.done].loan == nil {
+		q.done++
+	}
+	return 0
+}
+
+// sendLoan sends from the pipe of a loan. A socket that takes no pages is sent what they hold.
+func (q *outQueue) sendLoan(fd uintptr, c *Call) syscall.Errno {
+	p := c.loan
+	n, e := q.splice(p.r, fd, p.left, q.done+1 < len(q.out))
+	switch {
+	case e == 0 && n == 0:
+		return unix.EIO // less in the pipe than was put there
+	case e == 0:
+		q.c.s.stats.bytesLent.Add(uint64(n))
+		if p.left -= n; p.left == 0 {
+			q.done++
+		}
+	case refused(e):
+		q.c.pipes.off.Store(true)
+		c.plain = getBytes(p.left)
+		q.c.held.Add(int64(len(*c.plain)))
+		b := (*c.plain)[:p.left]
+		if err := p.take(b); err != nil {
+			return unix.EIO
+		}
+		q.c.s.stats.copiedOut.add(c.payload, len(b))
+		q.out[q.done] = piece{b: b}
+		return 0
+	}
+	return e
 }

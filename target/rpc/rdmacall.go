@@ -163,6 +163,7 @@ func (r *rdmaCall) assemble(call *Call) bool {
 		for _, b := range r.zeroBufs {
 			n += copy(call.msg[n:], b.Bytes())
 		}
+		call.copied = n
 		releaseBufs(&r.zeroBufs)
 	}
 	r.data = r.data[:0]
@@ -274,6 +275,7 @@ func (r *rdmaCall) build(call *Call) (bool, error) {
 			left -= len(s)
 			b = append(b, s...)
 		}
+		c.s.stats.copiedOut.add(payload, payload)
 		n = len(append(b, call.trailer[:pad]...))
 	default:
 		return false, nil

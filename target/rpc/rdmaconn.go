@@ -220,7 +220,7 @@ func (c *rdmaConn) received(recv, n int) {
 		return
 	}
 	call.grow(0, len(inline))
-	copy(call.msg, inline)
+	call.copied = copy(call.msg, inline)
 	if len(r.h.Reads) == 0 {
 		c.execute(r)
 		return

@@ -20,9 +20,11 @@ var ErrServerClosed = errors.New("rpc: the server is closed")
 type Options struct {
 	Log     *zap.Logger
 	Workers int // goroutines that may block in programs, 0 for a default
-	// Inline false makes every call go through a worker: the slow twin of the fast path.
+	// NoInline makes every call go through a worker: the slow twin of the fast path.
 	NoInline bool
-	RDMA     RDMAOptions
+	// NoLoan has results read into memory, whatever their size: the slow twin of sending pages.
+	NoLoan bool
+	RDMA   RDMAOptions
 }
 
 // Server serves programs on any number of listeners. Its methods may be called by any goroutine.

@@ -10,6 +10,9 @@ type counters struct {
 	credits                                      atomic.Int64  // granted now
 	active                                       atomic.Int64  // calls received and not answered
 	refused                                      [refusals]atomic.Uint64
+	bytesLent                                    atomic.Uint64
+	copiedIn, copiedOut                          copies
+	pipes                                        atomic.Int64
 }
 
 // refusal is why a call or a connection got no result.
@@ -51,6 +54,11 @@ type Stats struct {
 	Connections                    int    // open now
 	// Refused counts calls and connections that broke a rule or asked for what is not there, by kind.
 	Refused map[string]uint64
+	// Lent counts bytes of results that went from a file's pages to a socket. CopiedIn and CopiedOut are bytes of bulk data
+	// that were copied on their way, by the size of the argument or result: 0 for large ones, except where the kernel
+	// would not have the pages.
+	Lent                uint64
+	CopiedIn, CopiedOut map[string]uint64
 }
 
 // Stats reads the counters.
@@ -64,6 +72,7 @@ func (s *Server) Stats() Stats {
 	for i := range k.refused {
 		out.Refused[refusalNames[i]] = k.refused[i].Load()
 	}
+	out.Lent, out.CopiedIn, out.CopiedOut = k.bytesLent.Load(), k.copiedIn.load(), k.copiedOut.load()
 	s.pool.mu.Lock()
 	out.Waiting, out.Workers, out.Idle = s.pool.waiting, s.pool.n, s.pool.idle
 	s.pool.mu.Unlock()
@@ -71,4 +80,32 @@ func (s *Server) Stats() Stats {
 	out.Connections = s.conns
 	s.mu.Unlock()
 	return out
+}
+
+// copies counts copied bytes of bulk data in size classes, whose names are their upper bounds.
+type copies [len(copyNames)]atomic.Uint64
+
+var (
+	copyBounds = [...]int{4 << 10, 128<<10 - 1}
+	copyNames  = [...]string{"4096", "131071", "+Inf"}
+)
+
+// add counts up to k bytes of an item of n.
+func (c *copies) add(n, k int) {
+	if k = min(n, k); k <= 0 {
+		return
+	}
+	i := 0
+	for i < len(copyBounds) && n > copyBounds[i] {
+		i++
+	}
+	c[i].Add(uint64(k))
+}
+
+func (c *copies) load() map[string]uint64 {
+	m := make(map[string]uint64, len(copyNames))
+	for i, name := range copyNames {
+		m[name] = c[i].Load()
+	}
+	return m
 }

@@ -9,8 +9,10 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/rpc"
 )
@@ -56,26 +58,37 @@ type stream struct {
 	raw  syscall.RawConn // nil where the connection has no descriptor
 	peer Peer
 
-	buf  []byte // look-ahead: buf[r:w] is unread
-	r, w int
+	buf   []byte // look-ahead: buf[r:w] is unread
+	r, w  int
+	ahead int // how far to look ahead, bytes: no further than the next header while records are bulky
+
+	// One read: the descriptor's part of it, in and out.
+	iovs    [2]unix.Iovec
+	nIovs   int
+	got     int
+	readErr syscall.Errno
+	try     func(fd uintptr) bool
 
 	slots    chan struct{} // one for each call in flight
 	inFlight sync.WaitGroup
 	held     atomic.Int64  // bytes of results that are not written yet
 	room     chan struct{} // told when held shrinks
 
-	out outQueue
+	out   outQueue
+	pipes pipes
 }
 
 func (s *Server) serveStream(nc net.Conn) {
-	c := &stream{s: s, nc: nc, buf: make([]byte, readAhead), slots: make(chan struct{}, maxInFlight), room: make(chan struct{}, 1)}
+	c := &stream{s: s, nc: nc, buf: make([]byte, readAhead), ahead: readAhead, slots: make(chan struct{}, maxInFlight), room: make(chan struct{}, 1)}
 	c.peer.Addr, c.peer.Local = addrPort(nc.RemoteAddr()), addrPort(nc.LocalAddr())
 	if sc, ok := nc.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
 			c.raw = raw
 		}
 	}
+	c.try = c.readv
 	c.out.init(c)
+	c.pipes.s = s
 	err := c.readLoop()
 	if errors.Is(err, io.EOF) {
 		// The peer has said all; it may still be listening, but not for ever.
@@ -85,7 +98,8 @@ func (s *Server) serveStream(nc net.Conn) {
 	}
 	c.out.flush()
 	c.inFlight.Wait()
-	c.out.wait()
+	c.out.end()
+	c.pipes.end()
 	_ = nc.Close()
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 		s.log.Info("an RPC connection ended", zap.Stringer("peer", c.peer.Addr), zap.Error(err))
@@ -149,19 +163,38 @@ func (c *stream) readRecord(call *Call, n int, last bool) error {
 			c.s.refuse(refRecord)
 			return &rpc.RecordError{Len: have + n, Max: MaxRecord}
 		}
-		call.grow(have, have+n)
-		if err := c.readFull(call.msg[have : have+n]); err != nil {
+		if frags == 1 && last && n >= bulkRecord {
+			call.growBulk(n)
+		} else {
+			call.grow(have, have+n)
+		}
+		c.look(n)
+		k, err := c.readFull(call.msg[have : have+n])
+		if err != nil {
 			return err
 		}
+		call.copied += k
 		have += n
 		if last {
 			c.s.stats.bytesIn.Add(uint64(have))
 			return nil
 		}
-		var err error
 		if n, last, err = c.readMark(); err != nil {
 			return err
 		}
+	}
+}
+
+// look decides how far to look ahead behind a fragment of n bytes. Bulk data comes in powers of two behind a header
+// whose length does not change much: what is beyond the next header is left in the socket, and read to its place.
+func (c *stream) look(n int) {
+	switch header := n % pageSize; {
+	case n < bulkRecord:
+		c.ahead = readAhead
+	case header <= maxHeader:
+		c.ahead = rpc.MarkLen + header
+	default:
+		c.ahead = maxHeader
 	}
 }
 
@@ -183,15 +216,19 @@ func (c *Call) grow(have, n int) {
 	}
 }
 
+// growBulk makes msg n bytes long, so that it ends with a page: then so does the data of a WRITE, and what is whole pages
+// of it is copied to whole pages of the file.
+func (c *Call) growBulk(n int) {
+	skew := -n & (bodyAlign - 1)
+	c.body = getBytes(skew + n)
+	c.msg = (*c.body)[skew : skew+n]
+}
+
 func (c *stream) readMark() (n int, last bool, err error) {
 	for c.w-c.r < rpc.MarkLen {
-		if c.r == c.w {
-			c.r, c.w = 0, 0
-		} else if len(c.buf)-c.r < rpc.MarkLen {
-			c.w = copy(c.buf, c.buf[c.r:c.w])
-			c.r = 0
-		}
-		k, err := c.nc.Read(c.buf[c.w:])
+		c.w = copy(c.buf, c.buf[c.r:c.w])
+		c.r = 0
+		k, err := c.read(nil, c.buf[c.w:max(c.ahead, rpc.MarkLen)])
 		c.w += k
 		if err != nil {
 			if errors.Is(err, io.EOF) && c.w > c.r {
@@ -205,30 +242,67 @@ func (c *stream) readMark() (n int, last bool, err error) {
 	return n, last, nil
 }
 
-func (c *stream) readFull(b []byte) error {
-	k := copy(b, c.buf[c.r:c.w])
-	c.r += k
-	b = b[k:]
-	if len(b) == 0 {
-		return nil
-	}
-	// Small rests come with look-ahead, large ones straight to their place.
-	if len(b) < readAhead/8 {
-		for len(b) > 0 {
-			c.r = 0
-			n, err := c.nc.Read(c.buf)
-			c.w = n
-			k := copy(b, c.buf[:n])
-			c.r = k
-			b = b[k:]
-			if err != nil && len(b) > 0 {
-				return err
+// readFull fills b, and the look-ahead with what comes behind it. copied is how much of b the look-ahead had.
+func (c *stream) readFull(b []byte) (copied int, err error) {
+	copied = copy(b, c.buf[c.r:c.w])
+	c.r += copied
+	b = b[copied:]
+	for len(b) > 0 {
+		k, err := c.read(b, c.buf[:c.ahead])
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
 			}
+			return copied, err
 		}
-		return nil
+		c.r, c.w = 0, max(k-len(b), 0)
+		b = b[min(k, len(b)):]
 	}
-	_, err := io.ReadFull(c.nc, b)
-	return err
+	return copied, nil
+}
+
+// read reads once, into b and then into ahead.
+func (c *stream) read(b, ahead []byte) (int, error) {
+	if c.raw == nil {
+		if len(b) > 0 {
+			return c.nc.Read(b)
+		}
+		return c.nc.Read(ahead)
+	}
+	k := 0
+	for _, v := range [2][]byte{b, ahead} {
+		if len(v) > 0 {
+			c.iovs[k].Base = unsafe.SliceData(v)
+			c.iovs[k].SetLen(len(v))
+			k++
+		}
+	}
+	c.nIovs = k
+	if err := c.raw.Read(c.try); err != nil {
+		return 0, err
+	}
+	switch {
+	case c.readErr != 0:
+		return 0, c.readErr
+	case c.got == 0:
+		return 0, io.EOF
+	}
+	return c.got, nil
+}
+
+// readv is the function that raw.Read calls with the descriptor: false makes it wait until there is something.
+func (c *stream) readv(fd uintptr) bool {
+	for {
+		n, _, e := syscall.Syscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(&c.iovs[0])), uintptr(c.nIovs))
+		switch e {
+		case syscall.EINTR:
+			continue
+		case syscall.EAGAIN:
+			return false
+		}
+		c.got, c.readErr = int(n), e
+		return true
+	}
 }
 
 func (c *stream) sinkFor(call *Call, n int) ([][]byte, error) {
