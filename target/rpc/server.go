@@ -24,7 +24,9 @@ type Options struct {
 	NoInline bool
 	// NoLoan has results read into memory, whatever their size: the slow twin of sending pages.
 	NoLoan bool
-	RDMA   RDMAOptions
+	// KeepPacing leaves connections within this host the congestion control that the host has, even one that paces.
+	KeepPacing bool
+	RDMA       RDMAOptions
 }
 
 // Server serves programs on any number of listeners. Its methods may be called by any goroutine.

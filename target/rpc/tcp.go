@@ -84,6 +84,9 @@ func (s *Server) serveStream(nc net.Conn) {
 	if sc, ok := nc.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
 			c.raw = raw
+			if !s.opt.KeepPacing {
+				unpace(raw, c.peer.Addr, c.peer.Local)
+			}
 		}
 	}
 	c.try = c.readv

@@ -74,7 +74,7 @@ func (s *ours) launch(dir, conf, daemon string) (err error) {
 	if s.log, err = os.Create(filepath.Join(dir, "sluiced.log")); err != nil {
 		return err
 	}
-	s.cmd = exec.Command(daemon, "--config", path)
+	s.cmd = child(daemon, "--config", path)
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	if err := s.cmd.Start(); err != nil {
 		return err
