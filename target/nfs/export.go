@@ -80,7 +80,7 @@ type export struct {
 	table *pathTable // for kindInode
 
 	counters *counters
-	noLoans atomic.Bool // the file system lends no pages
+	noLoans  atomic.Bool // the file system lends no pages
 }
 
 func (e Export) open() (*export, error) {

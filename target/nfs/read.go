@@ -263,7 +263,7 @@ func (s *Server) readFrom(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.Re
 		again, stale := s.readOpen(c, q, a, r, o)
 		q.n.closeOpen(o)
 		if stale && try == 2 {
-			r.Status = nfs3.ErrJukebox // somebody changes its mode all the time
+			r.Status = nfs3.ErrJukebox // somebody changes its mode or size all the time
 			return false
 		}
 		if again || !stale {
@@ -315,6 +315,9 @@ func (s *Server) readOpen(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.Re
 	end := a.Offset+uint64(n) >= uint64(st.Size)
 	if n < want && !end && !c.Worker {
 		return true, false // a part was in the cache; the rest may take time
+	}
+	if n == 0 && want > 0 && !end {
+		return false, true // it was shorter a moment ago: nothing, and no end either, would be an answer to nobody
 	}
 	s.readDone(c, q, r, &st, n, end)
 	return false, false

@@ -33,7 +33,6 @@ type outQueue struct {
 	err     error
 	mayWait bool // the writer may wait for the socket
 	try     func(fd uintptr) bool
-	splice  func(from int, to uintptr, n int, more bool) (int, syscall.Errno)
 
 	kick    chan struct{} // hands the role to the flusher, which is there from the first time on
 	flusher sync.WaitGroup
@@ -47,7 +46,7 @@ type piece struct {
 
 func (q *outQueue) init(c *stream) {
 	q.c = c
-	q.try, q.splice = q.writeTo, spliceOut
+	q.try = q.writeTo
 }
 
 // send queues a reply, and writes the queue if flush is set, or it has grown, and nobody writes.
@@ -260,7 +259,7 @@ func (q *outQueue) sendBytes(fd uintptr) syscall.Errno {
 // sendLoan sends from the pipe of a loan. A socket that takes no pages is sent what they hold.
 func (q *outQueue) sendLoan(fd uintptr, c *Call) syscall.Errno {
 	p := c.loan
-	n, e := q.splice(p.r, fd, p.left, q.done+1 < len(q.out))
+	n, e := q.c.s.splice(p.r, fd, p.left, q.done+1 < len(q.out))
 	switch {
 	case e == 0 && n == 0:
 		return unix.EIO // less in the pipe than was put there

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"syscall"
 
 	"go.uber.org/zap"
 
@@ -44,11 +45,13 @@ type Server struct {
 	conns   int
 	wg      sync.WaitGroup
 	stats   counters
+
+	splice func(from int, to uintptr, n int, more bool) (int, syscall.Errno) // spliceOut, but in tests
 }
 
 // NewServer returns a server of programs.
 func NewServer(opt Options, programs ...Program) *Server {
-	s := &Server{opt: opt, log: opt.Log, progs: make(map[uint32]Program), closers: make(map[io.Closer]struct{})}
+	s := &Server{opt: opt, log: opt.Log, progs: make(map[uint32]Program), closers: make(map[io.Closer]struct{}), splice: spliceOut}
 	if s.log == nil {
 		s.log = zap.NewNop()
 	}
