@@ -83,17 +83,74 @@ grep -q 'caller acts as' <(journalctl -u sluiced-files --no-pager -o cat -n 20) 
 chmod 1777 /var/lib/sluice-files/exports/default
 modprobe -a nfs nfsv3
 mkdir -p /mnt/n
-want "the kernel mounts" mount -t nfs -o vers=3,proto=tcp,port=2049,mountport=2049,mountproto=tcp,nolock 127.0.0.1:/default /mnt/n
-as() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }
-want "user 1234 writes" as 1234 bash -c 'echo mine >/mnt/n/mine'
-[ "$(stat -c %u:%g /var/lib/sluice-files/exports/default/mine)" = 1234:1234 ] || amiss "whose file is it? $(ls -ln /var/lib/sluice-files/exports/default)"
+nfs() { mount -t nfs -o vers=3,proto=tcp,port=2049,mountport=2049,mountproto=tcp,nolock,noac "127.0.0.1:/$1" /mnt/n; }
+as() { setpriv --reuid "$1" --regid "$1" "${@:2}"; }
+owner() { [ "$(stat -c %u:%g "$2")" = "$1" ] || amiss "$2 belongs to $(stat -c %u:%g "$2"), not to $1"; }
+want "the kernel mounts" nfs default
+want "user 1234 writes" as 1234 --clear-groups bash -c 'echo mine >/mnt/n/mine && chmod 600 /mnt/n/mine && mkdir -m 700 /mnt/n/room && echo in >/mnt/n/room/in'
+owner 1234:1234 /var/lib/sluice-files/exports/default/mine
+want "and reads" as 1234 --clear-groups grep -q mine /mnt/n/mine
+as 2345 --clear-groups cat /mnt/n/mine 2>/dev/null && amiss "another user reads a private file"
+as 2345 --clear-groups cat /mnt/n/room/in 2>/dev/null && amiss "another user looks into a private directory"
+as 2345 --clear-groups bash -c 'echo theirs >>/mnt/n/mine' 2>/dev/null && amiss "another user writes a private file"
+as 2345 --clear-groups rm -f /mnt/n/mine 2>/dev/null && amiss "another user removes a file from a sticky directory"
+cat /mnt/n/mine >/dev/null 2>&1 && amiss "root, who is nobody here, reads a private file"
+want "two users write at once" bash -c 'for u in 1234 2345; do setpriv --reuid $u --regid $u --clear-groups bash -c "for i in \$(seq 20); do echo \$i >/mnt/n/\$UID-\$i || exit 1; done" & done; wait -n && wait -n'
+for u in 1234 2345; do
+  [ "$(find /var/lib/sluice-files/exports/default -name "$u-*" -user $u -group $u | wc -l)" = 20 ] || amiss "user $u has other files"
+done
 want "umount" umount /mnt/n
+# Exports that a reload adds, each with another rule about whose requests are nobody's.
+mkdir -p /etc/sluice/files.yaml.d
+for e in root all none; do mkdir -p /srv/$e && chmod 777 /srv/$e; done
+install -d -o 1234 -g 5000 -m 2770 /srv/none/team
+cat >/etc/sluice/files.yaml.d/10-lab.yaml <<'Y'
+exports:
+  - {name: /root, path: /srv/root, clients: [{match: 127.0.0.1, squash: root}]}
+  - {name: /all, path: /srv/all, anon_uid: 4000, anon_gid: 4001, clients: [{match: 127.0.0.1, squash: all}]}
+  - {name: /none, path: /srv/none, clients: [{match: 127.0.0.1, squash: none}]}
+  - {name: /ro, path: /srv/none, clients: [{match: 127.0.0.1, read_only: true}]}
+  - {name: /far, path: /srv/none, clients: [{match: 192.0.2.1}]}
+Y
+want "reload of the file service" systemctl reload sluiced-files
+want "its exports are there" waitfor 60 sh -c 'sluice exports --socket /var/lib/sluice-files/admin.sock | grep -q /far'
+for e in root:65534:65534:1234:1234 all:4000:4001:4000:4001 none:0:0:1234:1234; do
+  IFS=: read -r e u g u2 g2 <<<"$e"
+  want "mount /$e" nfs "$e"
+  want "root writes to /$e" sh -c 'echo x >/mnt/n/by-root'
+  want "user 1234 writes to /$e" as 1234 --clear-groups sh -c 'echo x >/mnt/n/by-user'
+  owner "$u:$g" /srv/$e/by-root
+  owner "$u2:$g2" /srv/$e/by-user
+  if [ $e = none ]; then
+    want "a group's member writes" as 2345 --groups 5000 sh -c 'echo x >/mnt/n/team/t'
+    owner 2345:5000 /srv/none/team/t
+    as 2345 --clear-groups cat /mnt/n/team/t 2>/dev/null && amiss "who is no member reads"
+    want "root gives a file away" chown 2345:5000 /mnt/n/by-root
+    owner 2345:5000 /srv/none/by-root
+    want "root makes a device node" mknod /mnt/n/dev b 7 99
+  fi
+  want "umount /$e" umount /mnt/n
+done
+want "mount /ro" nfs ro
+sh -c 'echo x >/mnt/n/by-user' 2>/dev/null && amiss "a read-only export was written"
+want "umount /ro" umount /mnt/n
+nfs far 2>/dev/null && amiss "a client was let in that no rule names"
 want "the file service stops" systemctl stop sluiced-files
 
 # ---- the socket unit: nobody is refused while the service restarts
 want "the socket" systemctl enable --now sluiced.socket
 want "start" systemctl start sluiced
 journalctl -u sluiced --no-pager -o cat -n 30 | grep -q "no portal's" && amiss "the socket was not taken"
+# The first export opens the file service while blocks are served, the last one closes it.
+nfs_port() { [ -n "$(ss -Hltn 'sport = :2049')" ]; }
+nfs_port && amiss "the block service serves files unasked"
+want "the first export" sluice exports add /here /var/lib/sluice
+nfs_port || amiss "the file service did not open"
+want "mount it" nfs here
+want "umount it" umount /mnt/n
+want "the last export" sluice exports remove /here --yes
+nfs_port && amiss "the file service stays open without an export"
+want "its configuration" sh -c 'sluice config show --live | grep -q "name: data"'
 knock() { local n=0; while [ ! -e /tmp/knocked ]; do connect || return 1; n=$((n + 1)); done; echo "## $n connections, none refused"; }
 knock & knocker=$!
 want "restart" systemctl restart sluiced
