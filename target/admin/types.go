@@ -123,6 +123,9 @@ type ExportSpec struct {
 	Name    string         `json:"name"` // what clients mount, "/data"
 	Path    string         `json:"path"` // the directory here
 	Clients []ExportClient `json:"clients,omitempty"`
+	AnonUID uint32         `json:"anon_uid,omitempty"` // who squashed callers are; 65534 if 0
+	AnonGID uint32         `json:"anon_gid,omitempty"`
+	Async   bool           `json:"async,omitempty"` // answer changes of names and attributes before they are durable
 	DryRun  bool           `json:"dry_run,omitempty"`
 }
 
@@ -130,7 +133,8 @@ type ExportSpec struct {
 type ExportClient struct {
 	Match    string `json:"match"` // CIDR, address, host name, *.domain or *
 	ReadOnly bool   `json:"read_only,omitempty"`
-	Squash   string `json:"squash,omitempty"` // root, all, none
+	Squash   string `json:"squash,omitempty"`   // root, all, none
+	AnyPort  bool   `json:"any_port,omitempty"` // ordinary users' programs may be clients too
 }
 
 // InitiatorSpec lets one initiator log in to a target; the first one keeps out everybody else.

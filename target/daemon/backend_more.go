@@ -65,9 +65,9 @@ func (d *Daemon) CreateExport(_ context.Context, s admin.ExportSpec) (admin.Done
 	case err != nil || !fi.IsDir():
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: s.Path + " is no directory"}
 	}
-	e := ExportConfig{Name: s.Name, Path: s.Path}
+	e := ExportConfig{Name: s.Name, Path: s.Path, AnonUID: s.AnonUID, AnonGID: s.AnonGID, Async: s.Async}
 	for _, c := range s.Clients {
-		e.Clients = append(e.Clients, ClientConfig{Match: c.Match, ReadOnly: c.ReadOnly, Squash: c.Squash})
+		e.Clients = append(e.Clients, ClientConfig{Match: c.Match, ReadOnly: c.ReadOnly, Squash: c.Squash, AnyPort: c.AnyPort})
 	}
 	done, err := d.change(s.DryRun, "export "+s.Name+" of "+s.Path+" added", func(m *managed) error {
 		m.Exports = append(m.Exports, e)

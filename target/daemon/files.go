@@ -56,7 +56,7 @@ func (c *Config) exports() []nfs.Export {
 
 // openFiles binds the file service's addresses; it serves nothing yet. Without exports there is none. What was opened before an
 // error is closed again.
-func (d *Daemon) openFiles(c *Config) (f *files, err error) {
+func (d *Daemon) openFiles(c *Config) (_ *files, err error) {
 	if c.Files == nil {
 		return nil, nil
 	}
@@ -71,11 +71,10 @@ func (d *Daemon) openFiles(c *Config) (f *files, err error) {
 	if err := os.MkdirAll(state, 0o700); err != nil {
 		return nil, err
 	}
-	f = &files{}
+	f := &files{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, f.close(context.Background()))
-			f = nil
 		}
 	}()
 	if f.nfs, err = nfs.NewServer(nfs.Options{StateDir: state, Log: d.log}, c.exports()...); err != nil {
@@ -98,7 +97,10 @@ func (d *Daemon) openFiles(c *Config) (f *files, err error) {
 			return nil, fmt.Errorf("files.rdma %s: %w; does this machine's own NFS server have the port?", c.Files.RDMA, err)
 		}
 	}
-	return f, f.openBinder(c)
+	if err := f.openBinder(c); err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
 // openBinder makes an rpcbind, ours or the system's, know where the programs are. Who asks it may also want UDP: MOUNT of old clients,

@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -156,5 +157,39 @@ func TestHandlesAreAuthenticated(t *testing.T) {
 		if _, err := other.nodes.get(h); err == nil {
 			t.Errorf("%s: the handle is good", what)
 		}
+	}
+}
+
+// An export that a change of the list does not touch stays as it was, descriptor and counters; one whose rules change keeps its
+// counters.
+func TestSetExportsTouchesWhatChanges(t *testing.T) {
+	a, b := Export{Path: "/a", Dir: t.TempDir()}, Export{Path: "/b", Dir: t.TempDir()}
+	if err := Check(a, b); err != nil {
+		t.Fatal(err)
+	}
+	if err := Check(a, Export{Path: "/c", Dir: filepath.Join(a.Dir, "gone")}); err == nil {
+		t.Error("an export of nothing was taken")
+	}
+	s, err := NewServer(Options{}, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	was := s.table.Load().byPath["/a"]
+	if err := s.SetExports(a, b); err != nil {
+		t.Fatal(err)
+	}
+	if now := s.table.Load().byPath["/a"]; now != was || len(s.old) != 0 {
+		t.Errorf("%p is %p now, %d exports wait to be closed", was, now, len(s.old))
+	}
+	if err := s.SetExports(a, Export{Path: "/b", Dir: filepath.Join(a.Dir, "gone")}); err == nil || len(s.table.Load().list) != 2 {
+		t.Errorf("a wrong list: %v", err)
+	}
+	a.ReadOnly = true
+	if err := s.SetExports(a); err != nil {
+		t.Fatal(err)
+	}
+	if now := s.table.Load().byPath["/a"]; now == was || now.counters != was.counters || len(s.old) != 2 {
+		t.Errorf("%p is %p now, %d exports wait to be closed", was, now, len(s.old))
 	}
 }

@@ -150,20 +150,27 @@ func portalChanges() []*cobra.Command {
 func exportChanges() []*cobra.Command {
 	var e admin.ExportSpec
 	var clients []string
-	var readOnly, dry bool
+	var readOnly, anyPort, dry bool
 	var squash string
 	add := &cobra.Command{
 		Use: "add NAME DIRECTORY", Short: "Serve one more directory", Args: cobra.ExactArgs(2), Example: "  sluice exports add /data /srv/data --client 192.0.2.0/24",
 		RunE: func(c *cobra.Command, args []string) error {
 			e.Name, e.Path = args[0], args[1]
 			for _, m := range clients {
-				e.Clients = append(e.Clients, admin.ExportClient{Match: m, ReadOnly: readOnly, Squash: squash})
+				e.Clients = append(e.Clients, admin.ExportClient{Match: m, ReadOnly: readOnly, Squash: squash, AnyPort: anyPort})
+			}
+			if len(clients) == 0 && (c.Flags().Changed("read-only") || c.Flags().Changed("squash") || anyPort) {
+				return ui.Usagef("--read-only, --squash and --any-port are about clients: name them with --client")
 			}
 			return change(c, http.MethodPost, "/v1/exports", e)
 		},
 	}
 	add.Flags().StringSliceVar(&clients, "client", nil, "who may mount it: CIDR, address, host name, *.domain or * (repeatable; this machine by default)")
 	add.Flags().BoolVar(&readOnly, "read-only", false, "these clients may not write")
+	add.Flags().BoolVar(&anyPort, "any-port", false, "these clients may be programs of ordinary users, whose ports are above 1023")
+	add.Flags().Uint32Var(&e.AnonUID, "anon-uid", 0, "the user that squashed callers are (default nobody)")
+	add.Flags().Uint32Var(&e.AnonGID, "anon-gid", 0, "their group (default nogroup)")
+	add.Flags().BoolVar(&e.Async, "async", false, "answer changes of names and attributes before they are durable")
 	add.Flags().StringVar(&squash, "squash", "root", "whose requests run as nobody: root, all, none")
 	remove := &cobra.Command{
 		Use: "remove NAME", Short: "Serve a directory no more; its files stay", Args: cobra.ExactArgs(1),

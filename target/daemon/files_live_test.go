@@ -1,0 +1,98 @@
+package daemon
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-storage/sluice/target/admin"
+)
+
+func (d *Daemon) filesOpen() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.files != nil
+}
+
+// The file service comes with the first export and goes with the last, while blocks are served; what else a change touches is
+// not opened anew; and a change with an export that cannot be opened is not made at all.
+func TestFileServiceComesAndGoesWithItsExports(t *testing.T) {
+	d, file := running(t, fileConfig)
+	one, two := t.TempDir(), t.TempDir()
+	write := func(more string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(fileConfig+more), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const files = "files: {tcp: \"127.0.0.1:0\", rdma: \"127.0.0.1:0\"}\n"
+	reload := func(want ...string) {
+		t.Helper()
+		done, err := d.ReloadConfig(t.Context(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(done.Changes, ", "); got != strings.Join(want, ", ") {
+			t.Errorf("%s, want %v", got, want)
+		}
+	}
+	if d.filesOpen() {
+		t.Fatal("a daemon without exports serves files")
+	}
+	write(files + "exports: [{name: /one, path: " + one + "}]\n")
+	reload("export /one added", "setting files added")
+	if !d.filesOpen() {
+		t.Fatal("the file service did not open")
+	}
+	d.mu.Lock()
+	c, err := net.Dial("tcp", d.files.tcp.Addr().String())
+	d.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	write(files + "exports: [{name: /one, path: " + one + "}, {name: /two, path: " + two + "}]\n")
+	reload("export /two added")
+	if s := d.Stats(); len(s.Exports) != 2 {
+		t.Errorf("%+v", s.Exports)
+	}
+	// Half-way: the volume could be opened, the export not.
+	more := strings.Replace(fileConfig, "volumes:\n", "volumes:\n  - {name: new, size: 1MiB}\n", 1)
+	if err := os.WriteFile(file, []byte(more+files+"exports: [{name: /one, path: "+filepath.Join(one, "gone")+"}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.ReloadConfig(t.Context(), false); err == nil || !strings.Contains(err.Error(), "configuration not changed") {
+		t.Errorf("an export of nothing: %v", err)
+	}
+	if len(d.Volumes()) != 2 || len(d.Exports()) != 2 {
+		t.Errorf("%v, %v after a change that was not made", d.Volumes(), d.Exports())
+	}
+	write("")
+	reload("export /one removed", "export /two removed", "setting files removed")
+	if _, err := c.Read(make([]byte, 1)); err == nil || d.filesOpen() {
+		t.Errorf("the file service stays open: %v", err)
+	}
+	write(files + "exports: [{name: /one, path: " + one + "}]\n")
+	reload("export /one added", "setting files added")
+}
+
+// An export that the interface adds where none is opens the file service's own ports; when somebody else has them, nothing is
+// changed or written down.
+func TestFirstExportNeedsItsPorts(t *testing.T) {
+	d, _ := running(t, fileConfig)
+	dir := t.TempDir()
+	if done, err := d.CreateExport(t.Context(), admin.ExportSpec{Name: "/x", Path: dir, DryRun: true}); err != nil || len(done.Changes) != 2 || d.filesOpen() {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if l, err := net.Listen("tcp", "0.0.0.0:2049"); err == nil {
+		defer l.Close()
+	} // or else somebody has it already
+	if _, err := d.CreateExport(t.Context(), admin.ExportSpec{Name: "/x", Path: dir}); err == nil || !strings.Contains(err.Error(), "files.tcp 0.0.0.0:2049") {
+		t.Errorf("%v", err)
+	}
+	if m, err := readManaged(d.stateDir); err != nil || len(m.Exports) != 0 || len(d.Exports()) != 0 || d.filesOpen() {
+		t.Errorf("%+v, %v", m, err)
+	}
+}
