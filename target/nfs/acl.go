@@ -163,8 +163,9 @@ func (s *Server) setacl(c *rpc.Call) rpc.Verdict {
 	r := nfs3.ACLRes{Set: true}
 	if r.Status = s.findFile(c, a.FH, &q); r.Status == nfs3.OK {
 		q.n.change.Lock()
-		r.Status = s.writeACLs(&q, &a)
-		s.durable(q.n)
+		if r.Status = s.writeACLs(&q, &a); r.Status == nfs3.OK {
+			r.Status = statusOf(s.durable(q.n))
+		}
 		q.n.change.Unlock()
 		s.post(q.n, &r.Attr)
 		s.end(&q)

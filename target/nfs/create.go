@@ -1,6 +1,7 @@
 package nfs
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 
@@ -47,11 +48,13 @@ func (s *Server) makeIn(q *request, where *nfs3.DirOp, attr *nfs3.SetAttr, mk ma
 	sw := s.ids.enter(&q.id)
 	fd, had, err := mk(q.n.fd, name)
 	s.ids.leave(sw)
-	if err == nil && !had {
-		s.durable(q.n)
-	}
+	// The directory's fsync covers how the file was made, not what is done to it afterwards: EXCLUSIVE's times, and what
+	// the call that made it could not say.
+	more := true
 	if err == nil && attr != nil {
-		err = s.change(nil, fd, &q.id, attr)
+		if more = needed(fd, had, attr); more {
+			err = s.change(fd, &q.id, attr)
+		}
 	}
 	var child *node
 	if err == nil {
@@ -64,8 +67,29 @@ func (s *Server) makeIn(q *request, where *nfs3.DirOp, attr *nfs3.SetAttr, mk ma
 		return
 	}
 	defer s.nodes.put(child)
+	if more {
+		err = s.durable(child)
+	}
+	// Also for a file that was there: this may be a client that asks once more because its server was lost.
+	if err = cmp.Or(err, s.durable(q.n)); err != nil {
+		r.Status = statusOf(err)
+		return
+	}
 	r.FH = nfs3.OptFH(child.key)
 	s.post(child, &r.Attr)
+}
+
+// needed takes out of a what a new file has already, and reports whether anything is left. A file that was there before is
+// given its size even if it has it: its times change.
+func needed(fd int, had bool, a *nfs3.SetAttr) bool {
+	var st unix.Stat_t
+	if !had && unix.Fstat(fd, &st) == nil {
+		a.ModeSet = a.ModeSet && a.Mode&0o7777 != st.Mode&0o7777
+		a.UIDSet = a.UIDSet && a.UID != st.Uid
+		a.GIDSet = a.GIDSet && a.GID != st.Gid
+		a.SizeSet = a.SizeSet && a.Size != uint64(st.Size)
+	}
+	return a.ModeSet || a.UIDSet || a.GIDSet || a.SizeSet || a.Atime.How != nfs3.DontChange || a.Mtime.How != nfs3.DontChange
 }
 
 func (s *Server) create(c *rpc.Call) rpc.Verdict {

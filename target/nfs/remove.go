@@ -1,7 +1,9 @@
 package nfs
 
 import (
+	"cmp"
 	"errors"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
@@ -45,7 +47,7 @@ func (s *Server) unlinkIn(q *request, name []byte, flags int, w *nfs3.Wcc) nfs3.
 	s.ids.leave(sw)
 	s.release(victim)
 	if err == nil {
-		s.durable(q.n)
+		err = s.durable(q.n)
 	}
 	if err == unix.EXDEV || err == unix.EBUSY {
 		return nfs3.ErrAcces // a mount point
@@ -130,9 +132,9 @@ func (s *Server) renameIn(from, to *request, a *nfs3.RenameArgs, r *nfs3.RenameR
 	s.ids.leave(sw)
 	s.release(victim)
 	if err == nil {
-		s.durable(to.n)
+		err = s.durable(to.n)
 		if first != second {
-			s.durable(from.n)
+			err = cmp.Or(err, s.durable(from.n))
 		}
 		s.moved(to.n, string(a.To.Name))
 	}
@@ -202,7 +204,7 @@ func (s *Server) linkIn(file, dir *request, name []byte, r *nfs3.LinkRes) nfs3.S
 	err := unix.Linkat(unix.AT_FDCWD, procPath(file.n.fd), dir.n.fd, string(name), unix.AT_SYMLINK_FOLLOW)
 	s.ids.leave(sw)
 	if err == nil {
-		s.durable(dir.n)
+		err = s.durable(dir.n)
 	}
 	s.after(dir.n, &r.Dir)
 	return statusOf(err)

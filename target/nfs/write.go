@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"errors"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
@@ -164,14 +165,18 @@ func (s *Server) setattr(c *rpc.Call) rpc.Verdict {
 	var q request
 	var r nfs3.WccRes
 	if r.Status = s.findFile(c, a.FH, &q); r.Status == nfs3.OK {
-		if err := s.before(q.n, &r.Wcc); err != nil {
+		var st unix.Stat_t
+		if err := s.beforeStat(q.n, &r.Wcc, &st); err != nil {
 			r.Status = statusOf(err)
 		} else {
 			if a.Guard && r.Wcc.Ctime != a.Ctime {
 				r.Status = nfs3.ErrNotSync
 			} else {
-				r.Status = statusOf(s.change(q.n, q.n.fd, &q.id, &a.Attr))
-				s.durable(q.n)
+				err := s.change(q.n.fd, &q.id, &a.Attr)
+				if err == nil && !timesOfLink(&st, &a.Attr) {
+					err = s.durable(q.n)
+				}
+				r.Status = statusOf(err)
 			}
 			s.after(q.n, &r.Wcc)
 		}
@@ -181,9 +186,18 @@ func (s *Server) setattr(c *rpc.Call) rpc.Verdict {
 	return rpc.Done
 }
 
-// change applies a sattr3 to what is behind the path descriptor fd, with id's rights; n is its node, or nil for a file
-// just made.
-func (s *Server) change(n *node, fd int, id *identity, a *nfs3.SetAttr) error {
+// timesOfLink reports whether a changes no more than the times of a link or a special file. They wait for the file system's
+// next commit: it would have to be flushed as a whole for each link that tar unpacks.
+func timesOfLink(st *unix.Stat_t, a *nfs3.SetAttr) bool {
+	format := st.Mode & unix.S_IFMT
+	if format == unix.S_IFREG || format == unix.S_IFDIR || a.UIDSet && a.UID != st.Uid || a.GIDSet && a.GID != st.Gid {
+		return false
+	}
+	return format == unix.S_IFLNK || !a.ModeSet || a.Mode&0o7777 == st.Mode&0o7777
+}
+
+// change applies a sattr3 to what is behind the path descriptor fd, with id's rights.
+func (s *Server) change(fd int, id *identity, a *nfs3.SetAttr) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
@@ -262,17 +276,32 @@ func (s *Server) truncate(fd int, st *unix.Stat_t, id *identity, size uint64) er
 }
 
 // durable makes a change of names or attributes durable before it is answered, unless the export says otherwise (RFC
-// 1813 section 4.8). What fails here was done all the same; the next fsync by anyone reports it.
-func (s *Server) durable(n *node) {
-	if n.e.Async || n.fmt != unix.S_IFDIR && n.fmt != unix.S_IFREG {
-		return
+// 1813 section 4.8). What cannot be made durable was done all the same, and is answered as failed: nobody is to build on
+// it. A change is all that was done to the file since the last call, so that it comes after the last step.
+func (s *Server) durable(n *node) error {
+	if n.e.Async {
+		return nil
+	}
+	err := s.syncOnly(n)
+	if err != nil {
+		s.writebackFailed(n, err)
+	}
+	return err
+}
+
+// syncOnly makes one file durable, or the whole file system where that file cannot be opened: a link, a special file, one
+// that the daemon's own user may not read.
+func (s *Server) syncOnly(n *node) error {
+	if n.fmt != unix.S_IFDIR && n.fmt != unix.S_IFREG {
+		return unix.Syncfs(n.e.root)
 	}
 	fd, err := unix.Open(procPath(n.fd), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
-		return
+		return unix.Syncfs(n.e.root)
 	}
-	if err := unix.Fsync(fd); err != nil && err != unix.EINVAL {
-		s.writebackFailed(n, err)
+	defer func() { _ = unix.Close(fd) }()
+	if err := s.storage.Sync(fd); err != unix.EINVAL { // a file system may not know it for directories
+		return err
 	}
-	_ = unix.Close(fd)
+	return nil
 }
