@@ -154,19 +154,14 @@ func createExclusive(dir int, name string, verf nfs3.Verf) (int, bool, error) {
 		{Sec: int64(binary.BigEndian.Uint32(verf[:]) & 0x7fffffff)},
 		{Sec: int64(binary.BigEndian.Uint32(verf[4:]) & 0x7fffffff)},
 	}
-	fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	p, err := createWithTimes(dir, name, ts)
 	if err == nil {
-		p, _, err := toPath(fd, dir, name)
-		if err == nil {
-			err = utimens(p, ts)
-		}
-		return p, false, err
+		return p, false, nil
 	}
 	if !errors.Is(err, unix.EEXIST) {
 		return -1, false, err
 	}
-	p, err := openBeneath(dir, name)
-	if err != nil {
+	if p, err = openBeneath(dir, name); err != nil {
 		return -1, true, err
 	}
 	var st unix.Stat_t
@@ -176,6 +171,33 @@ func createExclusive(dir int, name string, verf nfs3.Verf) (int, bool, error) {
 		return -1, true, unix.EEXIST
 	}
 	return p, true, nil
+}
+
+// createWithTimes makes a file that has its times before it has its name: a server that dies in between must not leave one
+// that its client, which asks once more, is told to be somebody else's. Where a file system knows no files without a name, it
+// may.
+func createWithTimes(dir int, name string, ts []unix.Timespec) (int, error) {
+	if fd, err := unix.Openat(dir, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600); err == nil {
+		defer func() { _ = unix.Close(fd) }()
+		if err = utimens(fd, ts); err == nil {
+			err = unix.Linkat(unix.AT_FDCWD, procPath(fd), dir, name, unix.AT_SYMLINK_FOLLOW)
+		}
+		switch err {
+		case nil:
+			return openBeneath(dir, name) // fd itself will never know its name
+		case unix.EEXIST:
+			return -1, err
+		}
+	}
+	fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return -1, err
+	}
+	p, _, err := toPath(fd, dir, name)
+	if err == nil {
+		err = utimens(p, ts)
+	}
+	return p, err
 }
 
 func (s *Server) mkdir(c *rpc.Call) rpc.Verdict {

@@ -21,8 +21,14 @@ var nfsScenarios = []Scenario{
 		About: "SIGKILL of the file server: SM_NOTIFY, reclaim in grace, no new lock before its end, the mounts go on",
 	},
 	{
-		Name: "nfs-durable", Class: long, Limit: 20 * time.Minute, Files: []string{"sluiced"}, Prepare: giveNFS,
-		About: "power failures of the file server on dm-flakey: the verifier changes, clients send again, nothing fsynced is lost",
+		Name: "nfs-durable", Class: long, Limit: 20 * time.Minute, Files: []string{"sluiced"},
+		About: "power failures of the file server on dm-flakey: the verifier changes, clients send again, nothing acknowledged is lost; servers that lie are found out",
+		Prepare: func(r *Run) error {
+			if err := giveNFS(r); err != nil {
+				return err
+			}
+			return r.giveLiars("sluiced", nfsLies...)
+		},
 	},
 	{
 		Name: "nfs-knfsd", Class: long, Limit: 20 * time.Minute, Files: []string{"sluice"}, Prepare: giveSource,

@@ -57,8 +57,9 @@ func TestChangesAreDurableWhenTheyAreAnswered(t *testing.T) {
 	if st != mount3.OK {
 		t.Fatal(st)
 	}
+	verf := nfs3.Verf{1, 2, 3, 4, 5, 6, 7, 8}
 	create := func(name string, how nfs3.CreateHow, a nfs3.SetAttr) error {
-		c := nfs3.CreateArgs{Where: nfs3.DirOp{Dir: root, Name: []byte(name)}, How: how, Attr: a, Verf: nfs3.Verf{1, 2, 3, 4, 5, 6, 7, 8}}
+		c := nfs3.CreateArgs{Where: nfs3.DirOp{Dir: root, Name: []byte(name)}, How: how, Attr: a, Verf: verf}
 		x, err := r.call(nfs3.Prog, nfs3.Vers, uint32(nfs3.ProcCreate), c.Append(nil))
 		must(t, err)
 		var res nfs3.CreateRes
@@ -97,6 +98,12 @@ func TestChangesAreDurableWhenTheyAreAnswered(t *testing.T) {
 				t.Errorf("%s was answered, and %s is not durable as it is", c.what, name)
 			}
 		}
+	}
+	// RFC 1813 section 3.3.8: whoever comes with the same verifier made the file, and others did not.
+	must(t, create("x", nfs3.Exclusive, nfs3.SetAttr{}))
+	verf[7]++
+	if err := create("x", nfs3.Exclusive, nfs3.SetAttr{}); !errors.Is(err, nfs3.ErrExist) {
+		t.Errorf("CREATE EXCLUSIVE of a file with another verifier: %v", err)
 	}
 	// Somebody asks once more for a file that a server made which did not live to answer.
 	must(t, os.WriteFile(filepath.Join(s.dir, "again"), nil, 0o644))

@@ -1,4 +1,4 @@
-# Our client against the kernel's NFS server, over RDMA (siw): commands, a tree there and back, checksums.
+# Our client against the kernel's NFS server: trees both ways, checksums, several at once; over RDMA (siw) and over TCP.
 . /lab/lib.sh
 must "veth" veth_up 1500
 must "siw on v0" rdma_up siw v0
@@ -20,9 +20,22 @@ commands() { # commands URL ARGUMENTS
   ! sluice cat "$1/c/other?$2" 2>/tmp/err && grep -qi 'no such file\|not exist' /tmp/err || { cat /tmp/err; return 1; }
   sluice rm -r "$1/c?$2" && [ ! -e /export/c ]
 }
-for how in nfs+rdma; do
+atonce() { # atonce URL ARGUMENTS: four copies in and four out beside each other
+  local i p=()
+  for i in 1 2 3 4; do sluice cp -q /tmp/src/large "$1/many$i?$2" & p+=($!); done
+  for i in "${p[@]}"; do wait "$i" || return; done
+  p=()
+  for i in 1 2 3 4; do cmp /tmp/src/large "/export/many$i" || return; sluice cat "$1/many$i?$2" | cmp - /tmp/src/large & p+=($!); done
+  for i in "${p[@]}"; do wait "$i" || return; done
+  rm /export/many*
+}
+for how in nfs+rdma nfs; do
   port=2049; [ $how = nfs ] || port=20049
   u=$how://10.9.0.1/export a="nfsport=$port&mountport=20048"
   must "$how: commands" commands $u "$a"
   must "$how: a tree there and back" both $u tree "$a"
+  must "$how: four at once" atonce $u "$a"
+  must "$how: remove" sluice rm -r "$u/tree?$a"
+  [ -z "$(ls -A /export)" ] || fail "left behind: $(ls -A /export)"
 done
+must "ports by rpcbind" sluice ls nfs://10.9.0.1/export

@@ -4,6 +4,7 @@
 # manager, rpcbind and statd of its own, on w0, by TCP. Both call themselves "lab".
 
 # serve [CONFIGURATION LINE...]: sluiced in far with one export, its lines go to the log
+sluiced=/lab/files/sluiced
 serve() {
   cat >/tmp/sluiced.yaml <<E
 state_dir: /tmp/state
@@ -19,9 +20,16 @@ files:
 $(printf '  %s\n' "$@")
 E
   mkdir -p /export /tmp/state
-  far /lab/files/sluiced --config /tmp/sluiced.yaml >>/share/out/sluiced.txt 2>&1 &
+  far $sluiced --config /tmp/sluiced.yaml >>/share/out/sluiced.txt 2>&1 &
   served=$!
   waitfor 60 far sh -c 'ss -Hltn "sport = :20049" | grep -q .'
+}
+server() { pgrep -f "^$sluiced --config" | head -1; }
+# killed: SIGKILL; when it returns nothing of the server is left
+killed() {
+  kill -9 "$(server)" || return
+  wait "$served" 2>/dev/null
+  :
 }
 
 # two_up: the second client

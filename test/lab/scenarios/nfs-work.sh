@@ -83,6 +83,22 @@ squashed() (
   refused chown 0 byroot || return
 )
 
+# acls MOUNT: lists are the server's file system's own, as both ends see them, and count
+acls() (
+  mkdir "$1/l" && cd "$1/l" || return
+  same_list() { [ "$(getfacl -cpn "$1")" = "$(getfacl -cpn "/export/open/l/$1")" ] || { echo "lists of $1 differ:"; getfacl -cpn "$1" "/export/open/l/$1"; return 1; }; }
+  echo text >f && chown 1001:2001 f && chmod 600 f && same_list f && refused as 1003 3003 cat f || return
+  as 1001 2001 setfacl -m u:1003:r,g:2005:rw f && same_list f && as 1003 3003 cat f >/dev/null && as 1004 2005 tee -a f </dev/null && refused as 1003 3003 tee -a f </dev/null || return
+  getfacl -cpn f | grep -qx 'user:1003:r--' && is f %A -rw-rw---- && refused as 1003 3003 setfacl -m u:1003:rw f || return
+  as 1001 2001 chmod 640 f && refused as 1004 2005 tee -a f </dev/null && same_list f || return # the mask limits
+  as 1001 2001 setfacl -x u:1003 f && refused as 1003 3003 cat f && setfacl -b f && same_list f && refused grep -q 2005 <(getfacl -cpn f) || return
+  setfacl -d -m g:2005:rwx,o::- . && same_list . || return
+  mkdir sub && touch sub/x && same_list sub && same_list sub/x && getfacl -cpn sub | grep -qx 'default:group:2005:rwx' && getfacl -cpn sub/x | grep -q '^group:2005:' || return
+  setfacl -k sub && same_list sub && cp -p --preserve=all f f2 && setfacl -m u:1005:rwx f2 && cp --preserve=all f2 f3 && same_list f3 && getfacl -cpn f3 | grep -qx 'user:1005:rwx' || return
+  { for ((i = 0; i < 300; i++)); do echo "u:$((5000 + i)):r"; done; } >/tmp/many && setfacl -M /tmp/many f2 && same_list f2 && [ "$(getfacl -cpn f2 | grep -c '^user:5')" = 300 ] || return
+  cd / && rm -r "$1/l" || return
+)
+
 # space MOUNT: df sees what the server's statfs sees; the client counts in blocks of its own
 space() {
   local here there
@@ -113,6 +129,7 @@ sizes() (
 for m in ${MOUNTS:-rdma tcp}; do
   other=tcp; [ $m = tcp ] && other=rdma
   must "$m: users" users /mnt/$m
+  must "$m: access lists" acls /mnt/$m
   must "$m: df" space /mnt/$m
   must "$m: holes, sizes, names" sizes /mnt/$m
   must "$m: a build" build /mnt/$m
