@@ -182,10 +182,10 @@ func createWithTimes(dir int, name string, ts []unix.Timespec) (int, error) {
 		if err = utimens(fd, ts); err == nil {
 			err = unix.Linkat(unix.AT_FDCWD, procPath(fd), dir, name, unix.AT_SYMLINK_FOLLOW)
 		}
-		switch err {
-		case nil:
+		switch {
+		case err == nil:
 			return openBeneath(dir, name) // fd itself will never know its name
-		case unix.EEXIST:
+		case errors.Is(err, unix.EEXIST):
 			return -1, err
 		}
 	}

@@ -300,7 +300,7 @@ func (s *Server) syncOnly(n *node) error {
 		return unix.Syncfs(n.e.root)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if err := s.storage.Sync(fd); err != unix.EINVAL { // a file system may not know it for directories
+	if err := s.storage.Sync(fd); !errors.Is(err, unix.EINVAL) { // a file system may not know it for directories
 		return err
 	}
 	return nil

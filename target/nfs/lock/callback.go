@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/sluice-storage/sluice/internal/rpc"
@@ -46,14 +47,58 @@ func (m *Manager) callOnce(from, to netip.Addr, prog, vers, proc uint32, args []
 	return m.opt.Call(ctx, from, to, prog, vers, proc, args)
 }
 
-// call is the default Caller: it asks the client's rpcbind for the program's port, TCP or else UDP, and makes one call
-// there.
-func call(ctx context.Context, from, to netip.Addr, prog, vers, proc uint32, args []byte) ([]byte, error) {
-	port, network, err := portOf(ctx, from, to, prog, vers)
+// caller is the default Caller: it asks a client's rpcbind for a program's port, TCP or else UDP, and makes one call there.
+// A port that answered is remembered: a waiter hears of its lock one call later, not three. The first failure forgets it, for
+// a client that has restarted listens elsewhere.
+type caller struct {
+	find func(ctx context.Context, from, to netip.Addr, prog, vers uint32) (port uint16, network string, err error)
+
+	mu    sync.Mutex
+	known map[service]place
+}
+
+type service struct {
+	host       netip.Addr
+	prog, vers uint32
+}
+
+type place struct {
+	port    uint16
+	network string
+}
+
+func (k *caller) call(ctx context.Context, from, to netip.Addr, prog, vers, proc uint32, args []byte) ([]byte, error) {
+	s := service{to, prog, vers}
+	k.mu.Lock()
+	p, ok := k.known[s]
+	k.mu.Unlock()
+	if ok {
+		b, err := oneCall(ctx, p.network, from, netip.AddrPortFrom(to, p.port), prog, vers, proc, args)
+		if err == nil {
+			return b, nil
+		}
+		k.mu.Lock()
+		delete(k.known, s)
+		k.mu.Unlock()
+		if ctx.Err() != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if p.port, p.network, err = k.find(ctx, from, to, prog, vers); err != nil {
+		return nil, err
+	}
+	b, err := oneCall(ctx, p.network, from, netip.AddrPortFrom(to, p.port), prog, vers, proc, args)
 	if err != nil {
 		return nil, err
 	}
-	return oneCall(ctx, network, from, netip.AddrPortFrom(to, port), prog, vers, proc, args)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.known) >= maxHosts || k.known == nil {
+		k.known = make(map[service]place)
+	}
+	k.known[s] = p
+	return b, nil
 }
 
 func portOf(ctx context.Context, from, to netip.Addr, prog, vers uint32) (port uint16, network string, err error) {

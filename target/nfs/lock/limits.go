@@ -7,7 +7,7 @@ const (
 	maxLocks = 100_000
 	// maxFileLocks bounds ranges and waiters of one file: every lock looks at all of them.
 	maxFileLocks = 4096
-	// maxHosts bounds clients in the state file.
+	// maxHosts bounds clients in the state file, and ports of clients that are remembered.
 	maxHosts = 10_000
 	// defaultGrace is how long clients have to reclaim after a restart: Linux's.
 	defaultGrace = 90 * time.Second

@@ -66,7 +66,7 @@ func NewManager(opt Options, files Files) (*Manager, error) {
 		m.opt.Grace = defaultGrace
 	}
 	if opt.Call == nil {
-		m.opt.Call = call
+		m.opt.Call = (&caller{find: portOf}).call
 	}
 	if opt.Name == "" {
 		m.opt.Name, _ = os.Hostname() // an empty name is sent then
