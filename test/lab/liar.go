@@ -11,8 +11,8 @@ import (
 
 // lie is a fault put into a binary under test: a scenario shows with it that it would find such a fault.
 type lie struct {
-	name      string // the guest gets BINARY-NAME
-	file      string // of the repository
+	name       string // the guest gets BINARY-NAME
+	file       string // of the repository
 	truth, lie string // what stands there once, and what takes its place
 }
 

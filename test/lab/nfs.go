@@ -14,7 +14,7 @@ var nfsScenarios = []Scenario{
 	},
 	{
 		Name: "nfs-locks", Class: long, Limit: 20 * time.Minute, Files: []string{"sluiced"}, Prepare: giveNFS, Finish: finishLocks,
-		About: "the lock managers of two kernels: ranges, hand-over within a second by GRANTED in the capture",
+		About: "the lock managers of two kernels: ranges, hand-over within a second by GRANTED in the capture, cancel, several waiters, a lost connection, a client that restarts",
 	},
 	{
 		Name: "nfs-restart", Class: long, Limit: 20 * time.Minute, Files: []string{"sluiced"}, Prepare: giveNFS, Finish: finishRestart,
@@ -32,7 +32,7 @@ var nfsScenarios = []Scenario{
 	},
 	{
 		Name: "nfs-knfsd", Class: long, Limit: 20 * time.Minute, Files: []string{"sluice"}, Prepare: giveSource,
-		About: "our NFS client against knfsd over RDMA: commands, a tree there and back",
+		About: "our NFS client against knfsd over RDMA and TCP: commands, a tree there and back, several at once, a server that restarts",
 	},
 	{
 		Name: "nfs-gateway", Class: long, Limit: 20 * time.Minute, Files: []string{"sluiced", "sluice", "fsx"}, Prepare: giveSource,

@@ -136,7 +136,8 @@ else: f = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | (os.O_SYNC if k
 while not os.path.exists("/tmp/enough"):
     if kind == "names":
         os.close(os.open("%s/%d.a" % (path, n), os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o644))
-        os.rename("%s/%d.a" % (path, n), "%s/%d.b" % (path, n))
+        try: os.rename("%s/%d.a" % (path, n), "%s/%d.b" % (path, n))
+        except FileNotFoundError: os.stat("%s/%d.b" % (path, n)) # done before the cut, and asked for once more
     else: os.write(f, record(n))
     n += 1
     if kind == "fsync":
@@ -172,7 +173,7 @@ all_kept() {
   return $rc
 }
 must "a load" loads_up
-for i in 1 2 3; do
+for i in 1 2; do
   sleep 0.$((7 * i % 10))
   must "cut $i" cut_power
   must "all is kept after cut $i" all_kept

@@ -1,4 +1,5 @@
-# Our client against the kernel's NFS server: trees both ways, checksums, several at once; over RDMA (siw) and over TCP.
+# Our client against the kernel's NFS server: trees both ways, checksums, several at once, a server that restarts under it; over
+# RDMA (siw) and over TCP.
 . /lab/lib.sh
 must "veth" veth_up 1500
 must "siw on v0" rdma_up siw v0
@@ -29,12 +30,26 @@ atonce() { # atonce URL ARGUMENTS: four copies in and four out beside each other
   for i in "${p[@]}"; do wait "$i" || return; done
   rm /export/many*
 }
+# restarted URL ARGUMENTS: knfsd ends and begins again while a file is copied; the copy takes longer, and is whole
+restarted() {
+  [ -e /tmp/huge ] || head -c 64M /dev/urandom >/tmp/huge
+  sluice cp -q /tmp/huge "$1/again?$2" &
+  local job=$! n
+  waitfor 60 test -s /export/again || return
+  rpc.nfsd 0 && [ "$(cat /proc/fs/nfsd/threads)" = 0 ] && n=$(stat -c %s /export/again) || return
+  sleep 1
+  kill -0 $job 2>/dev/null && echo "at $n bytes" || { echo "the copy was done before"; return 1; }
+  rpc.nfsd --grace-time 1 --lease-time 5 4 2>/dev/null || rpc.nfsd 4 || return
+  [ "${1%%:*}" = nfs ] || echo "rdma 20049" >/proc/fs/nfsd/portlist || return
+  wait $job && cmp /tmp/huge /export/again && rm /export/again
+}
 for how in nfs+rdma nfs; do
   port=2049; [ $how = nfs ] || port=20049
   u=$how://10.9.0.1/export a="nfsport=$port&mountport=20048"
   must "$how: commands" commands $u "$a"
   must "$how: a tree there and back" both $u tree "$a"
   must "$how: four at once" atonce $u "$a"
+  must "$how: the server restarts" restarted $u "$a"
   must "$how: remove" sluice rm -r "$u/tree?$a"
   [ -z "$(ls -A /export)" ] || fail "left behind: $(ls -A /export)"
 done
