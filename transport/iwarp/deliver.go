@@ -3,7 +3,6 @@ package iwarp
 import (
 	"errors"
 	"fmt"
-	"runtime"
 
 	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/transport"
@@ -319,9 +318,7 @@ func (q *QP) remoteInvalidate(stag uint32) *transport.TerminateError {
 	for w.txRefs > 0 && q.tx.busy {
 		// The peer has the whole response already, and the system call that sent it is about to return.
 		q.stags.Unlock()
-		q.tx.Unlock()
-		runtime.Gosched()
-		q.tx.Lock()
+		q.tx.awaitStepLocked()
 		q.stags.Lock()
 	}
 	if !w.valid.Load() || w.stag != stag {
@@ -390,9 +387,7 @@ func (q *QP) queueResponse() *transport.TerminateError {
 	defer t.Unlock()
 	for t.resp.len() >= int(q.depthIn.Load()) && t.busy && !q.dead.Load() {
 		// The peer may have the oldest response before the system call that sent it has returned.
-		t.Unlock()
-		runtime.Gosched()
-		t.Lock()
+		t.awaitStepLocked()
 	}
 	if t.resp.len() >= int(q.depthIn.Load()) {
 		q.cnt.refused.Add(1)
