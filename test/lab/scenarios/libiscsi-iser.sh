@@ -3,6 +3,10 @@
 . /lab/lib.sh
 must "siw on eth0" rdma_up siw eth0
 url=iser://10.0.2.2:$PORT/$TARGET/0
+# Over iSER libiscsi 1.19 takes the memory of a short read from malloc and gives it to its own pool of larger pieces, which
+# then overruns it: it crashes on its heap, whoever the target is. Without the pool the two agree.
+export LIBISCSI_CACHE_ALLOCATIONS=0
+ulimit -l unlimited # siw counts registered memory against it, root or not: the suite registers up to 32 MiB
 must "iscsi-inq" timeout 60 iscsi-inq "$url"
 must "iscsi-readcapacity16" timeout 60 iscsi-readcapacity16 "$url"
 
@@ -11,8 +15,6 @@ fault() {
   case $1 in
   ALL.Inquiry.AllocLength | ALL.Inquiry.BlockLimits | ALL.ModeSense6.Residuals)
     echo "it takes what it asked for as what it got: the residual of the response is not looked at" ;;
-  ALL.WriteSame16.Unmap)
-    echo "a WRITE of 32 MiB that it cannot register is not sent, but its CmdSN is used: the next command skips one" ;;
   *) return 1 ;;
   esac
 }
@@ -24,14 +26,12 @@ run() { # run TEST: the program's own status is 0 whatever happened; its summary
   why="status $rc, ran ${ran:-none}, failed ${failed:-?}: $(grep -a -m1 -o 'FAILE.*\]\|FAILURE.*\|invalid pointer\|test_.*ASSERT.*' /tmp/cu.log)"
   return 1
 }
-# It frees what it never had, and crashes now and then, whoever the target is: a test has three tries.
-passes() { run "$@" || run "$@" || run "$@"; }
 iscsi-test-cu --list >/tmp/all 2>&1
 all=0 good=0 bad=
 # The iSCSI families write PDUs on a TCP socket. Async queues a thousand commands and, over iSER, does not look at MaxCmdSN.
 for t in $(grep -Eo "^ALL\.($FAMILIES)\.[A-Za-z0-9]+" /tmp/all | grep -v '^ALL\.iSCSI\|\.Async'); do
   all=$((all + 1))
-  if passes "$t"; then
+  if run "$t"; then
     good=$((good + 1))
     continue
   fi
