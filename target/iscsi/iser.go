@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -218,7 +219,13 @@ func (x *iserLink) maybeCloseLocked() {
 	if x.closing && len(x.q) == 0 && !x.posting && x.outSends == 0 {
 		x.closing = false
 		qp := x.qp
-		go func() { _ = qp.Close(transport.Reason{}) }()
+		end := func() { _ = qp.Close(transport.Reason{}) }
+		if errors.Is(x.c.killErr, errLoggedOut) && !x.inv {
+			t := time.AfterFunc(x.c.srv.opt.Timeouts.Leave, end)
+			context.AfterFunc(x.c.ctx, func() { t.Stop() })
+			return
+		}
+		go end()
 	}
 }
 

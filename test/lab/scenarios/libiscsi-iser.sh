@@ -4,7 +4,7 @@
 must "siw on eth0" rdma_up siw eth0
 url=iser://10.0.2.2:$PORT/$TARGET/0
 # Over iSER libiscsi 1.19 takes the memory of a short read from malloc and gives it to its own pool of larger pieces, which
-# then overruns it: it crashes on its heap, whoever the target is. Without the pool the two agree.
+# then overruns it. Without the pool the two agree.
 export LIBISCSI_CACHE_ALLOCATIONS=0
 ulimit -l unlimited # siw counts registered memory against it, root or not: the suite registers up to 32 MiB
 must "iscsi-inq" timeout 60 iscsi-inq "$url"
