@@ -41,10 +41,12 @@ defaults {
   failback immediate
   no_path_retry queue
   polling_interval 2
+  max_polling_interval 4
 }
 E
 must "multipathd" systemctl start multipathd
-paths() { [ "$(multipath -ll | grep -c "active ready running")" = "$1" ]; }
+# The daemon is asked: multipath -ll looks at every path itself, and waits for one that is gone.
+paths() { [ "$(multipathd show paths | grep -c "active ready")" = "$1" ]; }
 must "two paths of one unit" waitfor 60 paths 2
 multipath -ll
 groups() { multipath -ll | grep -q 'prio=50 status=active' && multipath -ll | grep -q 'prio=10 status=enabled'; }
