@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -219,13 +218,7 @@ func (x *iserLink) maybeCloseLocked() {
 	if x.closing && len(x.q) == 0 && !x.posting && x.outSends == 0 {
 		x.closing = false
 		qp := x.qp
-		end := func() { _ = qp.Close(transport.Reason{}) }
-		if errors.Is(x.c.killErr, errLoggedOut) && !x.inv {
-			t := time.AfterFunc(x.c.srv.opt.Timeouts.Leave, end)
-			context.AfterFunc(x.c.ctx, func() { t.Stop() })
-			return
-		}
-		go end()
+		go func() { _ = qp.Close(transport.Reason{}) }()
 	}
 }
 

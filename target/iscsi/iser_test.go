@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/internal/mem"
@@ -131,50 +129,6 @@ func TestDiscoveryOverISER(t *testing.T) {
 	p.send(&iscsi.LogoutRequest{Immediate: true, ITT: 6, CmdSN: p.cmdSN}, nil, nil)
 	p.want(iscsi.OpLogoutResp)
 	p.wantEnd()
-}
-
-// RFC 7145 section 5.2.2 has the target end the connection after a logout. An initiator that takes Send with Invalidate sees
-// it at once; the others have Timeouts.Leave to do it themselves.
-func TestEndAfterLogoutOverISER(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		inv  bool
-		want time.Duration
-	}{{"at once", true, 0}, {"after a moment", false, 250 * time.Millisecond}} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newTwinFixture(t)
-				p := f.dialISER(iscsi.CMPrivate(c.inv))
-				p.loginISER()
-				p.ready()
-				p.send(&iscsi.LogoutRequest{Immediate: true, ITT: 6, CmdSN: p.cmdSN}, nil, nil)
-				p.want(iscsi.OpLogoutResp)
-				began := time.Now()
-				p.wantEnd()
-				if took := time.Since(began); took != c.want {
-					t.Errorf("the target ends the connection after %v, expected %v", took, c.want)
-				}
-			})
-		})
-	}
-}
-
-// An initiator that leaves by itself is not waited for.
-func TestInitiatorEndsAfterLogoutOverISER(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newTwinFixture(t)
-		p := f.dialISER(iscsi.CMPrivate(false))
-		p.loginISER()
-		p.ready()
-		p.send(&iscsi.LogoutRequest{Immediate: true, ITT: 6, CmdSN: p.cmdSN}, nil, nil)
-		p.want(iscsi.OpLogoutResp)
-		began := time.Now()
-		p.wire().close()
-		synctest.Wait()
-		if n, took := len(f.srv.Sessions()), time.Since(began); n != 0 || took != 0 {
-			t.Errorf("%d sessions %v after the initiator closed", n, took)
-		}
-	})
 }
 
 // A message shorter than its PDU says, and a type nobody knows, end the connection.

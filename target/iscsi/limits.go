@@ -114,10 +114,6 @@ type Timeouts struct {
 	Login time.Duration // from accept to full-feature phase; default 15 s
 	Peer  time.Duration // silence of a session after which it is gone; a ping goes out at half of it; default 30 s
 	Drain time.Duration // what Close waits for initiators to leave; default 10 s
-	// Leave is how long an iSER initiator that does not take Send with Invalidate has to end the connection itself after
-	// its logout; default 250 ms. RFC 7145 section 5.2.2 has the target end it and names no time. libiscsi, which is of that
-	// kind, takes an end that comes before its own for a broken connection and frees what it never had.
-	Leave time.Duration
 }
 
 func (t *Timeouts) fill() {
@@ -129,5 +125,4 @@ func (t *Timeouts) fill() {
 	def(&t.Login, 15*time.Second)
 	def(&t.Peer, 30*time.Second)
 	def(&t.Drain, 10*time.Second)
-	def(&t.Leave, 250*time.Millisecond)
 }
