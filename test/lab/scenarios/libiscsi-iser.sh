@@ -3,10 +3,13 @@
 . /lab/lib.sh
 must "siw on eth0" rdma_up siw eth0
 url=iser://10.0.2.2:$PORT/$TARGET/0
-# Over iSER libiscsi 1.19 takes the memory of a short read from malloc and gives it to its own pool of larger pieces, which
-# then overruns it. Without the pool the two agree.
+# libiscsi 1.19 goes on using what belonged to an iSER connection after it has freed it, and crashes at its next login,
+# whoever the target is (LIO too). Where nothing is ever given back it works; nor is its pool, which takes short pieces for
+# long ones.
+echo 'void free(void *p) { (void)p; }' >/tmp/keep.c
+must "a free that keeps" tcc -shared -o /tmp/keep.so /tmp/keep.c
 export LIBISCSI_CACHE_ALLOCATIONS=0
-ulimit -l unlimited # siw counts registered memory against it, root or not: the suite registers up to 32 MiB
+ulimit -l unlimited # siw counts registered memory against it, root or not
 must "iscsi-inq" timeout 60 iscsi-inq "$url"
 must "iscsi-readcapacity16" timeout 60 iscsi-readcapacity16 "$url"
 
@@ -15,32 +18,31 @@ fault() {
   case $1 in
   ALL.Inquiry.AllocLength | ALL.Inquiry.BlockLimits | ALL.ModeSense6.Residuals)
     echo "it takes what it asked for as what it got: the residual of the response is not looked at" ;;
+  ALL.ExtendedCopy.Simple | ALL.WriteSame16.Unmap)
+    echo "a WRITE of 1 MiB or more is not sent, but its CmdSN is used: the next command skips one" ;;
   *) return 1 ;;
   esac
 }
-# run TEST. The program logs in and out before a test and after it. When its own end of such a connection comes before the
-# target's it frees what it never had, and crashes there, whoever the target is (LIO too). The test counts as it went; a
-# program that crashed before its test is started again. Lines at once: a crash would take the buffer along.
-run() {
-  local i rc
-  for i in 1 2 3 4 5 6 7 8; do
-    stdbuf -oL timeout 120 iscsi-test-cu --dataloss -t "$1" "$url" >/tmp/cu.log 2>&1
-    rc=$?
-    why="status $rc: $(grep -a -m1 -o 'FAILE.*\]\|FAILURE.*\|test_.*ASSERT.*' /tmp/cu.log)"
-    [ $rc -ge 128 ] && crashes=$((crashes + 1))
-    grep -aq '^  Test: .*\.\.\.FAILED' /tmp/cu.log && return 1
-    grep -aq '^  Test: .*\.\.\.passed' /tmp/cu.log && return 0
-    [ $rc -ge 128 ] || return 1
-  done
-  return 1
+run() { # run TEST: the program's own status is 0 whatever happened. Lines at once: a crash would take the buffer along.
+  LD_PRELOAD=/tmp/keep.so stdbuf -oL timeout 120 iscsi-test-cu --dataloss -t "$1" "$url" >/tmp/cu.log 2>&1
+  local rc=$?
+  why="status $rc: $(grep -a -m1 -o 'FAIL.*' /tmp/cu.log)"
+  [ $rc = 0 ] && [ "$(awk '$1 == "tests" {print $3, $5; exit}' /tmp/cu.log)" = "1 0" ]
 }
 iscsi-test-cu --list >/tmp/all 2>&1
-all=0 good=0 crashes=0 bad=
+all=0 good=0 again= bad=
 # The iSCSI families write PDUs on a TCP socket. Async queues a thousand commands and, over iSER, does not look at MaxCmdSN.
 for t in $(grep -Eo "^ALL\.($FAMILIES)\.[A-Za-z0-9]+" /tmp/all | grep -v '^ALL\.iSCSI\|\.Async'); do
   all=$((all + 1))
   if run "$t"; then
     good=$((good + 1))
+    continue
+  fi
+  first=$why
+  # Its event loop takes a slow answer for an error now and then: once more, and said so.
+  if ! fault "$t" >/dev/null && run "$t"; then
+    good=$((good + 1)) again+="$t "
+    echo "## $t: $first; passed the second time"
     continue
   fi
   cp /tmp/cu.log "/share/out/cu-$t.txt"
@@ -51,7 +53,7 @@ for t in $(grep -Eo "^ALL\.($FAMILIES)\.[A-Za-z0-9]+" /tmp/all | grep -v '^ALL\.
     bad+="$t "
   fi
 done
-echo "## score over iser://: $good of $all; libiscsi itself crashed $crashes times"
+echo "## score over iser://: $good of $all${again:+; the second time: $again}"
 [ $all -gt 0 ] || fail "there is no such family"
 [ -z "$bad" ] || fail "$bad"
 must "iscsi-perf" timeout 60 iscsi-perf -t 5 -m 8 -b 8 "$url"
