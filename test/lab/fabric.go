@@ -18,7 +18,7 @@ var fabricScenarios = []Scenario{
 		Prepare: func(r *Run) error { r.Env = []string{"SIZES=26 1450 65535", "PINGS=3"}; return nil },
 	},
 	{
-		Name: "rping-sizes", Class: long, Limit: 30 * time.Minute, Files: []string{"sluice"}, Script: "rping-veth.sh",
+		Name: "rping-sizes", Class: soak, Limit: 30 * time.Minute, Files: []string{"sluice"}, Script: "rping-veth.sh",
 		About: "the same with pings of every size near a frame's, and many more of them",
 		Prepare: func(r *Run) error {
 			r.Env = []string{"SIZES=26 64 1448 1449 1450 1451 1452 4096 8959 8960 65535", "PINGS=20"}

@@ -41,7 +41,7 @@ var failureScenarios = []Scenario{
 		Prepare: prepareCut(3), OnHost: hostCut, Finish: finishReinstatement,
 	},
 	{
-		Name: "iser-cut-50", Class: long, Limit: 40 * time.Minute, Host: []string{"sluiced"}, Script: "iser-cut.sh",
+		Name: "iser-cut-50", Class: soak, Limit: 40 * time.Minute, Host: []string{"sluiced"}, Script: "iser-cut.sh",
 		About:   "the connection cut at 50 random points in mid-fio",
 		Prepare: prepareCut(50), OnHost: hostCut,
 	},

@@ -32,7 +32,7 @@ var fileScenarios = []Scenario{
 		Finish: fioReport,
 	},
 	{
-		Name: "numbers-crc", Class: long, Limit: 20 * time.Minute, Files: []string{"sluiced"}, Memory: 2048, Script: "numbers.sh",
+		Name: "numbers-crc", Class: soak, Limit: 20 * time.Minute, Files: []string{"sluiced"}, Memory: 2048, Script: "numbers.sh",
 		About:   "the same with CRC at both",
 		Prepare: func(r *Run) error { r.Env = []string{"TARGET=" + iqn, "CRC=on"}; return nil },
 	},

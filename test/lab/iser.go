@@ -21,7 +21,7 @@ var iserScenarios = []Scenario{
 		Finish:  func(r *Run) error { return r.fsck("e2fsck", "disk") },
 	},
 	{
-		Name: "iser-ext4-long", Class: long, Limit: 30 * time.Minute, Host: []string{"sluiced"},
+		Name: "iser-ext4-long", Class: soak, Limit: 30 * time.Minute, Host: []string{"sluiced"},
 		About:   "the same with more of everything",
 		Script:  "iser-fs.sh",
 		Prepare: prepareFS("iser", "ext4", bigTree, bigFIO),

@@ -5,11 +5,14 @@ import (
 	"time"
 )
 
-// The classes. The gate runs short: each of its scenarios boots a guest of its own, so small things go together.
+// The classes. The gate runs short: each of its scenarios boots a guest of its own, so small things go together. With long
+// it is every scenario there is; soak repeats some of them with more of everything.
 const (
 	short     = "short"
 	long      = "long"
+	soak      = "soak"
 	reference = "reference"
+	every     = "every" // short and long
 )
 
 // scenarios in the order they run in: the fabric before what stands on it.
