@@ -26,7 +26,7 @@ var (
 	mCredits      = desc("rpc_credits", "RPC-over-RDMA credits with receives posted for them, on all connections together.")
 	mCreditMoves  = desc("rpc_credit_changes_total", "Credits granted because clients used theirs, and taken back because they did not.", "change")
 	mRPCRefused   = desc("rpc_refusals_total", "Calls and connections that got no result, by what was wrong with them.", "reason")
-	mRPCCopies    = desc("rpc_bytes_copied_total", "Bytes of bulk data that were copied between messages and their place, by the upper bound of the size of the argument or result.", "direction", "le")
+	mRPCCopies    = desc("rpc_bytes_copied_total", "Bytes of bulk data that were copied between messages and their place, by the size of the argument or result: the class's upper bound in bytes.", "direction", "size_class")
 	mRPCLent      = desc("rpc_bytes_lent_total", "Bytes of results that went from the page cache to the socket without a copy.")
 	mPortGroup    = desc("port_group_state", "1 for the access state that a target port group is in (ALUA), 0 for the others.", "target", "group", "state")
 )

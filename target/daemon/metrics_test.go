@@ -16,9 +16,14 @@ import (
 	"github.com/sluice-storage/sluice/test/need"
 )
 
+// withFiles is fileConfig with a file service: what is looked at is all there is.
+func withFiles(t *testing.T) string {
+	return fileConfig + "files: {tcp: \"127.0.0.1:0\", rdma: \"127.0.0.1:0\"}\nexports: [{name: /x, path: " + t.TempDir() + "}]\n"
+}
+
 // What is scraped is clean by Prometheus's own linter, and every metric of ours is there.
 func TestMetricsAreClean(t *testing.T) {
-	d, _ := running(t, fileConfig)
+	d, _ := running(t, withFiles(t))
 	w := httptest.NewRecorder()
 	d.metricsHandler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	body := w.Body.String()
@@ -91,7 +96,7 @@ func TestDashboardAndAlertsNameExistingMetrics(t *testing.T) {
 // promtool reads what is scraped and the alert rules, and has nothing to say about them.
 func TestPromtoolIsContent(t *testing.T) {
 	promtool := need.Tool(t, "promtool", "prometheus")
-	d, _ := running(t, fileConfig)
+	d, _ := running(t, withFiles(t))
 	w := httptest.NewRecorder()
 	d.metricsHandler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	// The Go runtime's own metrics are not ours to name.
