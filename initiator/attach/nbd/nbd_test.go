@@ -119,6 +119,24 @@ func serve(t testing.TB, v Volume, o Options) func() net.Conn {
 	}
 }
 
+// socketPair is two ends of a unix socket without a name.
+func socketPair(t testing.TB) (net.Conn, net.Conn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cs [2]net.Conn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "socket")
+		cs[i], err = net.FileConn(f)
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cs[0], cs[1]
+}
+
 func read(t testing.TB, c net.Conn, n int) []byte {
 	t.Helper()
 	b := make([]byte, n)
@@ -399,7 +417,7 @@ func FuzzServer(f *testing.F) {
 	f.Add(append(bytes.Clone(greet), opt(optList)...))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		v := newRAM(t, 1<<16)
-		ours, theirs := net.Pipe()
+		ours, theirs := socketPair(t)
 		s := New(v, Options{Name: "v"})
 		done := s.accept(theirs, true)
 		go func() { _, _ = io.Copy(io.Discard, ours) }()

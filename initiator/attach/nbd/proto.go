@@ -101,10 +101,11 @@ func broke(format string, a ...any) error { return &ErrProtocol{fmt.Sprintf(form
 
 // errnoOf is the error number of a reply (doc/proto.md, "Error values"); it knows no others.
 func errnoOf(err error) uint32 {
+	if err == nil {
+		return 0 // before e, which is on the heap
+	}
 	var e unix.Errno
 	switch {
-	case err == nil:
-		return 0
 	case errors.As(err, &e):
 		switch e {
 		case unix.EPERM, unix.EIO, unix.ENOMEM, unix.EINVAL, unix.ENOSPC, unix.EOVERFLOW, unix.ESHUTDOWN:
