@@ -93,7 +93,8 @@ func (l *lab) qemuArgs(r *Run, share string) []string {
 		memory = 1024
 	}
 	img := filepath.Join(l.cache, "image-"+r.s.kernel())
-	cmdline := "console=ttyS0 panic=-1 oops=panic quiet loglevel=5 nokaslr mitigations=off tsc=reliable net.ifnames=0 random.trust_cpu=on"
+	// no_timer_check: a guest that a busy host does not run in time would find its timer broken, and panic
+	cmdline := "console=ttyS0 panic=-1 oops=panic quiet loglevel=5 nokaslr mitigations=off tsc=reliable no_timer_check net.ifnames=0 random.trust_cpu=on"
 	if r.s.Systemd {
 		cmdline += " lab.init=systemd systemd.show_status=0 systemd.log_target=journal"
 	}
