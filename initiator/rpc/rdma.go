@@ -71,6 +71,9 @@ type rdma struct {
 	used    int        // credits in use
 	granted int
 	closed  bool
+	held    bool           // the owner sends what is queued, all together, when it has told callers of their replies
+	over    int            // calls that have ended since held was set
+	sends   []transport.WR // being gathered by fillLocked
 }
 
 // slot is one call in flight.
@@ -160,11 +163,27 @@ func (t *rdma) start(p *pending) {
 	}
 	p.staged = staged
 	t.queue = append(t.queue, p)
-	t.fillLocked()
+	if !t.held {
+		t.fillLocked()
+	}
 }
 
-// fillLocked sends calls while there are credits (RFC 8166 section 3.3.1).
+// fillLocked sends calls while there are credits (RFC 8166 section 3.3.1), with one Post.
 func (t *rdma) fillLocked() {
+	t.gatherLocked()
+	if len(t.sends) == 0 {
+		return
+	}
+	_, err := t.qp.Post(t.sends)
+	clear(t.sends)
+	t.sends = t.sends[:0]
+	if err != nil && !t.closed {
+		t.closeLocked(fmt.Errorf("rpc: send: %w", err))
+	}
+}
+
+// gatherLocked lists the Sends of calls that there are credits and memory for.
+func (t *rdma) gatherLocked() {
 	for len(t.queue) > 0 && t.idle != nil && t.used < t.granted && !t.closed {
 		p := t.queue[0]
 		s := t.idle
@@ -303,7 +322,7 @@ func (t *rdma) expose(s *slot, e *exposed, n int, own mem.Span, a transport.Acce
 	return append(wrs, transport.WR{Op: transport.OpBind, Token: kindBind | uint64(s.idx), Local: e.local[:], Window: e.win, Access: a}), nil
 }
 
-// sendLocked binds what the call exposes and sends it.
+// sendLocked binds what the call exposes and lists its Send.
 func (t *rdma) sendLocked(s *slot) error {
 	call := s.p.call
 	msg := s.p.msg
@@ -362,9 +381,7 @@ func (t *rdma) sendLocked(s *slot) error {
 	s.spans[0] = s.send.Cut(0, len(b))
 	s.wrs[0] = transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: kindSend | uint64(s.idx), Local: s.spans[:1]}
 	t.byXID[s.xid] = s
-	if _, err := t.qp.Post(s.wrs[:1]); err != nil {
-		return fmt.Errorf("rpc: send: %w", err)
-	}
+	t.sends = append(t.sends, s.wrs[0])
 	return nil
 }
 

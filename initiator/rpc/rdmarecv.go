@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"fmt"
+	"runtime"
 
 	"github.com/sluice-storage/sluice/internal/rpc"
 	"github.com/sluice-storage/sluice/internal/rpcrdma"
@@ -17,9 +18,7 @@ func (t *rdma) run() {
 	failed := false
 	for {
 		n, err := t.qp.Poll(wcs[:])
-		for i := range wcs[:n] {
-			t.complete(&wcs[i])
-		}
+		t.completeAll(wcs[:n])
 		if err != nil && n == 0 {
 			if failed {
 				break
@@ -70,10 +69,29 @@ func (s *slot) release() {
 	}
 }
 
-func (t *rdma) complete(wc *transport.WC) {
-	i := int(wc.Token & (1<<32 - 1))
+// completeAll takes completions. Where several callers have their replies they are let run first, and what they call next
+// leaves with one system call, to find the server busy with it at once.
+func (t *rdma) completeAll(wcs []transport.WC) {
+	if len(wcs) == 0 {
+		return
+	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.held, t.over = true, 0
+	for i := range wcs {
+		t.completeLocked(&wcs[i])
+	}
+	if t.over > 1 {
+		t.mu.Unlock()
+		runtime.Gosched()
+		t.mu.Lock()
+	}
+	t.held = false
+	t.fillLocked()
+	t.mu.Unlock()
+}
+
+func (t *rdma) completeLocked(wc *transport.WC) {
+	i := int(wc.Token & (1<<32 - 1))
 	if wc.Err != nil {
 		t.closeLocked(nil)
 		return
@@ -183,10 +201,13 @@ func (t *rdma) overLocked(s *slot) {
 		}
 		p.slot = nil
 		p.done <- nil
+		t.over++
 	}
 	s.release()
 	s.p, s.reply, s.replied, s.sendDone = nil, nil, false, false
 	s.next, t.idle = t.idle, s
 	t.used--
-	t.fillLocked()
+	if !t.held {
+		t.fillLocked()
+	}
 }
