@@ -54,6 +54,17 @@ func (p *program) Keeps(_, proc uint32) bool {
 	return proc < uint32(nfs3.NumProcs) && procedures[proc].keep
 }
 
+// Prompt reports WRITEs into the page cache.
+func (p *program) Prompt(c *rpc.Call) bool {
+	if nfs3.Proc(c.Proc) != nfs3.ProcWrite {
+		return false
+	}
+	var a nfs3.WriteArgs
+	args := c.Args
+	a.Parse(&args)
+	return args.Err() == nil && a.Stable == nfs3.Unstable
+}
+
 // Serve executes one call.
 func (p *program) Serve(c *rpc.Call) rpc.Verdict {
 	if c.Proc >= uint32(nfs3.NumProcs) || procedures[c.Proc].run == nil {

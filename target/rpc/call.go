@@ -80,6 +80,7 @@ type Call struct {
 	trailer [4]byte
 	mark    [4]byte
 	next    *Call
+	own     bool // the goroutine at hand may execute it though it might block
 }
 
 // replier is the transport that a call came from.
@@ -188,7 +189,7 @@ func (c *Call) release() {
 	c.Call = rpc.Call{}
 	c.Args = xdr.Reader{}
 	c.Peer, c.from, c.prog, c.msg, c.cached, c.next, c.rdma = nil, nil, nil, nil, nil, nil, nil
-	c.Worker, c.copied = false, 0
+	c.Worker, c.own, c.copied = false, false, 0
 	c.dataArr[0], c.sinkArr = nil, [2][]byte{}
 	c.Out = out
 	s.stats.active.Add(-1)

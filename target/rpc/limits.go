@@ -39,6 +39,8 @@ const (
 	maxIovecs = 64
 	// maxReply is how large a reply without payload a Call keeps memory for, bytes; READDIRPLUS goes up to 64 KiB.
 	maxReply = 72 << 10
+	// blockTime is how long the owner of a connection may be in a call before a deputy takes its role.
+	blockTime = time.Millisecond
 	// lingerTime is how long a peer that has closed its sending side may take to read its last replies.
 	lingerTime = 10 * time.Second
 	// maxDatagram is the largest call or reply over UDP in bytes.

@@ -120,7 +120,7 @@ func (d *rdmaListener) serve(req transport.Request) error {
 
 // newConn makes the queue pair and all memory that the connection's messages need.
 func (d *rdmaListener) newConn(p transport.Peer) (*rdmaConn, error) {
-	c := &rdmaConn{s: d.s, opt: d.opt, caps: d.dev.Caps(), pool: d.pool, wanted: 1, share: d.pool.Share(int64(d.opt.Credits) * (MaxPayload + mem.PageSize))}
+	c := &rdmaConn{s: d.s, over: make(chan error, 1), opt: d.opt, caps: d.dev.Caps(), pool: d.pool, wanted: 1, share: d.pool.Share(int64(d.opt.Credits) * (MaxPayload + mem.PageSize))}
 	priv, _ := rpcrdma.ParsePrivate(p.Private)
 	// RFC 8797 section 4.1: each direction uses the smaller of what one side sends and the other takes.
 	c.maxSend = min(d.opt.Inline, priv.RecvSize)

@@ -19,7 +19,7 @@ import (
 //     notes its chunks in a slot.
 //  2. Read chunks get memory from the connection's share, and RDMA Reads within the connection's depth. A call whose
 //     memory is not there waits in stalled, first come first served.
-//  3. When the last Read of a call is complete the call is executed like any other: at once, or by a worker.
+//  3. When the last Read of a call is complete the call is executed: by the owner, or by a worker (own.go).
 //  4. The reply is built in the slot: RDMA Writes for the write or reply chunk, then the Send. The receive is posted
 //     again before the Send, so that the credit that the reply returns is covered.
 //  5. The Send's completion frees the slot: the Writes before it are complete too.
@@ -39,7 +39,12 @@ type rdmaConn struct {
 	maxSend    int
 	invalidate bool
 
-	wcs     [64]transport.WC
+	// The owner's:
+	wcs    [64]transport.WC
+	placed *rdmaCall // calls to be executed, their data is here; by next
+	role   ownership
+	over   chan error // why the connection ended, from the last deputy
+
 	readWRs [readDepth]transport.WR // guarded by mu
 
 	mu       sync.Mutex
@@ -77,29 +82,17 @@ type readOp struct {
 	to   [1]mem.Span
 }
 
-// run is the owner's loop. It returns when nothing of the connection is outstanding.
-func (c *rdmaConn) run() error {
-	var err error
-	for err == nil {
-		var n int
-		n, err = c.qp.Poll(c.wcs[:])
-		for i := range c.wcs[:n] {
-			c.complete(&c.wcs[i])
-		}
-		c.mu.Lock()
-		c.pushLocked()
-		c.mu.Unlock()
-		if n == 0 && err == nil {
-			err = c.qp.Wait(context.Background())
-		}
-	}
+// end closes the connection and waits for what is outstanding; err is why.
+func (c *rdmaConn) end(err error) error {
 	c.fail(nil)
+	c.dropPlaced()
 	// After the first error the rest of the completions are still to come.
 	for {
 		n, perr := c.qp.Poll(c.wcs[:])
 		for i := range c.wcs[:n] {
 			c.complete(&c.wcs[i])
 		}
+		c.dropPlaced()
 		if perr != nil && n == 0 {
 			break
 		}
@@ -162,7 +155,7 @@ func (c *rdmaConn) complete(wc *transport.WC) {
 		ready := r.readDoneLocked(wc.Err != nil)
 		c.mu.Unlock()
 		if ready {
-			c.execute(r)
+			c.keepPlaced(r)
 		}
 	}
 }

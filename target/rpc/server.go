@@ -237,6 +237,11 @@ func (s *Server) handle(c *Call, flush bool) (queued bool, err error) {
 		if !s.opt.NoInline {
 			v = s.run(c, false)
 		}
+		if v == Again && c.own {
+			if p, is := c.prog.(Prompter); is && p.Prompt(c) {
+				v = s.run(c, true)
+			}
+		}
 		switch v {
 		case Again:
 			s.pool.submit(c)

@@ -1,0 +1,110 @@
+package rpc
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-storage/sluice/internal/rpcrdma"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// waits sends a call with data, which the owner of the connection executes itself, and which does not end.
+func (c *fabricClient) waits(p *program) uint32 {
+	c.t.Helper()
+	xid := c.call(procWait, rpcrdma.ReadSegment{Segment: c.bind(int(c.xid)*4096, 4096, transport.RemoteRead)})
+	select {
+	case <-p.entered:
+	default:
+		c.t.Fatal("the call is not being executed")
+	}
+	return xid
+}
+
+// The owner of a connection that blocks in a call loses the connection to a deputy, who may lose it in turn.
+func TestAnOwnerThatBlocksIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, p, connect, end := serveFabric(t, Options{})
+		defer end()
+		p.prompt = true
+		c := connect()
+		c.granted(creditsPerStep)
+		var waiting []uint32
+		for i := range uint64(3) {
+			waiting = append(waiting, c.waits(p))
+			xid := c.call(procEcho)
+			if c.got[xid] != 0 || s.stats.handovers.Load() != i {
+				t.Fatalf("%d replies at once, %d deputies", c.got[xid], s.stats.handovers.Load())
+			}
+			time.Sleep(2 * blockTime)
+			c.poll()
+			if c.got[xid] != 1 || s.stats.handovers.Load() != i+1 {
+				t.Fatalf("%d replies, %d deputies after %v", c.got[xid], s.stats.handovers.Load(), 2*blockTime)
+			}
+		}
+		close(p.gate)
+		c.poll()
+		for _, xid := range waiting {
+			if c.got[xid] != 1 {
+				t.Errorf("%d replies to a call that has ended", c.got[xid])
+			}
+		}
+		for range 10 {
+			if xid := c.waits(p); c.got[xid] != 1 {
+				t.Error("no reply to a call that did not block")
+			}
+		}
+		time.Sleep(10 * blockTime)
+		if n := s.stats.handovers.Load(); n != 3 {
+			t.Errorf("%d deputies for 3 calls that blocked", n)
+		}
+	})
+}
+
+// The connection ends while its first owner is in a call, whether a deputy has it or nobody does yet.
+func TestAConnectionEndsWhileItsOwnerIsInACall(t *testing.T) {
+	for name, wait := range map[string]time.Duration{"before a deputy": 0, "under a deputy": 2 * blockTime} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, p, connect, end := serveFabric(t, Options{})
+				p.prompt = true
+				c, other := connect(), connect()
+				c.waits(p)
+				// More calls whose data comes and which nobody has begun.
+				for range 3 {
+					c.call(procWait, rpcrdma.ReadSegment{Segment: c.bind(1<<20+int(c.xid)*4096, 4096, transport.RemoteRead)})
+				}
+				time.Sleep(wait)
+				if err := c.qp.Close(transport.Reason{}); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(wait)
+				other.granted(creditsPerStep)
+				close(p.gate)
+				synctest.Wait()
+				other.granted(creditsPerStep)
+				end() // would find buffers, goroutines and calls that are left
+			})
+		})
+	}
+}
+
+// With every call sent to a worker there are no deputies.
+func TestNoInlineLeavesTheOwnerFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, p, connect, end := serveFabric(t, Options{NoInline: true})
+		defer end()
+		p.prompt = true
+		c := connect()
+		c.granted(creditsPerStep)
+		wait := c.waits(p)
+		if xid := c.call(procEcho); c.got[xid] != 1 || c.got[wait] != 0 {
+			t.Error("a call waits for another's worker")
+		}
+		close(p.gate)
+		c.poll()
+		if c.got[wait] != 1 || s.stats.handovers.Load() != 0 {
+			t.Errorf("%d replies, %d deputies", c.got[wait], s.stats.handovers.Load())
+		}
+	})
+}
