@@ -1,6 +1,7 @@
 package nbd
 
 import (
+	"errors"
 	"io"
 	"syscall"
 	"unsafe"
@@ -73,7 +74,7 @@ func (in *input) next(n int) ([]byte, error) {
 		in.iov = in.iov[:0]
 		k, err := in.readv()
 		if err != nil {
-			if err == io.EOF && in.to > 0 {
+			if errors.Is(err, io.EOF) && in.to > 0 {
 				err = io.ErrUnexpectedEOF
 			}
 			return nil, err
