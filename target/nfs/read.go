@@ -352,9 +352,9 @@ func (s *Server) lend(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.ReadRe
 		c.SetPayload(0) // the pipe is empty
 	}
 	switch {
-	case err == unix.EAGAIN && !c.Worker:
+	case errors.Is(err, unix.EAGAIN) && !c.Worker:
 		return true, false, true
-	case err == unix.EINVAL, err == unix.ENOSYS, err == unix.EOPNOTSUPP:
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP):
 		q.n.e.noLoans.Store(true)
 		return false, false, false
 	case err != nil:

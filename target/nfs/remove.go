@@ -49,7 +49,7 @@ func (s *Server) unlinkIn(q *request, name []byte, flags int, w *nfs3.Wcc) nfs3.
 	if err == nil {
 		err = s.durable(q.n)
 	}
-	if err == unix.EXDEV || err == unix.EBUSY {
+	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EBUSY) {
 		return nfs3.ErrAcces // a mount point
 	}
 	return statusOf(err)
@@ -145,7 +145,7 @@ func (s *Server) renameIn(from, to *request, a *nfs3.RenameArgs, r *nfs3.RenameR
 	if first == second {
 		*w2 = *w1
 	}
-	if err == unix.EBUSY {
+	if errors.Is(err, unix.EBUSY) {
 		return nfs3.ErrAcces
 	}
 	return statusOf(err)
