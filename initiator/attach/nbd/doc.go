@@ -3,11 +3,12 @@
 //
 // # Flow
 //
-//  1. Each connection has a reader and a writer goroutine and a fixed number of slots. The reader takes a free slot, reads
-//     the request's header and, for a write, its payload straight into a registered buffer, and submits it to the volume.
-//  2. The volume's callback puts the slot into the writer's queue. It never touches the socket.
-//  3. The writer takes all that is queued, sends headers and payloads with one writev, gives the buffers back and frees
-//     the slots. With no slot free the reader does not read: backpressure is the socket's.
+//  1. Each connection has a reader and a writer goroutine and a fixed number of slots. The reader takes a free slot for each
+//     request that came, reads a write's payload into a registered buffer, and submits together what came together.
+//  2. The volume's callbacks queue answers, and when no more requests end just then, the volume's goroutine sends them with one
+//     system call, if they are short and the socket takes them. It never waits for the socket.
+//  3. The writer does the rest. Who has sent gives the buffers back and frees the slots. With no slot free the reader does
+//     not read: backpressure is the socket's.
 //
-// Payload is copied only by the socket itself.
+// Payload is copied only by the socket itself, but for what came with the headers of short writes.
 package nbd
