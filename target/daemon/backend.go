@@ -161,7 +161,7 @@ func (d *Daemon) ReloadConfig(_ context.Context, dryRun bool) (admin.Done, error
 }
 
 // change edits the managed part of the configuration: what results is checked, written down durably, and then made so.
-// When it cannot be made so the written part goes back to what it was.
+// When it cannot be made so the written part goes back to what it was. A dry run only checks, and writes nothing.
 func (d *Daemon) change(dryRun bool, what string, edit func(*managed) error) (admin.Done, error) {
 	d.changeMu.Lock()
 	defer d.changeMu.Unlock()
@@ -176,14 +176,26 @@ func (d *Daemon) change(dryRun bool, what string, edit func(*managed) error) (ad
 	if err := edit(next); err != nil {
 		return admin.Done{}, err
 	}
+	if dryRun {
+		d.mu.Lock()
+		with := d.cfg.with
+		d.mu.Unlock()
+		if with == nil {
+			return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "nothing can be tried: this daemon does not read its configuration from files"}
+		}
+		if _, err := with(next); err != nil {
+			return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
+		}
+		return admin.Done{Changes: []string{what}, DryRun: true}, nil
+	}
 	if err := next.write(d.stateDir); err != nil {
 		return admin.Done{}, fmt.Errorf("write %s: %w", managedPath(d.stateDir), err)
 	}
 	cfg, err := d.load()
-	if err == nil && !dryRun {
+	if err == nil {
 		_, err = d.reload(cfg)
 	}
-	if err != nil || dryRun {
+	if err != nil {
 		if werr := now.write(d.stateDir); werr != nil {
 			return admin.Done{}, errors.Join(err, fmt.Errorf("%s could not be put back: %w", managedPath(d.stateDir), werr))
 		}
@@ -191,7 +203,7 @@ func (d *Daemon) change(dryRun bool, what string, edit func(*managed) error) (ad
 	if err != nil {
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
 	}
-	return admin.Done{Changes: []string{what}, DryRun: dryRun}, nil
+	return admin.Done{Changes: []string{what}}, nil
 }
 
 func (d *Daemon) volumeConfig(name string) (VolumeConfig, error) {

@@ -31,6 +31,8 @@ type Config struct {
 
 	source  string   // the file it was read from, for people
 	managed *managed // what was merged in, nil without a daemon
+	// with reads the files again and merges m instead of what is written down; nil without a daemon.
+	with func(m *managed) (*Config, error)
 }
 
 // LogConfig says how the daemon logs to standard error.

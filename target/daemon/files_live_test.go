@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -85,6 +86,9 @@ func TestFirstExportNeedsItsPorts(t *testing.T) {
 	dir := t.TempDir()
 	if done, err := d.CreateExport(t.Context(), admin.ExportSpec{Name: "/x", Path: dir, DryRun: true}); err != nil || len(done.Changes) != 2 || d.filesOpen() {
 		t.Errorf("%+v, %v", done, err)
+	}
+	if _, err := os.Stat(managedPath(d.stateDir)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a dry run wrote something down: %v", err)
 	}
 	if l, err := net.Listen("tcp", "0.0.0.0:2049"); err == nil {
 		defer l.Close()

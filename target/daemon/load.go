@@ -24,7 +24,7 @@ func (e *ConfigError) Error() string {
 }
 
 // LoadConfig reads and checks a file with its drop-ins (FILE.d/*.yaml). Every key must be known.
-func LoadConfig(path string) (*Config, error) { return load(path, "", "", false) }
+func LoadConfig(path string) (*Config, error) { return load(path, "", "", false, nil) }
 
 // ParseConfig checks bytes as LoadConfig does a file; name stands in messages and relative paths begin at its directory.
 func ParseConfig(name string, b []byte) (*Config, error) {
@@ -36,8 +36,8 @@ func ParseConfig(name string, b []byte) (*Config, error) {
 }
 
 // load reads the file at path, or the embedded default, adds drop-ins and, for a daemon, what its administrative
-// interface changed.
-func load(path, stateDir, level string, serve bool) (*Config, error) {
+// interface changed: m, or what the state directory has of it.
+func load(path, stateDir, level string, serve bool, m *managed) (*Config, error) {
 	name, b := "(embedded default)", defaultYAML
 	if path != "" {
 		var err error
@@ -70,11 +70,13 @@ func load(path, stateDir, level string, serve bool) (*Config, error) {
 		} else if !filepath.IsAbs(dir) {
 			dir = filepath.Join(filepath.Dir(name), dir)
 		}
-		m, err := readManaged(dir)
-		if err != nil {
-			return nil, err
+		if m == nil {
+			if m, err = readManaged(dir); err != nil {
+				return nil, err
+			}
 		}
 		c.merge(m)
+		c.with = func(m *managed) (*Config, error) { return load(path, stateDir, level, true, m) }
 	}
 	return c.finish(name, b)
 }
