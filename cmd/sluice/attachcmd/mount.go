@@ -135,8 +135,12 @@ func (m *mounting) run(ctx context.Context) (_ *Record, err error) {
 	}
 	m.o.export.dir = m.where
 	r, why, err := m.o.start(ctx, m.url)
-	if err != nil || r.Face == faceDir {
-		return r, err
+	if err != nil {
+		return nil, err
+	}
+	if r.Face == faceDir {
+		m.note(ctx, r)
+		return r, nil
 	}
 	m.say("attached as %s, a %s (%s)", r.Name, r.Face, why)
 	defer func() {
@@ -166,6 +170,16 @@ func (m *mounting) run(ctx context.Context) (_ *Record, err error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+// note has mount(8) note down what it did not mount itself, an export: -f leaves out the mounting. See args for _netdev.
+func (m *mounting) note(ctx context.Context, r *Record) {
+	if os.Geteuid() != 0 {
+		return // an ordinary user's mount ends with the session, and only root can write there
+	}
+	if err := tool(ctx, "mount", "-f", "-i", "-t", "fuse.sluice-nfs", "-o", "_netdev", "--", r.URL, r.Mount); err != nil {
+		m.say("the service manager does not know that %s is on the network: %v", r.Mount, err)
+	}
 }
 
 // args are mount(8)'s. The option helper= has umount(8) call umount.sluice, which detaches too; _netdev tells the service
