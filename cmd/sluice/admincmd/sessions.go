@@ -1,0 +1,74 @@
+package admincmd
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-storage/sluice/cmd/sluice/ui"
+	"github.com/sluice-storage/sluice/target/admin"
+)
+
+func session() *cobra.Command {
+	top := &cobra.Command{Use: "session", Short: "List and end sessions"}
+	list := &cobra.Command{
+		Use: "list", Short: "List who is logged in", Aliases: []string{"ls", "show"}, Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ss, err := get[[]admin.Session](c, "/v1/sessions")
+			if err != nil {
+				return err
+			}
+			return ui.Print(c, ss, func(t *ui.Table) {
+				t.Row("ID", "INITIATOR", "TARGET", "OVER", "FROM", "SINCE", "RUNNING", "READ", "WRITTEN")
+				for _, s := range ss {
+					t.Row(s.ID, s.Initiator, s.Target, s.Transport, s.Peer, time.Since(s.Since).Round(time.Second), s.Inflight, ui.Bytes(int64(s.Read)), ui.Bytes(int64(s.Written)))
+				}
+			})
+		},
+	}
+	end := &cobra.Command{
+		Use: "close ID", Short: "End a session; a stock initiator logs in again by itself", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: complete("/v1/sessions", func(s admin.Session) string { return s.ID }),
+		RunE: func(c *cobra.Command, args []string) error {
+			return change(c, http.MethodDelete, "/v1/sessions/"+esc(args[0]), nil)
+		},
+	}
+	top.AddCommand(list, end, trace())
+	return top
+}
+
+func trace() *cobra.Command {
+	return &cobra.Command{
+		Use: "trace ID", Short: "Print a session's flight recorder: its login, incidents, last commands and what runs", Args: cobra.ExactArgs(1),
+		Long:              "Print a session's flight recorder: its login, incidents, last commands and what runs now. The last sessions that ended\ncan be asked about too.",
+		ValidArgsFunction: complete("/v1/sessions", func(s admin.Session) string { return s.ID }),
+		RunE: func(c *cobra.Command, args []string) error {
+			tr, err := get[admin.Trace](c, "/v1/sessions/"+esc(args[0])+"/trace")
+			if err != nil {
+				return err
+			}
+			return ui.Print(c, tr, func(t *ui.Table) {
+				const clock = "15:04:05.000"
+				s := tr.Session
+				t.Row("session", s.ID+" of "+s.Initiator+" with "+s.Target+" over "+s.Transport+" from "+s.Peer)
+				if tr.Ended != "" {
+					t.Row("ended", tr.Ended)
+				}
+				for _, e := range tr.Events {
+					t.Row(e.At.Local().Format(clock), e.What)
+				}
+				line := func(k admin.TraceCommand) string {
+					return fmt.Sprintf("%s  LUN %d  tag %#x  %v  %s", k.Command, k.LUN, k.Tag, time.Duration(k.Took).Round(time.Microsecond), k.Outcome)
+				}
+				for _, k := range tr.Commands {
+					t.Row(k.At.Local().Format(clock), line(k))
+				}
+				for _, k := range tr.Inflight {
+					t.Row("running", line(k))
+				}
+			})
+		},
+	}
+}

@@ -1,0 +1,109 @@
+package admincmd
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-storage/sluice/cmd/sluice/ui"
+	"github.com/sluice-storage/sluice/target/admin"
+	"github.com/sluice-storage/sluice/target/daemon"
+)
+
+func parseSize(s string) (int64, error) {
+	n, err := daemon.ParseSize(s)
+	if err != nil {
+		return 0, ui.Usage(err)
+	}
+	return n, nil
+}
+
+func volume() *cobra.Command {
+	top := &cobra.Command{Use: "volume", Short: "List, create, resize and delete volumes"}
+	names := complete("/v1/volumes", func(v admin.Volume) string { return v.Name })
+	list := &cobra.Command{
+		Use: "list", Short: "List volumes", Aliases: []string{"ls", "show"}, Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			vs, err := get[[]admin.Volume](c, "/v1/volumes")
+			if err != nil {
+				return err
+			}
+			return ui.Print(c, vs, func(t *ui.Table) {
+				t.Row("NAME", "SIZE", "BLOCK", "ENGINE", "MAPPED", "HOW")
+				for _, v := range vs {
+					at := "-"
+					if v.LUN != nil {
+						at = fmt.Sprintf("%s/%d", v.Target, *v.LUN)
+					}
+					t.Row(v.Name, ui.Bytes(v.Size), v.Block, v.Engine, at, v.How)
+				}
+			})
+		},
+	}
+	var spec admin.VolumeSpec
+	create := &cobra.Command{
+		Use: "create NAME SIZE", Short: "Create a sparse file volume", Args: cobra.RangeArgs(1, 2),
+		Example: "  sluice volume create data 100GiB\n  sluice volume create copy --clone data",
+		RunE: func(c *cobra.Command, args []string) (err error) {
+			spec.Name = args[0]
+			switch {
+			case len(args) == 2:
+				spec.Size, err = parseSize(args[1])
+			case spec.Clone == "":
+				err = ui.Usagef("a size is missing: sluice volume create %s 10GiB", args[0])
+			}
+			if err != nil {
+				return err
+			}
+			return change(c, http.MethodPost, "/v1/volumes", spec)
+		},
+	}
+	create.Flags().StringVar(&spec.Clone, "clone", "", "begin with the content of this volume, sharing its blocks where the file system can")
+	create.Flags().IntVar(&spec.Block, "block", 0, "logical block in bytes: 512 or 4096 (default 512)")
+	create.Flags().StringVar(&spec.Path, "path", "", "the file (default: NAME.img in the state directory)")
+	create.Flags().BoolVar(&spec.DryRun, "dry-run", false, "say what would be done and do nothing")
+	var rs admin.ResizeSpec
+	resize := &cobra.Command{
+		Use: "resize NAME SIZE", Short: "Make a volume larger while it is used", Args: cobra.ExactArgs(2), ValidArgsFunction: names,
+		RunE: func(c *cobra.Command, args []string) (err error) {
+			if rs.Size, err = parseSize(args[1]); err != nil {
+				return err
+			}
+			return change(c, http.MethodPost, "/v1/volumes/"+esc(args[0])+"/resize", rs)
+		},
+	}
+	resize.Flags().BoolVar(&rs.DryRun, "dry-run", false, "say what would be done and do nothing")
+	var data, dry bool
+	del := &cobra.Command{
+		Use: "delete NAME", Short: "Forget a volume; with --data delete its file too", Args: cobra.ExactArgs(1), ValidArgsFunction: names,
+		RunE: func(c *cobra.Command, args []string) error {
+			if data && !dry {
+				if err := confirm(c, "All data of volume "+args[0]+" will be lost"); err != nil {
+					return err
+				}
+			}
+			return change(c, http.MethodDelete, "/v1/volumes/"+esc(args[0])+"?data="+strconv.FormatBool(data)+"&dry_run="+strconv.FormatBool(dry), nil)
+		},
+	}
+	del.Flags().BoolVar(&data, "data", false, "delete the file too")
+	del.Flags().BoolVar(&dry, "dry-run", false, "say what would be done and do nothing")
+	del.Flags().Bool("yes", false, "do not ask")
+	top.AddCommand(list, create, resize, snapshot(), del)
+	return top
+}
+
+func snapshot() *cobra.Command {
+	spec := admin.VolumeSpec{ReadOnly: true}
+	c := &cobra.Command{
+		Use: "snapshot VOLUME NAME", Short: "Make a read-only volume of what a volume holds now, sharing its blocks", Args: cobra.ExactArgs(2),
+		Example: "  sluice volume snapshot data data-monday", ValidArgsFunction: complete("/v1/volumes", func(v admin.Volume) string { return v.Name }),
+		RunE: func(c *cobra.Command, args []string) error {
+			spec.Clone, spec.Name = args[0], args[1]
+			return change(c, http.MethodPost, "/v1/volumes", spec)
+		},
+	}
+	dryRun(c, &spec.DryRun)
+	return c
+}

@@ -1,0 +1,159 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/sluice-storage/sluice/target/admin"
+)
+
+// onTarget edits a target that this interface made.
+func (d *Daemon) onTarget(name string, dryRun bool, what string, edit func(*TargetConfig) error) (admin.Done, error) {
+	if err := d.ours(name); err != nil {
+		return admin.Done{}, err
+	}
+	return d.change(dryRun, what, func(m *managed) error {
+		for i := range m.Targets {
+			if m.Targets[i].Name == name {
+				return edit(&m.Targets[i])
+			}
+		}
+		return &admin.Error{Kind: admin.NotFound, Msg: "there is no target " + name}
+	})
+}
+
+// AllowInitiator implements admin.Backend.
+func (d *Daemon) AllowInitiator(_ context.Context, target string, s admin.InitiatorSpec) (admin.Done, error) {
+	return d.onTarget(target, s.DryRun, s.Name+" may log in to "+target, func(t *TargetConfig) error {
+		t.Initiators = slices.DeleteFunc(t.Initiators, func(i InitiatorConfig) bool { return i.Name == s.Name })
+		t.Initiators = append(t.Initiators, InitiatorConfig{Name: s.Name, LUNs: s.LUNs})
+		return nil
+	})
+}
+
+// DenyInitiator implements admin.Backend. The last name cannot go: an empty list would let everybody in.
+func (d *Daemon) DenyInitiator(_ context.Context, target, initiator string, dryRun bool) (admin.Done, error) {
+	return d.onTarget(target, dryRun, initiator+" may not log in to "+target+" any more", func(t *TargetConfig) error {
+		n := len(t.Initiators)
+		t.Initiators = slices.DeleteFunc(t.Initiators, func(i InitiatorConfig) bool { return i.Name == initiator })
+		switch len(t.Initiators) {
+		case n:
+			return &admin.Error{Kind: admin.NotFound, Msg: initiator + " is not on the list of " + target}
+		case 0:
+			return &admin.Error{Kind: admin.Conflict, Msg: initiator + " is the last on the list of " + target + ", and an empty list lets everybody in; delete the target, or allow another first"}
+		}
+		return nil
+	})
+}
+
+// secretsOf is the file that holds the secrets of a target this interface made.
+func (d *Daemon) secretsOf(target string) string { return filepath.Join(d.stateDir, "secrets", target) }
+
+// SetSecret implements admin.Backend.
+func (d *Daemon) SetSecret(_ context.Context, target string, s admin.SecretSpec) (admin.Done, error) {
+	switch {
+	case s.User == "" || strings.ContainsAny(s.User+s.Secret, " \t\r\n") || strings.HasPrefix(s.User, "#"):
+		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: "a user and a secret are words without white space"}
+	case len(s.Secret) < 12:
+		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: "a secret has at least 12 characters (RFC 7143 section 9.2.1)"}
+	}
+	what := "secret of " + s.User + " set for " + target
+	return d.editSecrets(target, s.DryRun, what, func(sec *secrets, a *AuthConfig) error {
+		if s.Mutual {
+			sec.mutual = map[string]string{s.User: s.Secret}
+			a.MutualUser = s.User
+			return nil
+		}
+		sec.users[s.User] = s.Secret
+		return nil
+	})
+}
+
+// RemoveSecret implements admin.Backend. The last user cannot go: without any nobody could log in.
+func (d *Daemon) RemoveSecret(_ context.Context, target, user string, dryRun bool) (admin.Done, error) {
+	return d.editSecrets(target, dryRun, "secret of "+user+" forgotten for "+target, func(sec *secrets, a *AuthConfig) error {
+		switch _, known := sec.users[user]; {
+		case a.MutualUser == user:
+			delete(sec.mutual, user)
+			a.MutualUser = ""
+		case !known:
+			return &admin.Error{Kind: admin.NotFound, Msg: "there is no secret of " + user + " for " + target}
+		case len(sec.users) == 1:
+			return &admin.Error{Kind: admin.Conflict, Msg: user + " is the last who can log in to " + target + "; set another secret first, or delete the target"}
+		default:
+			delete(sec.users, user)
+		}
+		return nil
+	})
+}
+
+// editSecrets changes the secrets file of a target. The file is put back when the change as a whole cannot be made.
+func (d *Daemon) editSecrets(target string, dryRun bool, what string, edit func(*secrets, *AuthConfig) error) (admin.Done, error) {
+	if err := d.ours(target); err != nil {
+		return admin.Done{}, err
+	}
+	path := d.secretsOf(target)
+	before, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return admin.Done{}, err
+	}
+	wrote := false
+	done, err := d.onTarget(target, dryRun, what, func(t *TargetConfig) error {
+		sec := &secrets{users: map[string]string{}, mutual: map[string]string{}}
+		if before != nil {
+			var err error
+			if sec, err = readSecrets(path); err != nil {
+				return err
+			}
+		}
+		if t.Auth == nil {
+			t.Auth = &AuthConfig{SecretsFile: path}
+		}
+		if err := edit(sec, t.Auth); err != nil {
+			return err
+		}
+		if dryRun && before == nil {
+			return &admin.Error{Kind: admin.Conflict, Msg: "nothing can be tried before the first secret is set"}
+		}
+		if dryRun {
+			return nil
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		wrote = true
+		return replaceFile(path, sec.bytes())
+	})
+	if err == nil || !wrote {
+		return done, err
+	}
+	if before == nil {
+		return done, errors.Join(err, os.Remove(path))
+	}
+	return done, errors.Join(err, replaceFile(path, before))
+}
+
+// bytes is the file that readSecrets reads.
+func (s *secrets) bytes() []byte {
+	var b bytes.Buffer
+	for _, part := range []struct {
+		head string
+		m    map[string]string
+	}{{"", s.users}, {"mutual ", s.mutual}} {
+		users := make([]string, 0, len(part.m))
+		for u := range part.m {
+			users = append(users, u)
+		}
+		slices.Sort(users)
+		for _, u := range users {
+			fmt.Fprintf(&b, "%s%s %s\n", part.head, u, part.m[u])
+		}
+	}
+	return b.Bytes()
+}
