@@ -78,6 +78,9 @@ func prepareServe(transport string, port int) func(*Run) error {
 	}
 }
 
+// hostName is who our commands on the host log in as; lio-serve.sh knows it.
+const hostName = "iqn.2026-11.io.sluice:host"
+
 // hostCopy: copy. Moves an image to the guest's target and back with our commands, and compares.
 func hostCopy(scheme, target string, lun int) func(*Run, string, []string) (string, error) {
 	return func(r *Run, _ string, _ []string) (string, error) {
@@ -104,7 +107,7 @@ func hostCopy(scheme, target string, lun int) func(*Run, string, []string) (stri
 			{"write", url, piece, "--offset", "20MiB"},
 			{"read", url, back + "2", "--offset", "20MiB", "--length", "1MiB"},
 		} {
-			out, err := r.exec("sluice", args...)
+			out, err := r.exec("sluice", append(args, "--initiator", hostName)...)
 			log.WriteString(out)
 			if err != nil {
 				return log.String(), err

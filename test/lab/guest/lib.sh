@@ -186,6 +186,13 @@ lio_up() {
   echo 1 >"$t/enable"
 }
 
+# lio_patient TARGET INITIATOR: LIO gives this initiator a minute for the data of a write. Those it makes up get 3 seconds,
+# less than an emulated machine may be kept from running.
+lio_patient() {
+  local a=/sys/kernel/config/target/iscsi/$1/tpgt_1/acls/$2
+  mkdir "$a" "$a/lun_0" && ln -s "${a%/acls/*}/lun/lun_0" "$a/lun_0/lun_0" && echo 60 >"$a/attrib/dataout_timeout"
+}
+
 # nfsd_up DIR: exports DIR over TCP and, when there is an RDMA device, on RDMA port 20049
 nfsd_up() {
   modprobe -a nfsd rpcrdma || return

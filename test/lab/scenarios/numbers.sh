@@ -5,6 +5,7 @@ ip=10.0.2.15 lio=iqn.2024-01.lab:lio
 crc=${CRC:-off}
 must "siw on eth0" rdma_up siw_knobs eth0 mpa_crc_required=$([ "$crc" = on ] && echo 1 || echo 0)
 must "LIO" lio_up $lio $ip 3260 iser 256
+must "LIO knows us" lio_patient $lio "${INITIATOR:-iqn.2024-01.lab:guest}"
 cat >/tmp/sluiced.yaml <<E
 state_dir: /tmp/state
 memory: 256MiB
