@@ -3,8 +3,8 @@
 . /lab/lib.sh
 must "veth" veth_up 1500
 must "siw on v0" rdma_up siw v0
-# ext4 in memory: the root disk's flushes are the host's, and slow
-export_disk() { modprobe loop && truncate -s 500M /tmp/disk && mkfs.ext4 -q -F /tmp/disk && mkdir -p /export && mount -o loop /tmp/disk /export; }
+# ext4 in memory: the root disk's flushes are the host's, and slow. Blocks of 4 KiB, for long access lists
+export_disk() { modprobe loop && truncate -s 500M /tmp/disk && mkfs.ext4 -q -F -b 4096 /tmp/disk && mkdir -p /export && mount -o loop /tmp/disk /export; }
 must "ext4" export_disk
 mkdir -p /export/open /export/squashed /tmp/state /mnt/rdma /mnt/tcp /mnt/squashed
 cat >/tmp/sluiced.yaml <<E
