@@ -180,7 +180,7 @@ func TestBothSidesAgree(t *testing.T) {
 		}
 		// What is each side's own, and declarations, differ by nature.
 		for _, p := range []*Params{&a, &b} {
-			p.MaxSend, p.MaxRecv, p.PeerAHS, p.PeerUnexpected, p.BaseCoversAll, p.HelloRequired = 0, 0, 0, 0, false, false
+			p.MaxSend, p.MaxRecv, p.PeerAHS, p.PeerUnexpected, p.UnexpectedDeclared, p.BaseCoversAll, p.HelloRequired = 0, 0, 0, 0, false, false, false
 		}
 		if a != b {
 			t.Fatalf("%+v\n%+v", a, b)

@@ -20,6 +20,8 @@ type Params struct {
 	// PeerUnexpected and PeerAHS are what the peer declared with MaxOutstandingUnexpectedPDUs and MaxAHSLength; 0 is no
 	// limit.
 	PeerUnexpected, PeerAHS uint32
+	// UnexpectedDeclared says that it declared the first of them, 0 or not.
+	UnexpectedDeclared bool
 	// BaseCoversAll says that the initiator declared TaggedBufferForSolicitedDataOnly=No in so many words: the write
 	// base offset covers unsolicited bytes too. Linux and libiscsi declare nothing and mean the opposite.
 	BaseCoversAll bool
@@ -92,6 +94,7 @@ func (n *Negotiator) Params() Params {
 		BaseCoversAll:      n.peer["TaggedBufferForSolicitedDataOnly"] == "No",
 		HelloRequired:      n.peer["iSERHelloRequired"] == "Yes",
 	}
+	_, p.UnexpectedDeclared = n.peer["MaxOutstandingUnexpectedPDUs"]
 	// FirstBurstLength must not exceed MaxBurstLength (section 13.14); two sides that negotiated otherwise mean less.
 	p.FirstBurst = min(p.FirstBurst, p.MaxBurst)
 	p.MaxSend, p.MaxRecv = int(n.peerInt("MaxRecvDataSegmentLength")), DefaultRecvData

@@ -100,6 +100,7 @@ type conn struct {
 	burst     int      // taken in the batch under way
 	edge      uint32   // MaxCmdSN when the batch under way was begun
 	control   int      // queued PDUs that no window bounds
+	unasked   unasked
 	tasks     []*task
 	itts      []uint32 // initiator task tags of tasks, side by side: each command is looked up once
 	free      []*task
@@ -170,6 +171,7 @@ func (c *conn) openLocked() uint32 {
 
 // takeCmdSNLocked checks the number of a request and accepts it. False means that the request is to be ignored.
 func (c *conn) takeCmdSNLocked(b iscsi.BHS) (bool, error) {
+	c.unasked.acknowledged(b.ExpStatSN())
 	sn := b.CmdSN()
 	if b.Immediate() {
 		// An immediate command carries the current CmdSN and does not advance it; being strict here helps nobody.

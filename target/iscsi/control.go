@@ -20,6 +20,7 @@ func (c *conn) request(b iscsi.BHS, data []byte) error {
 	// An answer to our ping has no task tag and no place in the window (section 11.18).
 	if b.Opcode() == iscsi.OpNopOut && b.ITT() == iscsi.Reserved {
 		c.pinged = false
+		c.unasked.acknowledged(b.ExpStatSN())
 		c.mu.Unlock()
 		return nil
 	}
@@ -68,6 +69,10 @@ func (c *conn) reject(b iscsi.BHS, r iscsi.RejectReason) {
 func (c *conn) rejectLocked(b iscsi.BHS, r iscsi.RejectReason) {
 	c.stats.rejects++
 	c.rec.note("%s rejected: %s", b.Opcode(), r)
+	if !c.roomLocked() {
+		return // section 8.1.2 of RFC 7145 puts this above the duty to reject
+	}
+	c.unasked.sent(c.statSN)
 	p := iscsi.Reject{Reason: r, DataLen: iscsi.BHSLen}
 	var h [iscsi.BHSLen]byte
 	p.Put(h[:])
@@ -316,7 +321,14 @@ func (c *conn) async(e scsi.AsyncEvent) {
 	}()
 }
 
+// asyncLocked sends an Asynchronous Message to an initiator that can take one; to the others nothing is lost but the
+// warning: the condition is reported to their next command, the connection ends without notice.
 func (c *conn) asyncLocked(p iscsi.Async, data []byte) {
+	if !c.listensLocked() || !c.roomLocked() {
+		c.rec.note("not told of asynchronous event %d: it could not take it", p.Event)
+		return
+	}
+	c.unasked.sent(c.statSN)
 	var h [iscsi.BHSLen]byte
 	p.Put(h[:])
 	c.numbersLocked(h[:], true)

@@ -33,6 +33,11 @@ const (
 	// window: pings, task management, a logout.
 	unexpectedPDUs = 5
 
+	// undeclaredUnasked is how many PDUs that answer nothing an iSER initiator is sent that declares no limit for them:
+	// Linux posts receives for two asynchronous events. maxUnasked bounds what one can declare.
+	undeclaredUnasked = 2
+	maxUnasked        = 64
+
 	// recvSegmentISER is TargetRecvDataSegmentLength: what lies behind a header in a posted receive. Three receives fit
 	// 16 KiB of registered memory; more would make every idle session dear, less would split 4 KiB writes.
 	recvSegmentISER = 4096

@@ -1,0 +1,41 @@
+package iscsi
+
+import "github.com/sluice-storage/sluice/internal/iscsi"
+
+// unasked counts the PDUs that answer nothing, Asynchronous Messages and Rejects, and that the initiator is not known to
+// have received: over iSER each takes one of the receives it posted for such (RFC 7145 section 8.1.2).
+type unasked struct {
+	n    int
+	last uint32 // StatSN of the newest
+}
+
+// sent counts one.
+func (u *unasked) sent(statSN uint32) { u.n, u.last = u.n+1, statSN }
+
+// acknowledged reads the ExpStatSN of a request.
+func (u *unasked) acknowledged(exp uint32) {
+	if u.n > 0 && iscsi.SNLess(u.last, exp) {
+		u.n = 0
+	}
+}
+
+// roomLocked reports whether the initiator can take another PDU that answers nothing. The last place is the ping's, whose
+// answer says what has arrived.
+func (c *conn) roomLocked() bool {
+	p := &c.params
+	switch {
+	case !c.iser || p.UnexpectedDeclared && p.PeerUnexpected == 0:
+		return true
+	case p.UnexpectedDeclared:
+		return c.unasked.n < int(min(p.PeerUnexpected, maxUnasked))-1
+	}
+	return c.unasked.n < undeclaredUnasked
+}
+
+// listensLocked reports whether the initiator can be told what it did not ask for. Of those who say nothing about it Linux
+// can. libiscsi 1.19, and with it QEMU, takes whatever comes over iSER to be the answer to a command of its own, and
+// crashes; it is known by its not taking Send with Invalidate.
+func (c *conn) listensLocked() bool {
+	x, is := c.link.(*iserLink)
+	return !is || x.inv || c.params.UnexpectedDeclared
+}
