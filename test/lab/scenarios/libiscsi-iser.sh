@@ -20,6 +20,8 @@ fault() {
     echo "it takes what it asked for as what it got: the residual of the response is not looked at" ;;
   ALL.ExtendedCopy.Simple | ALL.WriteSame16.Unmap)
     echo "a WRITE of 1 MiB or more is not sent, but its CmdSN is used: the next command skips one" ;;
+  ALL.Reserve6.LUNReset | ALL.Reserve6.TargetColdReset | ALL.Reserve6.TargetWarmReset)
+    echo "it crashes before it sends a task management request, looking for the direction of a command that is not there" ;;
   *) return 1 ;;
   esac
 }
