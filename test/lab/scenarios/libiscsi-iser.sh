@@ -22,6 +22,8 @@ fault() {
     echo "a WRITE of 1 MiB or more is not sent, but its CmdSN is used: the next command skips one" ;;
   ALL.Reserve6.LUNReset | ALL.Reserve6.TargetColdReset | ALL.Reserve6.TargetWarmReset)
     echo "it crashes before it sends a task management request, looking for the direction of a command that is not there" ;;
+  ALL.Reserve6.ITNexusLoss)
+    echo "its connection outlives iscsi_destroy_context: it closes when the process ends" ;;
   *) return 1 ;;
   esac
 }
