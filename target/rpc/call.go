@@ -81,6 +81,7 @@ type Call struct {
 	mark    [4]byte
 	next    *Call
 	own     bool // the goroutine at hand may execute it though it might block
+	lane    *lane
 }
 
 // replier is the transport that a call came from.
@@ -189,7 +190,7 @@ func (c *Call) release() {
 	c.Call = rpc.Call{}
 	c.Args = xdr.Reader{}
 	c.Peer, c.from, c.prog, c.msg, c.cached, c.next, c.rdma = nil, nil, nil, nil, nil, nil, nil
-	c.Worker, c.own, c.copied = false, false, 0
+	c.Worker, c.own, c.copied, c.lane = false, false, 0, nil
 	c.dataArr[0], c.sinkArr = nil, [2][]byte{}
 	c.Out = out
 	s.stats.active.Add(-1)

@@ -26,7 +26,7 @@ func TestAnOwnerThatBlocksIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p, connect, end := serveFabric(t, Options{})
 		defer end()
-		p.prompt = true
+		p.prompt.Store(true)
 		c := connect()
 		c.granted(creditsPerStep)
 		var waiting []uint32
@@ -67,7 +67,7 @@ func TestAConnectionEndsWhileItsOwnerIsInACall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, p, connect, end := serveFabric(t, Options{})
-				p.prompt = true
+				p.prompt.Store(true)
 				c, other := connect(), connect()
 				c.waits(p)
 				// More calls whose data comes and which nobody has begun.
@@ -94,7 +94,7 @@ func TestNoInlineLeavesTheOwnerFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p, connect, end := serveFabric(t, Options{NoInline: true})
 		defer end()
-		p.prompt = true
+		p.prompt.Store(true)
 		c := connect()
 		c.granted(creditsPerStep)
 		wait := c.waits(p)

@@ -62,7 +62,9 @@ func (p *pool) work() {
 		}
 		c.next = nil
 		p.mu.Unlock()
-		if p.s.run(c, true) == Drop {
+		if c.lane != nil {
+			c.lane.run(c)
+		} else if p.s.run(c, true) == Drop {
 			c.from.drop(c)
 		} else {
 			c.from.reply(c, true)

@@ -244,7 +244,11 @@ func (s *Server) handle(c *Call, flush bool) (queued bool, err error) {
 		}
 		switch v {
 		case Again:
-			s.pool.submit(c)
+			if st, is := c.from.(*stream); is && st.lane.takes(c) {
+				st.lane.add(c)
+			} else {
+				s.pool.submit(c)
+			}
 			return false, nil
 		case Drop:
 			c.from.drop(c)

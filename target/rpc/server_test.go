@@ -35,10 +35,10 @@ type program struct {
 	gate    chan struct{}
 	entered chan struct{}
 	count   atomic.Uint32
-	prompt  bool // it says that procWait hardly ever blocks
+	prompt  atomic.Bool // it says that procWait hardly ever blocks
 }
 
-func (p *program) Prompt(c *Call) bool        { return p.prompt && c.Proc == procWait }
+func (p *program) Prompt(c *Call) bool        { return p.prompt.Load() && c.Proc == procWait }
 func (*program) ID() uint32                   { return 400000 }
 func (*program) Versions() (low, high uint32) { return 1, 2 }
 func (*program) Keeps(_, proc uint32) bool    { return proc == procCount }

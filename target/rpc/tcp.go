@@ -76,6 +76,7 @@ type stream struct {
 
 	out   outQueue
 	pipes pipes
+	lane  lane
 }
 
 func (s *Server) serveStream(nc net.Conn) {
@@ -92,6 +93,7 @@ func (s *Server) serveStream(nc net.Conn) {
 	c.try = c.readv
 	c.out.init(c)
 	c.pipes.s = s
+	c.lane.c = c
 	err := c.readLoop()
 	if errors.Is(err, io.EOF) {
 		// The peer has said all; it may still be listening, but not for ever.
@@ -101,6 +103,7 @@ func (s *Server) serveStream(nc net.Conn) {
 	}
 	c.out.flush()
 	c.inFlight.Wait()
+	c.lane.end()
 	c.out.end()
 	c.pipes.end()
 	_ = nc.Close()
