@@ -6,7 +6,8 @@
 //  1. A connection has one goroutine that reads: the record marks of a stream, or the completions of a queue pair.
 //  2. It tries each call at once (Call.Worker is false). What would block answers Again and goes to the worker pool;
 //     so a cached READ costs no hand-over.
-//  3. A worker runs the call again, with leave to block. Calls of one connection run side by side and are answered in
+//  3. A worker runs the call again, with leave to block; short calls of a stream that hardly ever block share one (lane.go),
+//     and over RDMA the owner runs them itself (own.go). Calls of one connection run side by side and are answered in
 //     the order in which they end; a connection has a bounded number of calls in flight, and a stream's reader stops
 //     at the bound.
 //  4. Replies of a stream are queued and written with one writev, by whoever finds no one writing. What the socket
