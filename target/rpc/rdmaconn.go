@@ -178,21 +178,11 @@ func (c *rdmaConn) received(recv, n int) {
 	c.s.stats.bytesIn.Add(uint64(n))
 	var rd xdr.Reader
 	rd.Reset(c.recvs[recv].Buf.Bytes()[:n])
-	err := r.h.Parse(&rd)
-	var ve *rpcrdma.VersionError
-	var ce *rpcrdma.ChunkError
-	switch {
-	case errors.As(err, &ve):
-		c.refuse(r, rpcrdma.ErrVers)
+	if err := r.h.Parse(&rd); err != nil {
+		c.badHeader(r, err)
 		return
-	case errors.As(err, &ce):
-		c.refuse(r, rpcrdma.ErrChunk)
-		return
-	case err != nil:
-		c.s.refuse(refHeader)
-		c.fail(fmt.Errorf("rpc: a message without an RPC-over-RDMA header: %w", err))
-		return
-	case r.h.Proc == rpcrdma.Error, r.h.Proc == rpcrdma.Done:
+	}
+	if r.h.Proc == rpcrdma.Error || r.h.Proc == rpcrdma.Done {
 		// Linux drops them too: this side sends nothing that could be answered so.
 		c.mu.Lock()
 		c.repostLocked(r, true)
@@ -223,6 +213,21 @@ func (c *rdmaConn) received(recv, n int) {
 	c.mu.Unlock()
 	if !ok {
 		c.refuse(r, rpcrdma.ErrChunk)
+	}
+}
+
+// badHeader answers a header that cannot be used, or ends the connection where there is nothing to answer to.
+func (c *rdmaConn) badHeader(r *rdmaCall, err error) {
+	var ve *rpcrdma.VersionError
+	var ce *rpcrdma.ChunkError
+	switch {
+	case errors.As(err, &ve):
+		c.refuse(r, rpcrdma.ErrVers)
+	case errors.As(err, &ce):
+		c.refuse(r, rpcrdma.ErrChunk)
+	default:
+		c.s.refuse(refHeader)
+		c.fail(fmt.Errorf("rpc: a message without an RPC-over-RDMA header: %w", err))
 	}
 }
 
@@ -289,7 +294,9 @@ func (c *rdmaConn) pushLocked() {
 		}
 		n, _ := c.qp.Post(c.readWRs[:k])
 		c.inReads += n
-		c.reads = c.reads[n:]
+		rest := copy(c.reads, c.reads[n:])
+		clear(c.reads[rest:])
+		c.reads = c.reads[:rest]
 		if n < k {
 			break // tried again after the next completion, or the connection is ending
 		}

@@ -143,16 +143,8 @@ func (s *Server) newCall(from replier, peer *Peer) *Call {
 // otherwise has built a refusal, or an error that means that this is no call at all.
 func (s *Server) begin(c *Call) (bool, error) {
 	c.Args.Reset(c.msg)
-	err := c.Parse(&c.Args)
-	var ve *rpc.VersionError
-	switch {
-	case errors.As(err, &ve):
-		s.refuse(refVersion)
-		c.Out = rpc.AppendVersionMismatch(c.Out[:0], c.XID)
-		return false, nil
-	case err != nil:
-		s.refuse(refNoCall)
-		return false, fmt.Errorf("rpc: a peer sends what is no RPC call: %w", err)
+	if err := c.Parse(&c.Args); err != nil {
+		return false, s.noCall(c, err)
 	}
 	c.start = c.Args.Offset()
 	c.Out = rpc.AppendReply(c.Out[:0], c.XID, rpc.Success)
@@ -183,6 +175,18 @@ func (s *Server) begin(c *Call) (bool, error) {
 	c.prog = p
 	// RFC 5531 section 12.1: procedure 0 takes and gives nothing, and is never authenticated further.
 	return c.Proc != 0, nil
+}
+
+// noCall builds the refusal of a call of another version of RPC; what is no call at all stays an error.
+func (s *Server) noCall(c *Call, err error) error {
+	var ve *rpc.VersionError
+	if errors.As(err, &ve) {
+		s.refuse(refVersion)
+		c.Out = rpc.AppendVersionMismatch(c.Out[:0], c.XID)
+		return nil
+	}
+	s.refuse(refNoCall)
+	return fmt.Errorf("rpc: a peer sends what is no RPC call: %w", err)
 }
 
 // run executes a call that begin accepted.
