@@ -69,6 +69,7 @@ func (c *conn) reject(b iscsi.BHS, r iscsi.RejectReason) {
 func (c *conn) rejectLocked(b iscsi.BHS, r iscsi.RejectReason) {
 	c.stats.rejects++
 	c.rec.note("%s rejected: %s", b.Opcode(), r)
+	c.plog.info("PDU rejected", zap.Stringer("remote", c.remote), zap.Stringer("pdu", b.Opcode()), zap.Stringer("reason", r))
 	if !c.roomLocked() {
 		return // section 8.1.2 of RFC 7145 puts this above the duty to reject
 	}
@@ -78,7 +79,6 @@ func (c *conn) rejectLocked(b iscsi.BHS, r iscsi.RejectReason) {
 	p.Put(h[:])
 	c.numbersLocked(h[:], true)
 	c.controlLocked(h[:], append([]byte(nil), b[:iscsi.BHSLen]...))
-	c.plog.info("PDU rejected", zap.Stringer("remote", c.remote), zap.Stringer("pdu", b.Opcode()), zap.Stringer("reason", r))
 }
 
 func (c *conn) nopOut(b iscsi.BHS, data []byte) {
