@@ -1,7 +1,6 @@
 package rpc
 
 import (
-	"io"
 	"net"
 	"testing"
 
@@ -85,18 +84,13 @@ func TestManyCallsInLanes(t *testing.T) {
 	}
 }
 
-// word reads one reply and returns its first word; unlike answer it may be called by any goroutine.
+// word reads one reply and returns its first word.
 func word(nc net.Conn) (uint32, error) {
-	var mark [4]byte
-	if _, err := io.ReadFull(nc, mark[:]); err != nil {
-		return 0, err
-	}
-	n, _ := rpc.ParseMark(mark[:])
-	b := make([]byte, n)
-	if _, err := io.ReadFull(nc, b); err != nil {
+	b, err := message(nc)
+	if err != nil {
 		return 0, err
 	}
 	r := xdr.NewReader(b)
-	_, err := rpc.ParseReply(&r)
+	_, err = rpc.ParseReply(&r)
 	return r.Uint32(), err
 }

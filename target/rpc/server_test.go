@@ -125,18 +125,25 @@ func record(xid, proc, arg uint32) []byte {
 // answer reads one reply and returns its XID, its first word and the rest.
 func answer(t *testing.T, nc net.Conn) (xid, v uint32, rest []byte, err error) {
 	t.Helper()
+	m, err := message(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := xdr.NewReader(m)
+	xid, err = rpc.ParseReply(&r)
+	return xid, r.Uint32(), r.Rest(), err
+}
+
+// message reads one record; unlike answer it may be called by any goroutine.
+func message(nc net.Conn) ([]byte, error) {
 	var mark [4]byte
 	if _, err := io.ReadFull(nc, mark[:]); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	n, _ := rpc.ParseMark(mark[:])
 	b := make([]byte, n)
-	if _, err := io.ReadFull(nc, b); err != nil {
-		t.Fatal(err)
-	}
-	r := xdr.NewReader(b)
-	xid, err = rpc.ParseReply(&r)
-	return xid, r.Uint32(), r.Rest(), err
+	_, err := io.ReadFull(nc, b)
+	return b, err
 }
 
 func write(t *testing.T, nc net.Conn, b []byte) {
