@@ -33,7 +33,7 @@ func (c *conn) roomLocked() bool {
 }
 
 // listensLocked reports whether the initiator can be told what it did not ask for. Of those who say nothing about it Linux
-// can. libiscsi 1.19, and with it QEMU, takes whatever comes over iSER to be the answer to a command of its own, and
+// can. libiscsi 1.19, which QEMU uses, takes whatever comes over iSER to be the answer to a command of its own, and
 // crashes; it is known by its not taking Send with Invalidate.
 func (c *conn) listensLocked() bool {
 	x, is := c.link.(*iserLink)
