@@ -76,6 +76,8 @@ const (
 	spareRecvs = 4
 	// readDepth is the RDMA Reads wanted outstanding; the client has the last word.
 	readDepth = 32
+	// maxTogether bounds the work requests of replies that wait to be posted together.
+	maxTogether = 8
 	// maxSends bounds the work requests of a queue pair; more wait in the connection.
 	maxSends = 1024
 	// systemTimeout bounds a call to the system's rpcbind, which is on this machine.

@@ -66,6 +66,9 @@ func (o *ownership) watch(take func()) {
 func (c *rdmaConn) run() error {
 	c.role.init(func() {
 		c.s.stats.handovers.Add(1)
+		c.mu.Lock()
+		c.pushLocked() // what waits for company
+		c.mu.Unlock()
 		if err, mine := c.own(); mine {
 			c.over <- err
 		}
@@ -86,7 +89,11 @@ func (c *rdmaConn) own() (err error, mine bool) {
 			c.complete(&c.wcs[i])
 		}
 		c.mu.Lock()
-		c.pushLocked()
+		if c.placed == nil {
+			c.pushLocked()
+		} else {
+			c.pushSomeLocked()
+		}
 		c.mu.Unlock()
 		if err != nil {
 			return err, true

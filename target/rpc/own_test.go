@@ -61,6 +61,43 @@ func TestAnOwnerThatBlocksIsReplaced(t *testing.T) {
 	})
 }
 
+// Replies wait for company while there are calls to execute, until they are half as many as the calls were, or a call blocks.
+func TestRepliesWaitForCompany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, p, connect, end := serveFabric(t, Options{})
+		defer end()
+		p.prompt.Store(true)
+		c := connect()
+		c.granted(creditsPerStep)
+		var xids []uint32
+		for i := range 4 {
+			h := c.header()
+			msg := c.msg(procWait, c.xid)
+			h.Reads = append(h.Reads, rpcrdma.ReadSegment{Position: uint32(len(msg)), Segment: c.bind(i*4096, 4096, transport.RemoteRead)})
+			c.sendOnly(append(h.Append(nil), msg...))
+			xids = append(xids, c.xid)
+		}
+		c.poll()
+		for i, want := range [][4]int{{0, 0, 0, 0}, {1, 1, 0, 0}, {1, 1, 0, 0}} {
+			p.gate <- struct{}{} // ends one call; the next blocks
+			c.poll()
+			if got := [4]int{c.got[xids[0]], c.got[xids[1]], c.got[xids[2]], c.got[xids[3]]}; got != want || s.stats.handovers.Load() != 0 {
+				t.Errorf("replies %v after %d calls, want %v; %d deputies", got, i+1, want, s.stats.handovers.Load())
+			}
+		}
+		time.Sleep(2 * blockTime)
+		c.poll()
+		if c.got[xids[2]] != 1 || s.stats.handovers.Load() != 1 {
+			t.Errorf("%d replies to a call before one that blocks, %d deputies", c.got[xids[2]], s.stats.handovers.Load())
+		}
+		close(p.gate)
+		c.poll()
+		if c.got[xids[3]] != 1 {
+			t.Errorf("%d replies to the last call, behind which nothing comes", c.got[xids[3]])
+		}
+	})
+}
+
 // The connection ends while its first owner is in a call, whether a deputy has it or nobody does yet.
 func TestAConnectionEndsWhileItsOwnerIsInACall(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"before a deputy": 0, "under a deputy": 2 * blockTime} {

@@ -45,8 +45,6 @@ type rdmaConn struct {
 	role   ownership
 	over   chan error // why the connection ended, from the last deputy
 
-	readWRs [readDepth]transport.WR // guarded by mu
-
 	mu       sync.Mutex
 	slots    []rdmaCall
 	idle     *rdmaCall
@@ -63,6 +61,7 @@ type rdmaConn struct {
 	inReads  int            // outstanding
 	stalled  []*rdmaCall    // wait for memory for their read chunks
 	unsent   []*rdmaCall    // wait for memory for their reply
+	wrs      []transport.WR // scratch of pushLocked
 	inFlight sync.WaitGroup // calls handed on
 	closed   bool
 	err      error // why we closed
@@ -280,33 +279,44 @@ func (c *rdmaConn) resume() {
 	c.pushLocked()
 }
 
-// pushLocked posts what there is room for: Reads within the depth that both ends agreed on, and Writes and Sends.
+// pushLocked posts what there is room for, with one Post: Writes and Sends, and Reads within the depth that both ends
+// agreed on.
 func (c *rdmaConn) pushLocked() {
-	if c.closed {
+	if c.closed || len(c.posts)+len(c.reads) == 0 {
 		return
 	}
-	depth := c.qp.Depth().Out
-	for len(c.reads) > 0 && c.inReads < depth {
-		k := min(len(c.reads), depth-c.inReads, len(c.readWRs))
-		for i := range k {
-			op := &c.reads[i]
-			c.readWRs[i] = transport.WR{Op: transport.OpRead, Flags: transport.Signaled, Token: kindRead | uint64(op.call.idx), Local: op.to[:], Remote: op.from}
-		}
-		n, _ := c.qp.Post(c.readWRs[:k])
-		c.inReads += n
-		rest := copy(c.reads, c.reads[n:])
-		clear(c.reads[rest:])
-		c.reads = c.reads[:rest]
-		if n < k {
-			break // tried again after the next completion, or the connection is ending
-		}
+	wrs := append(c.wrs[:0], c.posts...)
+	for i := range c.reads[:max(0, min(len(c.reads), c.qp.Depth().Out-c.inReads))] {
+		op := &c.reads[i]
+		wrs = append(wrs, transport.WR{Op: transport.OpRead, Flags: transport.Signaled, Token: kindRead | uint64(op.call.idx), Local: op.to[:], Remote: op.from})
 	}
-	if len(c.posts) > 0 {
-		n, _ := c.qp.Post(c.posts)
-		rest := copy(c.posts, c.posts[n:])
-		clear(c.posts[rest:])
-		c.posts = c.posts[:rest]
+	n, _ := c.qp.Post(wrs) // what is not taken is tried again after the next completion, or the connection is ending
+	clear(wrs)
+	c.wrs = wrs[:0]
+	sent := min(n, len(c.posts))
+	c.inReads += n - sent
+	c.posts = cutFront(c.posts, sent)
+	c.reads = cutFront(c.reads, n-sent)
+}
+
+// pushSomeLocked is pushLocked for an owner who has calls to execute and will be back soon. Each Post costs a system call
+// here and a wake-up there, so replies wait for company up to half of the calls that the client lately had here at once,
+// and Reads while more than a quarter as many are under way, which keeps both sides at work. WRITEs of 128 KiB, 16 in
+// flight: 145 us of both sides' processor time a call became 120 (raw: 80), the rate 0.60 of raw 0.70.
+func (c *rdmaConn) pushSomeLocked() {
+	if len(c.posts) >= min(maxTogether, (c.peak+1)/2) || len(c.reads) > 0 && 4*c.inReads <= c.peak {
+		c.pushLocked()
 	}
+}
+
+// cutFront takes the first n off l, in its memory.
+func cutFront[T any](l []T, n int) []T {
+	if n == 0 {
+		return l
+	}
+	rest := copy(l, l[n:])
+	clear(l[rest:])
+	return l[:rest]
 }
 
 // execute gives a complete call to the server.
