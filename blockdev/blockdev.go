@@ -87,6 +87,8 @@ type Request struct {
 	Compare []mem.Span
 	// Extents is filled by Status up to its capacity, from Offset on, in order and without gaps.
 	Extents []Extent
+	// Runner, of Write, may be offered the work; nil for a submitter that does none.
+	Runner Runner
 
 	Err  error          // the outcome, set before Done
 	Miss int64          // with ErrMiscompare: offset in bytes of the first difference, from Offset
@@ -101,6 +103,20 @@ type Request struct {
 type Extent struct {
 	Offset, Length int64
 	Mapped         bool
+}
+
+// Runner is a submitter that can do a device's work itself: while the data is in its processor's cache, and without waking
+// anybody.
+type Runner interface {
+	// Run reports whether the submitter will call p.Perform(r), once and soon, from where it may block for a moment. The
+	// device asks before it gives the request to a worker of its own. Run itself does not block.
+	Run(p Performer, r *Request) bool
+}
+
+// Performer is a Device that offers work that hardly ever blocks to its Runner.
+type Performer interface {
+	// Perform does what Run was asked for, and ends with Done, on this goroutine or later on another.
+	Perform(r *Request)
 }
 
 // Capable reports what a device can do beyond Read, Write and Flush; a Device without it can do nothing beyond.

@@ -201,6 +201,25 @@ func wait(t testing.TB, wg *sync.WaitGroup) {
 	}
 }
 
+// helper performs what it is offered, on a goroutine of its own.
+type helper struct{}
+
+func (helper) Run(p blockdev.Performer, r *blockdev.Request) bool {
+	go p.Perform(r)
+	return true
+}
+
+// taker remembers what it is offered.
+type taker struct {
+	by blockdev.Performer
+	r  *blockdev.Request
+}
+
+func (k *taker) Run(p blockdev.Performer, r *blockdev.Request) bool {
+	k.by, k.r = p, r
+	return true
+}
+
 // concurrent has workers on ranges of their own, each of which must see its own writes (rule 3).
 func concurrent(t *testing.T, o Options) {
 	d := o.Open(t)
@@ -218,6 +237,9 @@ func concurrent(t *testing.T, o Options) {
 				s := m.All().Cut(0, n)
 				copy(s.Bytes(), b[:n])
 				r := blockdev.Request{Op: blockdev.Write, FUA: i%10 == 0, Offset: off, Length: int64(n), Data: []mem.Span{s}}
+				if i%3 == 0 {
+					r.Runner = helper{}
+				}
 				if err := blockdev.Do(t.Context(), d, &r); err != nil {
 					t.Errorf("write: %v", err)
 					return
@@ -372,9 +394,10 @@ func allocations(t *testing.T, o Options) {
 	defer Close(t, d)
 	m := NewMemory(t, 1<<20)
 	done := make(chan struct{}, 1)
+	var take taker
 	rs := []*blockdev.Request{
 		{Op: blockdev.Read, Length: 4096}, {Op: blockdev.Read, Length: 128 << 10}, {Op: blockdev.Write, Length: 4096},
-		{Op: blockdev.Write, Length: 128 << 10}, {Op: blockdev.Flush},
+		{Op: blockdev.Write, Length: 128 << 10}, {Op: blockdev.Flush}, {Op: blockdev.Write, Length: 8192, Runner: &take},
 	}
 	for _, r := range rs {
 		if r.Length > 0 {
@@ -385,6 +408,10 @@ func allocations(t *testing.T, o Options) {
 	round := func() {
 		for _, r := range rs {
 			d.Submit(r)
+			if take.r != nil {
+				take.by.Perform(take.r)
+				take.r = nil
+			}
 			<-done
 			if r.Err != nil {
 				t.Fatal(r.Err)

@@ -58,8 +58,12 @@ func model(t *testing.T, o Options) {
 				off, n := pick()
 				Fill(data.Bytes()[:n], rapid.Uint64().Draw(rt, "seed"))
 				cut := rapid.IntRange(0, n).Draw(rt, "cut")
-				do(&blockdev.Request{Op: blockdev.Write, FUA: rapid.IntRange(0, 9).Draw(rt, "fua") == 0, Offset: base + int64(off), Length: int64(n),
-					Data: []mem.Span{data.Cut(0, cut), data.Cut(cut, n-cut)}})
+				r := &blockdev.Request{Op: blockdev.Write, FUA: rapid.IntRange(0, 9).Draw(rt, "fua") == 0, Offset: base + int64(off), Length: int64(n),
+					Data: []mem.Span{data.Cut(0, cut), data.Cut(cut, n-cut)}}
+				if rapid.Bool().Draw(rt, "runner") {
+					r.Runner = helper{}
+				}
+				do(r)
 				copy(image[off:], data.Bytes()[:n])
 				clear(loose[off : off+n])
 			},

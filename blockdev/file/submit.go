@@ -46,6 +46,9 @@ func (d *Device) Submit(r *blockdev.Request) {
 			r.Finish(nil)
 			return
 		}
+		if r.Runner != nil && d.prompt(r) && r.Runner.Run(d, r) {
+			return
+		}
 	}
 	if !d.queue.put(r) {
 		if r == &d.flusher.job {
@@ -69,6 +72,28 @@ func (d *Device) readCached(r *blockdev.Request) bool {
 		return false
 	}
 	return n == r.Length && d.compares.started.Load() == done
+}
+
+// prompt reports a write that goes to the page cache and no further: it blocks only while the kernel has too much of it.
+func (d *Device) prompt(r *blockdev.Request) bool {
+	return r.Op == blockdev.Write && !d.direct && !r.FUA && !r.Atomic && len(r.Data) <= inlineSpans
+}
+
+// Perform implements blockdev.Performer.
+func (d *Device) Perform(r *blockdev.Request) {
+	var iov [inlineSpans]unix.Iovec
+	k, _ := vector(iov[:], r.Data, 0)
+	d.locks.RLock(r.Offset, r.Length)
+	n, err := vectored(unix.SYS_PWRITEV2, d.fd, iov[:k], r.Offset, 0)
+	d.locks.RUnlock(r.Offset, r.Length)
+	if err == nil && n == r.Length {
+		r.Finish(nil)
+		return
+	}
+	// A worker writes all of it again, the rest of a short write with it, and finds the words for what is wrong.
+	if !d.queue.put(r) {
+		r.Finish(blockdev.ErrClosed)
+	}
 }
 
 // queue is the list of requests that wait for a worker.

@@ -2,11 +2,13 @@ package file
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/mem"
 )
 
 func TestSystemErrorsKeepTheirMeaning(t *testing.T) {
@@ -40,5 +42,45 @@ func TestAFailedFlushIsNotForgotten(t *testing.T) {
 	}
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// performer performs what it is offered, at once.
+type performer struct{ n int }
+
+func (p *performer) Run(by blockdev.Performer, r *blockdev.Request) bool {
+	p.n++
+	by.Perform(r)
+	return true
+}
+
+// A write that fails on the submitter's goroutine is tried by a worker, who says what is wrong.
+func TestAWriteThatItsSubmitterPerforms(t *testing.T) {
+	d, err := Open(t.TempDir()+"/v", Options{Size: 1 << 20, Workers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slab, err := mem.NewSlab(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p performer
+	write := func(fua bool) error {
+		return blockdev.Do(t.Context(), d, &blockdev.Request{Op: blockdev.Write, FUA: fua, Length: 4096, Data: []mem.Span{{Slab: slab, Len: 4096}}, Runner: &p})
+	}
+	if err := write(false); err != nil || p.n != 1 {
+		t.Errorf("%v, %d performed", err, p.n)
+	}
+	if err := write(true); err != nil || p.n != 1 {
+		t.Errorf("a write that waits for the medium: %v, %d performed", err, p.n)
+	}
+	good := d.fd
+	d.fd = -1
+	if err := write(false); !errors.Is(err, unix.EBADF) || !strings.Contains(err.Error(), "write of 4096 bytes at 0") || p.n != 2 {
+		t.Errorf("%v, %d performed", err, p.n)
+	}
+	d.fd = good
+	if err := errors.Join(d.Close(), slab.Close()); err != nil {
+		t.Error(err)
 	}
 }

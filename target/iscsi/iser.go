@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/internal/role"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -29,7 +30,8 @@ type iserLink struct {
 	depth transport.Depth
 
 	// The owner's.
-	wc [64]transport.WC
+	wc   [64]transport.WC
+	role role.Role
 
 	// Guarded by c.mu.
 	lazy      bool // receives get their memory when a message comes; set before the connection is
@@ -51,7 +53,9 @@ type iserLink struct {
 	sendMem   []*mem.Buf
 	outSends  int
 	reads     int
+	readsHeld int // of them, in q
 	readQ     []*task
+	works     []work
 	closing   bool // close when all Sends have completed
 }
 
@@ -127,7 +131,7 @@ func (x *tcpLink) handOver(m *mpaRequest) {
 func (x *iserLink) run(r transport.Request) {
 	err := x.accept(r)
 	if err == nil {
-		err = x.loop()
+		err = x.own()
 	} else {
 		x.c.plog.warn("RDMA connection not accepted", zap.Stringer("remote", x.c.remote), zap.Error(err))
 	}

@@ -9,40 +9,6 @@ import (
 	"github.com/sluice-storage/sluice/transport"
 )
 
-// loop polls until the connection ends.
-func (x *iserLink) loop() error {
-	c := x.c
-	for {
-		n, err := x.qp.Poll(x.wc[:])
-		if n > 0 {
-			c.cork()
-			for i := range x.wc[:n] {
-				if e := x.completion(&x.wc[i]); e != nil {
-					x.lastWords(e)
-					// What else this Poll brought still has owners.
-					for j := i + 1; j < n; j++ {
-						x.abandon(&x.wc[j])
-					}
-					return e
-				}
-			}
-			c.uncork()
-			continue
-		}
-		if err != nil {
-			return x.ended(err)
-		}
-		if err := x.qp.Wait(c.ctx); err != nil {
-			if c.ctx.Err() != nil {
-				return c.ctx.Err()
-			}
-			if !errors.Is(err, transport.ErrClosed) {
-				return err
-			}
-		}
-	}
-}
-
 // ended names the end of a connection.
 func (x *iserLink) ended(err error) error {
 	var te *transport.TerminateError
@@ -71,6 +37,7 @@ func (x *iserLink) lastWords(err error) {
 // drain closes the queue pair and takes every completion it still owes; after the last no byte lands anywhere.
 func (x *iserLink) drain(err error) {
 	c := x.c
+	x.performAll()
 	if x.qp != nil {
 		x.close(err)
 		for {

@@ -239,6 +239,7 @@ func (x *iserLink) postReadLocked(t *task, i, at, n int) bool {
 	x.q = append(x.q, transport.WR{Op: transport.OpRead, Flags: transport.Signaled, Token: token(tokRead, int(t.slot)), Local: local,
 		Remote: transport.Remote{STag: h.WriteSTag, Off: remote}})
 	x.reads++
+	x.readsHeld++
 	w.out++
 	w.next += n
 	return true
@@ -341,7 +342,7 @@ func (x *iserLink) flushLocked() {
 	for len(x.q) > 0 {
 		x.posting = true
 		batch := x.q
-		x.q, x.queued = x.spare[:0], 0
+		x.q, x.queued, x.readsHeld = x.spare[:0], 0, 0
 		x.c.mu.Unlock()
 		n, err := x.qp.Post(batch)
 		x.c.mu.Lock()
@@ -349,6 +350,12 @@ func (x *iserLink) flushLocked() {
 		if err != nil && len(rest) > 0 && errors.Is(err, transport.ErrQueueFull) {
 			// Completions make room; the owner comes back here after each Poll.
 			rest = append(append([]transport.WR(nil), rest...), x.q...)
+			x.readsHeld = 0
+			for i := range rest {
+				if rest[i].Op == transport.OpRead {
+					x.readsHeld++
+				}
+			}
 			clear(batch)
 			x.spare = batch[:0]
 			x.q = rest

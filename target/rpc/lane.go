@@ -1,14 +1,18 @@
 package rpc
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/sluice-storage/sluice/internal/role"
+)
 
 // lane executes a stream's short calls that hardly ever block, such as UNSTABLE WRITEs of a few pages, one after another on
 // one worker, and sends the replies of those that came together together. Each on a worker of its own would cost a wake-up
 // and a system call a reply, and those that write one file wait for one another in the kernel all the same. One that blocks
-// costs those behind it no more than blockTime, see ownership.
+// costs those behind it no more than blockTime, see role.Role.
 type lane struct {
 	c    *stream
-	role ownership
+	role role.Role
 
 	mu         sync.Mutex
 	head, tail *Call
@@ -28,7 +32,7 @@ func (l *lane) add(c *Call) {
 	l.mu.Lock()
 	if !l.made {
 		l.made = true
-		l.role.init(l.handOver)
+		l.role.Init(blockTime, l.handOver)
 	}
 	if l.running {
 		if l.tail != nil {
@@ -69,10 +73,10 @@ func (l *lane) next() *Call {
 // run executes c and those behind it on a worker.
 func (l *lane) run(c *Call) {
 	for c != nil {
-		s := l.role.enter()
+		s := l.role.Enter()
 		v := l.c.s.run(c, true)
 		var next *Call
-		if l.role.leave(s) {
+		if l.role.Leave(s) {
 			next = l.next()
 		} // or else a deputy has the rest
 		if v == Drop {
@@ -99,6 +103,6 @@ func (l *lane) handOver() {
 // end is called when no call of the stream is left.
 func (l *lane) end() {
 	if l.made {
-		l.role.deputy.Stop()
+		l.role.Stop()
 	}
 }

@@ -2,8 +2,6 @@ package rpc
 
 import (
 	"context"
-	"sync/atomic"
-	"time"
 )
 
 // Prompter is a Program some of whose calls hardly ever block, although they may.
@@ -12,59 +10,9 @@ type Prompter interface {
 	Prompt(c *Call) bool
 }
 
-// ownership is the role of the goroutine that polls a connection. Who has it executes the calls whose data has just been
-// placed, such as an UNSTABLE WRITE, itself: the data is still in this processor's cache, which halves what it costs to
-// write, and nobody has to be woken. A call that blocks all the same costs the others no more than blockTime: then a
-// deputy takes the role, and the goroutine that had it ends with its call.
-type ownership struct {
-	state  atomic.Uint64 // the number of the call being executed, times 2, and 1 while it is
-	since  atomic.Int64  // when it began, nanoseconds after epoch
-	epoch  time.Time
-	armed  atomic.Bool
-	deputy *time.Timer
-}
-
-// init arranges that take is called, on a goroutine of its own, by a deputy that has taken the role.
-func (o *ownership) init(take func()) {
-	o.epoch = time.Now()
-	o.deputy = time.AfterFunc(time.Hour, func() { o.watch(take) })
-	o.deputy.Stop()
-}
-
-// enter begins a call that may block; leave is to be given what it returns.
-func (o *ownership) enter() uint64 {
-	o.since.Store(int64(time.Since(o.epoch)))
-	s := o.state.Add(1)
-	if !o.armed.Swap(true) {
-		o.deputy.Reset(blockTime)
-	}
-	return s
-}
-
-// leave ends it, and reports whether the caller still has the role.
-func (o *ownership) leave(s uint64) bool { return o.state.CompareAndSwap(s, s+1) }
-
-// watch takes the role if one and the same call has been executed for too long.
-func (o *ownership) watch(take func()) {
-	o.armed.Store(false)
-	s := o.state.Load()
-	if s&1 == 0 {
-		return // the next call arms it again
-	}
-	if left := blockTime - (time.Since(o.epoch) - time.Duration(o.since.Load())); left > 0 {
-		if !o.armed.Swap(true) {
-			o.deputy.Reset(left)
-		}
-		return
-	}
-	if o.state.CompareAndSwap(s, s+1) {
-		take()
-	}
-}
-
 // run owns the connection to its end, itself or by deputies, and returns when nothing of it is outstanding.
 func (c *rdmaConn) run() error {
-	c.role.init(func() {
+	c.role.Init(blockTime, func() {
 		c.s.stats.handovers.Add(1)
 		c.mu.Lock()
 		c.pushLocked() // what waits for company
@@ -77,7 +25,7 @@ func (c *rdmaConn) run() error {
 	if !mine {
 		err = <-c.over
 	}
-	c.role.deputy.Stop()
+	c.role.Stop()
 	return c.end(err)
 }
 
@@ -115,10 +63,10 @@ func (c *rdmaConn) own() (err error, mine bool) {
 
 // executeOwn executes a call whose data is in place. It reports whether the caller still owns the connection.
 func (c *rdmaConn) executeOwn(r *rdmaCall) bool {
-	s := c.role.enter()
+	s := c.role.Enter()
 	r.call.own = !c.s.opt.NoInline
 	c.execute(r)
-	if c.role.leave(s) {
+	if c.role.Leave(s) {
 		return true
 	}
 	c.mu.Lock()

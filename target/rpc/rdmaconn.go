@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/internal/role"
 	"github.com/sluice-storage/sluice/internal/rpcrdma"
 	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/transport"
@@ -42,7 +43,7 @@ type rdmaConn struct {
 	// The owner's:
 	wcs    [64]transport.WC
 	placed *rdmaCall // calls to be executed, their data is here; by next
-	role   ownership
+	role   role.Role
 	over   chan error // why the connection ended, from the last deputy
 
 	mu       sync.Mutex

@@ -1,0 +1,200 @@
+package iscsi
+
+import (
+	"bytes"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// lender offers its writes to whoever submits them. One that begins with 0xff blocks until the valve is opened for it.
+type lender struct {
+	blockdev.Device
+	valve     chan struct{}
+	entered   chan struct{}
+	performed atomic.Int32
+	queued    atomic.Int32 // writes that nobody took
+}
+
+func (l *lender) Can(op blockdev.Op) bool { return blockdev.Can(l.Device, op) }
+
+func (l *lender) Submit(r *blockdev.Request) {
+	if r.Op == blockdev.Write {
+		if r.Runner != nil && r.Runner.Run(l, r) {
+			return
+		}
+		l.queued.Add(1)
+	}
+	l.Device.Submit(r)
+}
+
+func (l *lender) Perform(r *blockdev.Request) {
+	l.performed.Add(1)
+	if r.Data[0].Bytes()[0] == 0xff {
+		l.entered <- struct{}{}
+		<-l.valve
+	}
+	l.Device.Submit(r)
+}
+
+func lend(f *fixture) *lender {
+	l := &lender{Device: f.dev.Device, valve: make(chan struct{}), entered: make(chan struct{}, 100)}
+	f.dev.Device = l
+	return l
+}
+
+// blocking sends a WRITE of a block that blocks, by immediate data or for an RDMA Read, and returns its tag.
+func (p *peer) blocking(l *lender, lba int, immediate bool) uint32 {
+	p.t.Helper()
+	data := bytes.Repeat([]byte{0xff}, 4096)
+	c := p.command(write10(lba, 8))
+	c.Write, c.EDTL = true, 4096
+	if immediate {
+		p.sendISER(&iscsi.ISERHeader{WriteValid: true}, c, nil, data)
+	} else {
+		buf, rem, _ := p.expose(4096, transport.RemoteRead)
+		copy(buf.Bytes(), data)
+		p.sendISER(&iscsi.ISERHeader{WriteValid: true, WriteSTag: rem.STag, WriteBase: rem.Off}, c, nil, nil)
+	}
+	for len(l.entered) == 0 {
+		synctest.Wait()
+		p.wire().poll() // our side of an RDMA Read
+	}
+	<-l.entered
+	return c.ITT
+}
+
+// Writes that a device lends are performed by the connection's owner, whichever way their data came.
+func TestOwnerPerformsWrites(t *testing.T) {
+	f := newTwinFixture(t)
+	l := lend(f)
+	p := f.dialISER(iscsi.CMPrivate(true))
+	p.loginISER()
+	p.ready()
+	testReadWriteISER(t, p, true, false)
+	if l.performed.Load() == 0 || l.queued.Load() != 0 {
+		t.Errorf("%d writes performed by the owner, %d by others", l.performed.Load(), l.queued.Load())
+	}
+}
+
+// Over TCP there is no owner who would.
+func TestOverTCPNobodyPerformsWrites(t *testing.T) {
+	f, dial := newPipeFixture(t)
+	l := lend(f)
+	p := dial()
+	p.login()
+	p.ready()
+	data := pattern(512, 1)
+	c := p.command(write10(0, 1))
+	c.Write, c.EDTL = true, 512
+	p.send(c, nil, data)
+	if r := p.want(iscsi.OpSCSIResponse); r.b[3] != 0 || l.performed.Load() != 0 || l.queued.Load() != 1 {
+		t.Errorf("% x: %d performed, %d queued", []byte(r.b), l.performed.Load(), l.queued.Load())
+	}
+}
+
+// An owner that blocks in a write loses the connection to a deputy, who may lose it in turn; each write is answered when
+// it ends.
+func TestAnOwnerThatBlocksIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTwinFixture(t)
+		l := lend(f)
+		p := f.dialISER(iscsi.CMPrivate(true))
+		p.loginISER()
+		p.ready()
+		var blocked []uint32
+		for i := range 3 {
+			blocked = append(blocked, p.blocking(l, i*8, i != 1))
+			began := time.Now()
+			p.ready() // TEST UNIT READY, answered by a deputy
+			if took := time.Since(began); took < blockTime/2 || took > 3*blockTime {
+				t.Errorf("a command behind a write that blocks took %v, the limit is %v", took, blockTime)
+			}
+		}
+		for range blocked {
+			l.valve <- struct{}{}
+		}
+		ended := map[uint32]bool{}
+		for range blocked {
+			r := p.want(iscsi.OpSCSIResponse)
+			ended[r.b.ITT()] = r.b[3] == 0
+		}
+		for _, itt := range blocked {
+			if !ended[itt] {
+				t.Errorf("no good status for the write with tag %d", itt)
+			}
+		}
+		if got := p.readISER(8, 8, true); got[0] != 0xff {
+			t.Error("what was written is not there")
+		}
+	})
+}
+
+// The connection ends while its owner is in a write, and more writes wait for it.
+func TestAConnectionEndsWhileItsOwnerIsInAWrite(t *testing.T) {
+	for name, wait := range map[string]time.Duration{"before a deputy": 0, "under a deputy": 3 * blockTime} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newTwinFixture(t)
+				l := lend(f)
+				p, other := f.dialISER(iscsi.CMPrivate(true)), f.dialISER(iscsi.CMPrivate(true))
+				other.isid[5] = 2
+				p.loginISER()
+				p.ready()
+				p.blocking(l, 0, true)
+				for i := range 3 {
+					c := p.command(write10(64+8*i, 1))
+					c.Write, c.EDTL = true, 512
+					p.sendISER(&iscsi.ISERHeader{WriteValid: true}, c, nil, pattern(512, i))
+				}
+				time.Sleep(wait)
+				p.wire().close()
+				time.Sleep(wait)
+				other.loginISER()
+				other.ready()
+				close(l.valve)
+				synctest.Wait()
+				if n := len(f.srv.Sessions()); n != 1 {
+					t.Errorf("%d sessions", n)
+				}
+				// The fixture's end would find buffers, goroutines and commands that are left.
+			})
+		})
+	}
+}
+
+// Responses wait for company while the owner has writes to perform, until they are half as many as the commands were.
+func TestResponsesWaitForCompany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTwinFixture(t)
+		l := lend(f)
+		p := f.dialISER(iscsi.CMPrivate(true))
+		p.loginISER()
+		p.ready()
+		p.blocking(l, 0, true) // while it lasts the others come in, for one Poll
+		const n = 4            // as many as the first window leaves
+		for i := range n {
+			c := p.command(write10(64+8*i, 8))
+			c.Write, c.EDTL = true, 4096
+			p.sendISER(&iscsi.ISERHeader{WriteValid: true}, c, nil, bytes.Repeat([]byte{0xff}, 4096))
+		}
+		var seen []int
+		for range n + 1 {
+			l.valve <- struct{}{} // one write ends; the next blocks
+			for range 8 {
+				synctest.Wait()
+				p.wire().poll()
+			}
+			seen = append(seen, len(p.wire().in))
+		}
+		if want := []int{0, 2, 2, 4, 5}; !slices.Equal(seen, want) {
+			t.Errorf("responses after each write: %v, want %v", seen, want)
+		}
+	})
+}
