@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 // serve attaches a volume, or mounts an export, and serves it until the context ends. ready is called with the complete
 // record.
 func (o *options) serve(ctx context.Context, url string, r *Record, ready func() error) error {
+	shareProcessors()
 	if r.Face == faceDir {
 		return o.serveExport(ctx, url, r, ready)
 	}
@@ -48,6 +50,16 @@ func (o *options) serve(ctx context.Context, url string, r *Record, ready func()
 		}
 		return serveDevice(ctx, v, r, readOnly, kernelTimeout(o.conn.Reconnect), ready)
 	})
+}
+
+// shareProcessors leaves half of the processors to the program that reads and writes: with each request the two take turns.
+// On two, fio through the NBD socket over iSER to a target on the same machine cost 56-64 us of this helper's and the
+// target's time for a write of 4 KiB with both and 46-52 with one, 215-240 and 185-205 for one of 128 KiB, for that much fewer
+// threads wake each other up. Whoever sets GOMAXPROCS decides.
+func shareProcessors() {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/2))
+	}
 }
 
 // watchEvery is how often the helper looks whether its target is there; a person reads the answer.
