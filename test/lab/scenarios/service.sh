@@ -95,7 +95,7 @@ as 2345 --clear-groups cat /mnt/n/room/in 2>/dev/null && amiss "another user loo
 as 2345 --clear-groups bash -c 'echo theirs >>/mnt/n/mine' 2>/dev/null && amiss "another user writes a private file"
 as 2345 --clear-groups rm -f /mnt/n/mine 2>/dev/null && amiss "another user removes a file from a sticky directory"
 cat /mnt/n/mine >/dev/null 2>&1 && amiss "root, who is nobody here, reads a private file"
-want "two users write at once" bash -c 'for u in 1234 2345; do setpriv --reuid $u --regid $u --clear-groups bash -c "for i in \$(seq 20); do echo \$i >/mnt/n/\$UID-\$i || exit 1; done" & done; wait -n && wait -n'
+want "two users write at once" bash -c 'p=; for u in 1234 2345; do setpriv --reuid $u --regid $u --clear-groups bash -c "for i in \$(seq 20); do echo \$i >/mnt/n/\$UID-\$i || exit 1; done" & p="$p $!"; done; for i in $p; do wait $i || exit 1; done'
 for u in 1234 2345; do
   [ "$(find /var/lib/sluice-files/exports/default -name "$u-*" -user $u -group $u | wc -l)" = 20 ] || amiss "user $u has other files"
 done
