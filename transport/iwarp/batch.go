@@ -240,7 +240,9 @@ func (b *batch) send(fd int, eor bool) (int, error) {
 	}
 	b.hdr.Iov = &iov[0]
 	b.hdr.SetIovlen(len(iov))
-	n, _, errno := unix.Syscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.hdr)), uintptr(flags))
+	// Raw: it does not block, and a copy of 128 KiB takes longer than the 20 us after which the runtime would give our
+	// processor to a thread that it wakes for that. 145 -> 132 us a READ of that size through NBD, both sides together.
+	n, _, errno := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.hdr)), uintptr(flags))
 	if errno != 0 {
 		b.short = true
 		return 0, errno

@@ -188,7 +188,7 @@ func (x *rx) fill(q *QP, fd int) (more bool, term *transport.TerminateError, err
 	want := direct + guessed + ahead
 	var n int
 	for {
-		r, _, errno := unix.Syscall(unix.SYS_READV, uintptr(fd), uintptr(unsafe.Pointer(&x.iov[0])), uintptr(len(x.iov)))
+		r, _, errno := unix.RawSyscall(unix.SYS_READV, uintptr(fd), uintptr(unsafe.Pointer(&x.iov[0])), uintptr(len(x.iov)))
 		q.cnt.reads.Add(1)
 		if errno == unix.EINTR {
 			continue

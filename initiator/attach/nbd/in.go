@@ -30,7 +30,7 @@ func (in *input) init(raw syscall.RawConn) {
 	in.raw, in.buf = raw, make([]byte, inputBuf)
 	in.fn = func(fd uintptr) bool {
 		for {
-			n, _, e := unix.Syscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(&in.iov[0])), uintptr(len(in.iov)))
+			n, _, e := unix.RawSyscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(&in.iov[0])), uintptr(len(in.iov)))
 			if e == unix.EINTR {
 				continue
 			}

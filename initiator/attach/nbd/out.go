@@ -143,12 +143,12 @@ func (o *output) step(wait bool) bool {
 	return true
 }
 
-// send is one system call.
+// send is one system call, a raw one as in transport/iwarp: it does not block, however long the copy takes.
 func (o *output) send(fd uintptr) {
 	iov := o.iov[o.at:]
 	o.hdr.Iov = &iov[0]
 	o.hdr.SetIovlen(min(len(iov), maxIOV))
-	n, _, e := unix.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&o.hdr)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+	n, _, e := unix.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&o.hdr)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 	o.n, o.errn = int(n), e
 }
 
