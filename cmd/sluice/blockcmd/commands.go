@@ -128,6 +128,9 @@ func read() *cobra.Command {
 			if len(args) == 2 {
 				to = args[1]
 			}
+			if err := onlyFirst(c, args); err != nil {
+				return err
+			}
 			return Copy(c, &conn, args[0], to, s, false, false)
 		},
 	}
@@ -148,6 +151,9 @@ func write() *cobra.Command {
 			from := "-"
 			if len(args) == 2 {
 				from = args[1]
+			}
+			if err := onlyFirst(c, args); err != nil {
+				return err
 			}
 			return Copy(c, &conn, from, args[0], s, false, false)
 		},
@@ -209,6 +215,18 @@ func Copy(c *cobra.Command, conn *Connection, from, to string, s span, sparse, q
 	})
 }
 
+// onlyFirst refuses a file in the place of the volume's URL, and a second volume: turned round, read would write and write
+// would read.
+func onlyFirst(c *cobra.Command, args []string) error {
+	if !IsVolume(args[0]) {
+		return ui.Usagef("%s is no volume's URL (iser://... or iscsi://...), which %s takes first: sluice %s", args[0], c.Name(), c.Use)
+	}
+	if len(args) > 1 && IsVolume(args[1]) {
+		return ui.Usagef("%s moves data between a volume and a file; between two volumes: sluice cp SOURCE DEST", c.Name())
+	}
+	return nil
+}
+
 func doCopy(c *cobra.Command, ini *block.Initiator, from, to string, off, limit int64, sparse, quiet bool) (res Result, err error) {
 	ctx := c.Context()
 	var closers []io.Closer
@@ -222,6 +240,9 @@ func doCopy(c *cobra.Command, ini *block.Initiator, from, to string, off, limit 
 		return res, err
 	}
 	closers = append(closers, cl)
+	if v, ok := src.(*volume); ok && v.base >= v.v.Geometry().Size {
+		return res, ui.ExitError{Code: ui.CodeRefused, Err: fmt.Errorf("the volume ends at %d, and --offset is %d; nothing was read", v.v.Geometry().Size, v.base)}
+	}
 	dst, cl, err := openTo(ctx, c, ini, to, off, sparse)
 	if err != nil {
 		return res, err

@@ -37,6 +37,8 @@ type sink interface {
 	ranged() bool
 	// finish makes durable what was written, n bytes in all.
 	finish(ctx context.Context, n int64) error
+	// skew makes the first piece shorter: pieces after it begin at a multiple of pieceSize of the sink's own places.
+	skew() int64
 }
 
 // Result is what a copy did.
@@ -152,6 +154,9 @@ func (c *copier) take(ctx context.Context, buf mem.Span) (mem.Span, int64, error
 	c.mu.Lock()
 	off := c.next
 	n := min(int64(buf.Len), c.limit-off)
+	if off == 0 {
+		n = min(n, int64(buf.Len)-c.dst.skew())
+	}
 	if size := c.src.size(); size >= 0 {
 		n = min(n, size-off)
 	}
@@ -202,6 +207,7 @@ type stream struct {
 }
 
 func (s stream) ranged() bool { return false }
+func (s stream) skew() int64  { return 0 }
 func (s stream) size() int64  { return -1 }
 
 func (s stream) readAt(_ context.Context, p mem.Span, _ int64) (int, error) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/sluice-storage/sluice/cmd/internal/wholefile"
 	"github.com/sluice-storage/sluice/internal/mem"
 )
 
@@ -14,7 +15,7 @@ import (
 type file struct {
 	f    *os.File
 	n    int64
-	made bool // it was created or truncated by us: set its length at the end
+	made *wholefile.File // takes its name at the end, where it is not a device
 }
 
 // openSource opens a file to read; "-" is standard input.
@@ -45,23 +46,28 @@ func openSource(path string, stdin io.Reader) (source, io.Closer, error) {
 	return stream{r: f}, f, nil
 }
 
-// openSink opens a file to write, created or truncated; a block device is written in place, "-" is standard output.
+// openSink opens a file to write. A regular file takes its name when the copy is whole; a block device is written in place,
+// "-" is standard output.
 func openSink(path string, stdout io.Writer) (sink, io.Closer, error) {
 	if path == "-" {
 		return stream{w: stdout}, io.NopCloser(nil), nil
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
+	fi, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && (fi.Mode().IsRegular() || fi.IsDir()) {
+		f, err := wholefile.Create(path, 0o600)
+		if err != nil {
+			return nil, nil, err
+		}
+		return &file{f: f.File, made: f}, f, nil
+	}
 	if err != nil {
 		return nil, nil, err
 	}
-	fi, err := f.Stat()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
-		return nil, nil, errors.Join(err, f.Close())
+		return nil, nil, err
 	}
-	switch {
-	case fi.Mode().IsRegular():
-		return &file{f: f, made: true}, f, f.Truncate(0)
-	case fi.Mode()&os.ModeDevice != 0 && fi.Mode()&os.ModeCharDevice == 0:
+	if fi.Mode()&os.ModeDevice != 0 && fi.Mode()&os.ModeCharDevice == 0 {
 		return &file{f: f}, f, nil
 	}
 	return stream{w: f}, f, nil
@@ -69,6 +75,7 @@ func openSink(path string, stdout io.Writer) (sink, io.Closer, error) {
 
 func (l *file) ranged() bool { return true }
 func (l *file) size() int64  { return l.n }
+func (l *file) skew() int64  { return 0 }
 
 func (l *file) readAt(_ context.Context, p mem.Span, off int64) (int, error) {
 	n, err := l.f.ReadAt(p.Bytes(), off)
@@ -84,10 +91,11 @@ func (l *file) writeAt(_ context.Context, p mem.Span, off int64) error {
 }
 
 func (l *file) finish(_ context.Context, n int64) error {
-	if l.made {
-		if err := l.f.Truncate(n); err != nil {
-			return err
-		}
+	if l.made == nil {
+		return l.f.Sync()
 	}
-	return l.f.Sync()
+	if err := l.f.Truncate(n); err != nil {
+		return err
+	}
+	return l.made.Commit()
 }
