@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/version"
 	"github.com/sluice-storage/sluice/target/admin"
+	"github.com/sluice-storage/sluice/target/scsi"
 )
 
 // The daemon is what the administrative interface changes.
@@ -134,17 +136,24 @@ func (d *Daemon) Drain(context.Context) (admin.Done, error) {
 
 // ReloadConfig implements admin.Backend.
 func (d *Daemon) ReloadConfig(_ context.Context, dryRun bool) (admin.Done, error) {
-	next, err := d.load()
-	if err != nil {
-		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: err.Error()}
-	}
 	var changes []Change
 	if dryRun {
+		next, err := d.load()
+		if err != nil {
+			return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: err.Error()}
+		}
 		d.mu.Lock()
 		changes = d.cfg.Diff(next)
 		d.mu.Unlock()
-	} else if changes, err = d.reload(next); err != nil {
-		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
+	} else {
+		var err error
+		var bad *ConfigError
+		switch changes, err = d.reloadFile(); {
+		case errors.As(err, &bad):
+			return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: err.Error()}
+		case err != nil:
+			return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
+		}
 	}
 	done := admin.Done{Changes: []string{}, DryRun: dryRun}
 	for _, c := range changes {
@@ -300,6 +309,8 @@ func (d *Daemon) DeleteVolume(_ context.Context, name string, data, dryRun bool)
 		}
 	}
 	done, err := d.change(dryRun, "volume "+name+" forgotten", func(m *managed) error {
+		// A map that is left belongs to a target that is not there.
+		m.Maps = slices.DeleteFunc(m.Maps, func(p managedMap) bool { return p.Volume == name })
 		m.Volumes = slices.DeleteFunc(m.Volumes, func(v VolumeConfig) bool { return v.Name == name })
 		return nil
 	})
@@ -327,9 +338,24 @@ func (d *Daemon) CreateTarget(_ context.Context, s admin.TargetSpec) (admin.Done
 		t.Initiators = append(t.Initiators, InitiatorConfig{Name: i})
 	}
 	return d.change(s.DryRun, "target "+s.Name+" created", func(m *managed) error {
+		m.unmap(s.Name) // of an earlier target of this name
 		m.Targets = append(m.Targets, t)
 		return nil
 	})
+}
+
+// forget removes what the state directory has of a target, so that a later one of its name begins with nothing: the states of its
+// port groups, and the secrets that this interface was given.
+func (d *Daemon) forget(target string, managed bool) error {
+	err := scsi.Forget(d.scsiState(), target)
+	if !managed {
+		return err
+	}
+	rerr := os.Remove(d.secretsOf(target))
+	if errors.Is(rerr, fs.ErrNotExist) {
+		rerr = nil
+	}
+	return errors.Join(err, rerr)
 }
 
 // DeleteTarget implements admin.Backend.
@@ -339,6 +365,7 @@ func (d *Daemon) DeleteTarget(_ context.Context, name string, dryRun bool) (admi
 	}
 	return d.change(dryRun, "target "+name+" removed", func(m *managed) error {
 		m.Targets = slices.DeleteFunc(m.Targets, func(t TargetConfig) bool { return t.Name == name })
+		m.unmap(name)
 		return nil
 	})
 }

@@ -32,7 +32,11 @@ func (d *Daemon) onTarget(name string, dryRun bool, what string, edit func(*Targ
 func (d *Daemon) AllowInitiator(_ context.Context, target string, s admin.InitiatorSpec) (admin.Done, error) {
 	return d.onTarget(target, s.DryRun, s.Name+" may log in to "+target, func(t *TargetConfig) error {
 		t.Initiators = slices.DeleteFunc(t.Initiators, func(i InitiatorConfig) bool { return i.Name == s.Name })
-		t.Initiators = append(t.Initiators, InitiatorConfig{Name: s.Name, LUNs: s.LUNs})
+		i := InitiatorConfig{Name: s.Name}
+		if len(s.LUNs) > 0 {
+			i.LUNs = s.LUNs
+		}
+		t.Initiators = append(t.Initiators, i)
 		return nil
 	})
 }
@@ -106,7 +110,8 @@ func (d *Daemon) editSecrets(target string, dryRun bool, what string, edit func(
 	wrote := false
 	done, err := d.onTarget(target, dryRun, what, func(t *TargetConfig) error {
 		sec := &secrets{users: map[string]string{}, mutual: map[string]string{}}
-		if before != nil {
+		// Without auth, a file that is there belonged to an earlier target of this name.
+		if before != nil && t.Auth != nil {
 			var err error
 			if sec, err = readSecrets(path); err != nil {
 				return err

@@ -136,8 +136,9 @@ type AuthConfig struct {
 
 // InitiatorConfig allows one initiator; a target with any lets in no other.
 type InitiatorConfig struct {
-	Name string   `yaml:"name" json:"name"`
-	LUNs []uint16 `yaml:"luns" json:"luns,omitempty"` // what it sees, all when empty
+	Name string `yaml:"name" json:"name"`
+	// LUNs is what it sees. A list that is left out means every LUN, later ones too; an empty one in the operator's file, none.
+	LUNs []uint16 `yaml:"luns,omitzero" json:"luns,omitzero"`
 }
 
 // ExportConfig is one directory served by NFS.

@@ -126,6 +126,9 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 	return d, nil
 }
 
+// scsiState is where the device server keeps what survives a restart.
+func (d *Daemon) scsiState() string { return filepath.Join(d.stateDir, "scsi") }
+
 // scsiTarget makes a target device with its LUN map.
 func (d *Daemon) scsiTarget(t TargetConfig) (*scsi.Target, error) {
 	if t.Redirect != "" {
@@ -140,7 +143,7 @@ func (d *Daemon) scsiTarget(t TargetConfig) (*scsi.Target, error) {
 		return nil, err
 	}
 	st, err := scsi.NewTarget(scsi.TargetOptions{
-		Name: t.Name, Log: d.log, Memory: d.memory, StateDir: filepath.Join(d.stateDir, "scsi"), ALUA: alua, PortGroups: groups,
+		Name: t.Name, Log: d.log, Memory: d.memory, StateDir: d.scsiState(), ALUA: alua, PortGroups: groups,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("target %s: %w", t.Name, err)

@@ -47,7 +47,20 @@ func readManaged(stateDir string) (*managed, error) {
 	if m.Sizes == nil {
 		m.Sizes = map[string]Size{}
 	}
+	// Earlier versions wrote an empty list where none was given. The interface has no way to hide every LUN.
+	for _, t := range m.Targets {
+		for i := range t.Initiators {
+			if len(t.Initiators[i].LUNs) == 0 {
+				t.Initiators[i].LUNs = nil
+			}
+		}
+	}
 	return m, nil
+}
+
+// unmap forgets the LUNs that were mapped into a target.
+func (m *managed) unmap(target string) {
+	m.Maps = slices.DeleteFunc(m.Maps, func(p managedMap) bool { return p.Target == target })
 }
 
 // write replaces the file durably: the new content is on the disk before the old name points at it, and the name before

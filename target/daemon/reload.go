@@ -26,15 +26,47 @@ func (d *Daemon) Reload(next *Config) error {
 
 // ReloadFile reads the configuration again and makes the daemon serve it, as Reload does.
 func (d *Daemon) ReloadFile() error {
+	_, err := d.reloadFile()
+	return err
+}
+
+// reloadFile reads and serves as one step among the changes of the administrative interface: what was read before one of them
+// would take it back.
+func (d *Daemon) reloadFile() ([]Change, error) {
+	d.changeMu.Lock()
+	defer d.changeMu.Unlock()
 	next, err := d.load()
 	if err != nil {
 		// A service manager that asked for it waits until it hears that a reload began and ended (systemd.service(5),
 		// Type=notify-reload), however it went.
 		d.notify(reloading())
 		d.notify(sd.SdNotifyReady)
-		return fmt.Errorf("configuration not changed: %w", err)
+		return nil, fmt.Errorf("configuration not changed: %w", err)
 	}
-	return d.Reload(next)
+	changes, err := d.reload(next)
+	if err != nil {
+		return changes, err
+	}
+	return changes, d.dropMaps(changes)
+}
+
+// dropMaps forgets the LUNs that the administrative interface mapped into targets that have left the operator's file: a later
+// target of such a name is another one.
+func (d *Daemon) dropMaps(changes []Change) error {
+	m, err := readManaged(d.stateDir)
+	if err != nil {
+		return err
+	}
+	n := len(m.Maps)
+	for _, c := range changes {
+		if c.Kind == "target" && c.What == "removed" {
+			m.unmap(c.Name)
+		}
+	}
+	if len(m.Maps) == n {
+		return nil
+	}
+	return m.write(d.stateDir)
 }
 
 func (d *Daemon) reload(next *Config) ([]Change, error) {
@@ -159,14 +191,17 @@ func (d *Daemon) apply(next *Config, p *plan) error {
 	ctx, cancel := context.WithTimeout(context.Background(), reloadLimit)
 	defer cancel()
 	var errs []error
-	keep := map[string]bool{}
+	keep, there := map[string]bool{}, map[string]bool{}
 	for _, t := range next.Targets {
-		keep[t.Name] = !p.fresh[t.Name]
+		keep[t.Name], there[t.Name] = !p.fresh[t.Name], true
 	}
 	for _, t := range d.cfg.Targets {
 		if !keep[t.Name] {
 			errs = append(errs, d.server.RemoveTarget(ctx, t.Name))
 			delete(d.targets, t.Name)
+		}
+		if !there[t.Name] {
+			errs = append(errs, d.forget(t.Name, d.managedTarget(t.Name)))
 		}
 	}
 	for name, v := range p.volumes {

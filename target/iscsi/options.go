@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -57,7 +58,7 @@ type Target struct {
 // Initiator is one entry of an access list.
 type Initiator struct {
 	Name string
-	LUNs []uint16 // what it sees; nil for all
+	LUNs []uint16 // what it sees; nil for all, those that come later too
 }
 
 // Redirect is where a target went.
@@ -112,7 +113,7 @@ func (t *Target) check() error {
 	return nil
 }
 
-// allow looks an initiator up in the access list.
+// allow looks an initiator up in the access list: whether it may log in, and to which LUNs; nil for all.
 func (t *Target) allow(name string) (luns []uint16, ok bool) {
 	if t.Initiators == nil {
 		return nil, true
@@ -123,4 +124,10 @@ func (t *Target) allow(name string) (luns []uint16, ok bool) {
 		}
 	}
 	return nil, false
+}
+
+// shows decides whether an initiator sees a LUN. Nothing else does.
+func (t *Target) shows(initiator string, lun uint16) bool {
+	luns, ok := t.allow(initiator)
+	return ok && (luns == nil || slices.Contains(luns, lun))
 }

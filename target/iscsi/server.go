@@ -207,22 +207,7 @@ func (s *Server) visible(target, initiator string, lun uint16) bool {
 	s.mu.Lock()
 	t := s.targets[target]
 	s.mu.Unlock()
-	if t == nil {
-		return false
-	}
-	luns, ok := t.allow(initiator)
-	if !ok {
-		return false
-	}
-	if luns == nil {
-		return true
-	}
-	for _, l := range luns {
-		if l == lun {
-			return true
-		}
-	}
-	return false
+	return t != nil && t.shows(initiator, lun)
 }
 
 func (s *Server) target(name string) *targetEntry {

@@ -4,7 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -111,6 +114,21 @@ type portGroup struct {
 	configured AccessState // what TargetOptions or Configure said last
 }
 
+// aluaPath is where a target's port group states lie.
+func aluaPath(dir, target string) string {
+	h := sha256.Sum256([]byte(target))
+	return filepath.Join(dir, "target-"+hex.EncodeToString(h[:8])+".json")
+}
+
+// Forget removes the states of port groups of a target that is served no more, from the StateDir of its TargetOptions: a later
+// target of its name begins with those that it is configured with.
+func Forget(dir, target string) error {
+	if err := os.Remove(aluaPath(dir, target)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 func (a *alua) init(t *Target) error {
 	for _, g := range t.opt.PortGroups {
 		if a.find(g.ID) != nil {
@@ -135,8 +153,7 @@ func (a *alua) init(t *Target) error {
 	if err := makeStateDir(t.opt.StateDir); err != nil {
 		return err
 	}
-	h := sha256.Sum256([]byte(t.opt.Name))
-	a.path = filepath.Join(t.opt.StateDir, "target-"+hex.EncodeToString(h[:8])+".json")
+	a.path = aluaPath(t.opt.StateDir, t.opt.Name)
 	var s aluaState
 	if err := readState(a.path, &s); err != nil {
 		return err
