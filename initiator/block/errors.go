@@ -13,6 +13,7 @@ var (
 	ErrMiscompare     = errors.New("block: the volume differs from what was expected")
 	ErrReserved       = errors.New("block: the volume is reserved by another initiator")
 	ErrMedium         = errors.New("block: the medium failed")
+	ErrNoSpace        = errors.New("block: the target has no space left for the write")
 	ErrClosed         = errors.New("block: the volume is closed")
 	ErrCancelled      = errors.New("block: the request was cancelled")
 	ErrOutcomeUnknown = errors.New("block: the connection was lost and it is unknown whether the command took effect; it will not take effect any more")

@@ -65,6 +65,8 @@ func (e *SenseError) Is(target error) bool {
 		return e.Key == keyMiscompare
 	case ErrReadOnly:
 		return e.Key == keyDataProtect && e.ASC == 0x27 && e.ASCQ != 0x07
+	case ErrNoSpace: // SPACE ALLOCATION FAILED WRITE PROTECT (SBC-3 section 4.7.3.6)
+		return e.Key == keyDataProtect && e.asc() == 0x2707
 	case ErrRange:
 		return e.Key == keyIllegalRequest && e.ASC == 0x21
 	case ErrUnsupported:

@@ -269,10 +269,11 @@ func (s *session) finish(t *task) {
 	} else {
 		r.finished += t.n
 	}
-	if r.failed != nil && !r.whole() {
+	over := r.failed != nil || r.cancelled.Load()
+	if over && !r.whole() {
 		s.queue.remove(r) // no more pieces of it
 	}
-	if r.inflight == 0 && (r.failed != nil || r.whole()) {
+	if r.inflight == 0 && (over || r.whole()) {
 		s.settle(r)
 	}
 }
@@ -363,7 +364,12 @@ func (s *session) attention(asc uint16) {
 // cancel ends the commands of a request, or takes it out of the queue. r.cancelled is set.
 func (s *session) cancel(r *Request) {
 	s.mu.Lock()
-	if s.queue.remove(r) && r.inflight == 0 && !s.dead {
+	if s.dead {
+		// What a dead session has is given back by its end, which minds the cancellation.
+		s.mu.Unlock()
+		return
+	}
+	if s.queue.remove(r) && r.inflight == 0 {
 		r.Err = ErrCancelled
 		s.done.push(r)
 	}
@@ -374,7 +380,7 @@ func (s *session) cancel(r *Request) {
 		}
 	}
 	var done reqList
-	if !s.corked && !s.dead {
+	if !s.corked {
 		done = s.done.take()
 	}
 	s.mu.Unlock()

@@ -172,6 +172,9 @@ func (v *Volume) Status(ctx context.Context, off, n int64, room []Extent) ([]Ext
 // returned. CHECK CONDITION is a *SenseError. It is not sent again after a lost connection.
 func (v *Volume) Raw(ctx context.Context, cdb, data []byte, in bool) (int, error) {
 	r := &Request{Op: Raw, CDB: cdb, In: in}
+	if len(data) > mem.MaxBuf {
+		return 0, fmt.Errorf("%w: a raw command of %d bytes, where %d are the limit", ErrBadRequest, len(data), mem.MaxBuf)
+	}
 	if len(data) > 0 {
 		b, err := v.ini.pool.Get(len(data))
 		if err != nil {
