@@ -159,6 +159,13 @@ func (c *conn) numbersLocked(h iscsi.BHS, stat bool) {
 	h.SetMaxCmdSN(c.openLocked())
 }
 
+// nextStatSN is the number of the next response.
+func (c *conn) nextStatSN() uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.statSN
+}
+
 // openLocked moves MaxCmdSN as far as commands in progress leave room; it never moves back (section 4.2.2.1).
 func (c *conn) openLocked() uint32 {
 	if room := c.window - c.active; room > 0 && c.state == stateFull {

@@ -80,7 +80,7 @@ func (c *conn) beginCommand(b iscsi.BHS, ahs []byte, h *iscsi.ISERHeader) (*task
 	if t.Attr > scsi.ACA {
 		t.Attr = scsi.Simple // reserved values of section 11.3.1
 	}
-	t.Nexus, t.Mover = c.nexus, t
+	t.Nexus, t.Mover, t.Heard = c.nexus, t, b.ExpStatSN()
 	if write {
 		t.ExpectOut = int64(edtl)
 		t.out.edtl, t.out.unsol = edtl, dsl

@@ -28,6 +28,9 @@ func (c *Command) admit() error {
 		return check(IllegalRequest, ASCInvalidOpcode)
 	}
 	if r.traits&anyTime == 0 {
+		if x.itl.unknown.Load() {
+			x.itl.open(c)
+		}
 		if asc, ok := x.itl.takeAttention(); ok {
 			return check(UnitAttention, asc)
 		}

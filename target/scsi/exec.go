@@ -18,8 +18,11 @@ type Command struct {
 	Tag  uint64 // initiator task tag: what ABORT TASK and QUERY TASK refer to
 	// ExpectIn and ExpectOut are the expected data transfer lengths in bytes, for the read and for the write part.
 	ExpectIn, ExpectOut int64
-	Nexus               *Nexus
-	Mover               Mover
+	// Heard is the number of the first response that the initiator had not received when it sent the command (iSCSI:
+	// ExpStatSN); of meaning where the nexus has NextResponse.
+	Heard uint32
+	Nexus *Nexus
+	Mover Mover
 	Outcome
 
 	x exec
@@ -48,6 +51,7 @@ type exec struct {
 	lu     *LogicalUnit
 	err    error // the first failure
 	cancel bool  // the mover was asked to end the move
+	asks   bool  // an INQUIRY by which the initiator learns what a LUN has become
 
 	// Task set membership, guarded by the set's lock.
 	set        *taskSet
@@ -89,7 +93,7 @@ func (c *Command) bind() {
 
 // Reset makes the command ready for the next request. Only the session calls it, after Complete.
 func (c *Command) Reset() {
-	c.LUN, c.CDB, c.Attr, c.Tag, c.ExpectIn, c.ExpectOut = 0, nil, Untagged, 0, 0, 0
+	c.LUN, c.CDB, c.Attr, c.Tag, c.ExpectIn, c.ExpectOut, c.Heard = 0, nil, Untagged, 0, 0, 0, 0
 	c.Nexus, c.Mover, c.Outcome = nil, nil, Outcome{}
 	c.resetExec()
 }
@@ -100,7 +104,7 @@ func (c *Command) resetExec() {
 	x.running, x.again, x.slow, x.aborted = false, false, false, false
 	x.moving, x.moved, x.moveErr, x.memWait, x.cancel = false, false, nil, false, false
 	x.mu.Unlock()
-	x.step, x.row, x.itl, x.lu, x.err = nil, nil, nil, nil, nil
+	x.step, x.row, x.itl, x.lu, x.err, x.asks = nil, nil, nil, nil, nil, false
 	x.abort, x.waiters, x.param = notAborted, nil, x.param[:0]
 	x.tr.reset()
 	select {

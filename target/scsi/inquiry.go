@@ -14,6 +14,7 @@ func beginInquiry(c *Command) stepResult {
 	cdb := c.CDB
 	alloc := int(be16(cdb[3:]))
 	lu := c.x.lu
+	c.x.asks = c.asks()
 	if cdb[1]&1 == 0 {
 		if cdb[2] != 0 {
 			return c.end(badCDB(2)) // SPC-4 section 6.6.1: a page code without EVPD

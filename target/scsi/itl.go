@@ -14,6 +14,8 @@ type itl struct {
 	own   taskSet
 
 	gone    atomic.Bool  // the LUN was taken away
+	unknown atomic.Bool  // the LUN has come to mean this unit and the initiator takes it for another; see known.go
+	change  unknownUnit  // guarded by nexus.known.mu
 	waiting atomic.Int32 // unit attentions, so that a command can look without a lock
 	mu      sync.Mutex
 	ua      [maxAttentions]ASC // guarded by mu, oldest first
@@ -43,7 +45,15 @@ func (i *itl) abortAll(w *tmfWait, kind abortKind) {
 
 // attention establishes a unit attention condition (SAM-5 section 5.14) and tells the session, where that can pass it on.
 func (i *itl) attention(asc ASC) {
+	if i.establish(asc) {
+		i.event(asc)
+	}
+}
+
+// establish does so without telling; false where the condition waits already.
+func (i *itl) establish(asc ASC) bool {
 	i.mu.Lock()
+	defer i.mu.Unlock()
 	n := int(i.waiting.Load())
 	if asc>>8 == ASCPowerOnOrReset>>8 {
 		// SAM-5 section 5.14: a reset event makes the conditions before it meaningless.
@@ -51,8 +61,7 @@ func (i *itl) attention(asc ASC) {
 	}
 	for _, a := range i.ua[:n] {
 		if a == asc {
-			i.mu.Unlock()
-			return
+			return false
 		}
 	}
 	if n == maxAttentions {
@@ -61,7 +70,14 @@ func (i *itl) attention(asc ASC) {
 	}
 	i.ua[n] = asc
 	i.waiting.Store(int32(n + 1))
-	i.mu.Unlock()
+	return true
+}
+
+// event tells the session of a condition, where it can pass that on.
+func (i *itl) event(asc ASC) {
+	if i.unknown.Load() {
+		return // whatever it is, the initiator would take it to be of another unit
+	}
 	if i.nexus.opt.Async != nil && asc>>8 != ASCPowerOnOrReset>>8 {
 		s := check(UnitAttention, asc)
 		i.nexus.opt.Async(AsyncEvent{LUN: EncodeLUN(i.lun), Sense: s.append(nil, i.lu.descriptorSense())})
@@ -72,6 +88,9 @@ func (i *itl) attention(asc ASC) {
 func (i *itl) takeAttention() (ASC, bool) {
 	if i.waiting.Load() == 0 {
 		return 0, false
+	}
+	if i.unknown.Load() {
+		return ASCLUNsChanged, true // as often as it takes; the others wait until the initiator knows the unit
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -87,7 +106,7 @@ func (i *itl) takeAttention() (ASC, bool) {
 
 // clearAttention forgets one kind of unit attention.
 func (i *itl) clearAttention(asc ASC) {
-	if i.waiting.Load() == 0 {
+	if i.waiting.Load() == 0 || asc == ASCLUNsChanged && i.unknown.Load() {
 		return
 	}
 	i.mu.Lock()

@@ -24,6 +24,9 @@ type NexusOptions struct {
 	Visible func(lun uint16) bool
 	// Async reports asynchronous events; nil where the session has no way to tell. It must not block.
 	Async func(AsyncEvent)
+	// NextResponse is the number that the session's next response will carry, in the counting of Command.Heard; nil where
+	// the session does not count.
+	NextResponse func() uint32
 }
 
 // AsyncEvent is a unit attention that an initiator can be told of before it asks (RFC 7143 section 11.9.1, event 0).
@@ -38,6 +41,7 @@ type Nexus struct {
 	opt    NexusOptions
 	port   string // initiator port name: iqn...,i,0xISID
 	luns   atomic.Pointer[map[uint16]*itl]
+	known  knownUnits
 	none   *itl // for commands that reach no logical unit
 	closed atomic.Bool
 	access atomic.Uint32 // AccessState of the port's group
@@ -55,6 +59,7 @@ func (t *Target) NewNexus(opt NexusOptions) *Nexus {
 		n.opt.Memory = t.opt.Memory.Share(64 << 20)
 	}
 	n.none = &itl{nexus: n}
+	n.known.units = map[uint16]unitName{}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.addPortLocked(opt.TargetPortGroup)
@@ -88,6 +93,8 @@ func (n *Nexus) rebuildLocked(tell bool) []*itl {
 	}
 	now := make(map[uint16]*itl, len(n.target.luns))
 	changed := false
+	n.known.mu.Lock()
+	defer n.known.mu.Unlock()
 	for lun, lu := range n.target.luns {
 		if n.opt.Visible != nil && !n.opt.Visible(lun) {
 			continue
@@ -98,6 +105,7 @@ func (n *Nexus) rebuildLocked(tell bool) []*itl {
 		}
 		i := &itl{nexus: n, lu: lu, lun: lun, id: n.id()}
 		lu.join(i)
+		n.meetLocked(i)
 		now[lun] = i
 		changed = true
 	}
@@ -111,8 +119,13 @@ func (n *Nexus) rebuildLocked(tell bool) []*itl {
 	}
 	n.luns.Store(&now)
 	if changed && tell {
+		// Software of initiators answers the event by looking at every LUN, and its INQUIRY would open one that is another
+		// unit now, or is about to be, to writes that are for the old one. Commands tell of the change all the same.
+		quiet := n.surprisesLocked(now)
 		for _, i := range now {
-			i.attention(ASCLUNsChanged)
+			if i.establish(ASCLUNsChanged) && !quiet {
+				i.event(ASCLUNsChanged)
+			}
 		}
 	}
 	return gone

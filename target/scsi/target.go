@@ -68,15 +68,29 @@ func (t *Target) AddLUN(lun uint16, lu *LogicalUnit) error {
 		return err
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	if t.luns[lun] != nil {
+		t.mu.Unlock()
 		return fmt.Errorf("scsi: %s has a LUN %d already", t.opt.Name, lun)
 	}
 	t.luns[lun] = lu
-	for n := range t.nexuses {
-		n.rebuildLocked(true)
-	}
+	t.rebuildUnlock()
 	return nil
+}
+
+// rebuildUnlock brings every nexus in line with the map of LUNs; t.mu is held on entry and free on return. It returns
+// what has gone.
+func (t *Target) rebuildUnlock() []*itl {
+	var gone []*itl
+	all := make([]*Nexus, 0, len(t.nexuses))
+	for n := range t.nexuses {
+		gone = append(gone, n.rebuildLocked(true)...)
+		all = append(all, n)
+	}
+	t.mu.Unlock()
+	for _, n := range all {
+		n.date()
+	}
+	return gone
 }
 
 // RemoveLUN takes a LUN away. Commands that run on it are aborted, and have gone when it returns; those that come later
@@ -88,11 +102,7 @@ func (t *Target) RemoveLUN(lun uint16) error {
 		return fmt.Errorf("scsi: %s has no LUN %d", t.opt.Name, lun)
 	}
 	delete(t.luns, lun)
-	var gone []*itl
-	for n := range t.nexuses {
-		gone = append(gone, n.rebuildLocked(true)...)
-	}
-	t.mu.Unlock()
+	gone := t.rebuildUnlock()
 	ended := make(chan struct{})
 	w := newWait(func() { close(ended) })
 	for _, i := range gone {
@@ -108,12 +118,7 @@ func (t *Target) RemoveLUN(lun uint16) error {
 // longer see are aborted.
 func (t *Target) RefreshVisible() {
 	t.mu.Lock()
-	var gone []*itl
-	for n := range t.nexuses {
-		gone = append(gone, n.rebuildLocked(true)...)
-	}
-	t.mu.Unlock()
-	for _, i := range gone {
+	for _, i := range t.rebuildUnlock() {
 		i.gone.Store(true)
 		i.abortAll(nil, abortReported)
 	}

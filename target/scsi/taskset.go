@@ -225,7 +225,14 @@ func (c *Command) complete() {
 			c.x.itl.stats.countSense(c.Sense)
 		}
 	}
+	var asker *itl
+	if c.x.asks && c.Status == StatusGood && !c.Silent {
+		asker = c.x.itl
+	}
 	c.Mover.Complete(c)
+	if asker != nil {
+		asker.answered() // the response has its number now
+	}
 	for _, w := range waiters {
 		w.release()
 	}

@@ -48,7 +48,7 @@ func (n *Nexus) Manage(fn TMF, lun uint64, refTag uint64, done func(TMFResponse)
 	switch fn {
 	case TargetWarmReset, TargetColdReset:
 		// RFC 7143 section 11.5.1: the session ends after a cold reset, which is the session's part of it.
-		n.target.reset(answer(FunctionComplete))
+		n.resetAll(answer(FunctionComplete))
 		return
 	case ITNexusReset:
 		w := newWait(answer(FunctionComplete))
@@ -66,6 +66,12 @@ func (n *Nexus) Manage(fn TMF, lun uint64, refTag uint64, done func(TMFResponse)
 	}
 	i := n.find(lun)
 	if i == nil {
+		done(LUNDoesNotExist)
+		return
+	}
+	if (fn == ClearTaskSet || fn == LogicalUnitReset) && i.unknown.Load() {
+		// The unit that it means is behind this number no more, and the commands of other hosts on the one that is are not
+		// its affair.
 		done(LUNDoesNotExist)
 		return
 	}
@@ -187,18 +193,14 @@ func (lu *LogicalUnit) reset(done func()) {
 	w.release()
 }
 
-// reset is TARGET WARM RESET: every logical unit is reset.
-func (t *Target) reset(done func()) {
-	t.mu.Lock()
-	var lus []*LogicalUnit
-	for _, lu := range t.luns {
-		lus = append(lus, lu)
-	}
-	t.mu.Unlock()
+// resetAll is TARGET WARM RESET: every logical unit that the nexus knows is reset.
+func (n *Nexus) resetAll(done func()) {
 	w := newWait(done)
-	for _, lu := range lus {
-		w.left.Add(1)
-		lu.reset(w.release)
+	for _, i := range *n.luns.Load() {
+		if !i.unknown.Load() {
+			w.left.Add(1)
+			i.lu.reset(w.release)
+		}
 	}
 	w.release()
 }
