@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -261,6 +262,17 @@ func TestSocketIsReplacedOnlyWhenDead(t *testing.T) {
 	if l, err := Listen(path); err == nil {
 		l.Close()
 		t.Error("a living daemon's socket was taken")
+	}
+	file := filepath.Join(t.TempDir(), "admin.sock")
+	if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := Listen(file); err == nil {
+		l.Close()
+		t.Error("a file was taken for a socket")
+	}
+	if b, err := os.ReadFile(file); string(b) != "kept" {
+		t.Errorf("the file holds %q (%v)", b, err)
 	}
 }
 

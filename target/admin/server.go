@@ -20,6 +20,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/unixsock"
 )
 
 // Limits of the interface: its peers are the operator's own tools, but a mistake of theirs must not hurt the data path.
@@ -91,18 +93,9 @@ func (s *Server) ServeTLS(l net.Listener, c *tls.Config) error {
 	return err
 }
 
-// Listen makes the socket at path, which only its owner may connect to; a socket that nobody listens on is replaced.
+// Listen makes the socket at path, which only its owner may connect to; a dead socket of this user is replaced.
 func Listen(path string) (net.Listener, error) {
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-		c.Close()
-		return nil, fmt.Errorf("admin: another daemon listens on %s", path)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("admin: %w", err)
-	}
-	old := unix.Umask(0o177)
-	l, err := net.Listen("unix", path)
-	unix.Umask(old)
+	l, err := unixsock.Listen(path)
 	if err != nil {
 		return nil, fmt.Errorf("admin: %w", err)
 	}

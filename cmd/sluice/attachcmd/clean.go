@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-storage/sluice/initiator/attach/nbdlink"
 	"github.com/sluice-storage/sluice/initiator/attach/ublk"
+	"github.com/sluice-storage/sluice/internal/unixsock"
 )
 
 // end stops the helper and waits until it is gone; a mounted file system must be unmounted first.
@@ -77,7 +78,7 @@ func (r *Record) clean() error {
 			errs = append(errs, nbdlink.Disconnect(n))
 		}
 	case faceSocket:
-		errs = append(errs, gone(os.Remove(r.Path)))
+		errs = append(errs, unixsock.RemoveDead(r.Path))
 	}
 	for _, p := range []string{r.Dir, r.Log} {
 		if p != "" {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -12,11 +11,10 @@ import (
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-storage/sluice/initiator/attach/fusefile"
 	"github.com/sluice-storage/sluice/initiator/attach/nbd"
 	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/internal/unixsock"
 )
 
 // serve attaches a volume, or mounts an export, and serves it until the context ends. ready is called with the complete
@@ -109,15 +107,11 @@ func whyAway(ps []block.PathState) string {
 }
 
 func serveSocket(ctx context.Context, v *block.Volume, r *Record, readOnly bool, ready func() error) error {
-	if c, err := net.DialTimeout("unix", r.Path, time.Second); err == nil {
-		return errors.Join(refused("%s is in use; choose another with --socket", r.Path), c.Close())
+	l, err := unixsock.Listen(r.Path) // only its owner may connect: who can read and write the volume
+	var taken *unixsock.TakenError
+	if errors.As(err, &taken) {
+		return refused("%w; see --socket", err)
 	}
-	if err := os.Remove(r.Path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	old := unix.Umask(0o177) // who can connect can read and write the volume
-	l, err := net.Listen("unix", r.Path)
-	unix.Umask(old)
 	if err != nil {
 		return err
 	}
