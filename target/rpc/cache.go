@@ -23,19 +23,25 @@ type cacheKey struct {
 
 type cacheEntry struct {
 	shard *cacheShard
+	of    *cacheClient
 	key   cacheKey
 	done  bool
 	when  time.Time
 	reply []byte
-	older *cacheEntry // towards the oldest
+	older *cacheEntry // towards the oldest of the client's
 	newer *cacheEntry
 }
 
+// cacheClient are the entries of one client in a shard.
+type cacheClient struct {
+	n              int
+	newest, oldest *cacheEntry
+}
+
 type cacheShard struct {
-	mu     sync.Mutex
-	m      map[cacheKey]*cacheEntry
-	newest *cacheEntry
-	oldest *cacheEntry
+	mu      sync.Mutex
+	m       map[cacheKey]*cacheEntry
+	clients map[netip.Addr]*cacheClient
 }
 
 type replyCache struct {
@@ -55,6 +61,7 @@ func (r *replyCache) init() {
 	r.seed = maphash.MakeSeed()
 	for i := range r.shards {
 		r.shards[i].m = make(map[cacheKey]*cacheEntry)
+		r.shards[i].clients = make(map[netip.Addr]*cacheClient)
 	}
 }
 
@@ -74,22 +81,53 @@ func (r *replyCache) begin(c *Call) (*cacheEntry, cacheState) {
 		}
 		s.removeLocked(e)
 	}
-	for e := s.oldest; e != nil && (len(s.m) >= cacheEntries/cacheShards || now.Sub(e.when) > cacheAge); {
+	of := s.clients[k.addr]
+	if of == nil {
+		of = &cacheClient{}
+		s.clients[k.addr] = of
+	}
+	for e := of.oldest; e != nil && now.Sub(e.when) > cacheAge; {
 		next := e.newer
 		if e.done {
 			s.removeLocked(e)
 		}
 		e = next
 	}
-	e := &cacheEntry{shard: s, key: k, when: now, older: s.newest}
-	if s.newest != nil {
-		s.newest.newer = e
-	} else {
-		s.oldest = e
+	for len(s.m) >= cacheEntries/cacheShards && s.makeRoomLocked() {
 	}
-	s.newest = e
+	e := &cacheEntry{shard: s, of: of, key: k, when: now, older: of.newest}
+	if of.newest != nil {
+		of.newest.newer = e
+	} else {
+		of.oldest = e
+	}
+	of.newest = e
+	of.n++
+	s.clients[k.addr] = of // it may have lost its last entry above
 	s.m[k] = e
 	return e, cacheNew
+}
+
+// makeRoomLocked forgets the oldest reply of the client that has the most, so that one client's many calls cost no other
+// client its replies. It reports false where all calls are still being executed.
+func (s *cacheShard) makeRoomLocked() bool {
+	var most *cacheEntry
+	for _, c := range s.clients {
+		if most != nil && c.n <= most.of.n {
+			continue
+		}
+		for e := c.oldest; e != nil; e = e.newer {
+			if e.done {
+				most = e
+				break
+			}
+		}
+	}
+	if most == nil {
+		return false
+	}
+	s.removeLocked(most)
+	return true
 }
 
 // end keeps the reply, or forgets the call.
@@ -106,14 +144,18 @@ func (r *replyCache) end(e *cacheEntry, reply []byte, keep bool) {
 
 func (s *cacheShard) removeLocked(e *cacheEntry) {
 	delete(s.m, e.key)
+	of := e.of
 	if e.older != nil {
 		e.older.newer = e.newer
 	} else {
-		s.oldest = e.newer
+		of.oldest = e.newer
 	}
 	if e.newer != nil {
 		e.newer.older = e.older
 	} else {
-		s.newest = e.older
+		of.newest = e.older
+	}
+	if of.n--; of.n == 0 {
+		delete(s.clients, e.key.addr)
 	}
 }

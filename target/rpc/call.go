@@ -82,6 +82,7 @@ type Call struct {
 	next    *Call
 	own     bool // the goroutine at hand may execute it though it might block
 	lane    *lane
+	room    int64 // taken of the server's room for requests, bytes
 }
 
 // replier is the transport that a call came from.
@@ -90,6 +91,8 @@ type replier interface {
 	// answered by the same goroutine.
 	reply(c *Call, flush bool)
 	drop(c *Call)
+	// gone reports that the call's connection is lost: a call that no worker has begun is not to be executed.
+	gone() bool
 	// sinkFor returns memory for n bytes of result.
 	sinkFor(c *Call, n int) ([][]byte, error)
 }
@@ -181,6 +184,10 @@ func (c *Call) release() {
 	if c.body != nil {
 		putBytes(c.body)
 		c.body = nil
+	}
+	if c.room > 0 {
+		c.server.room.give(c.room)
+		c.room = 0
 	}
 	out := c.Out[:0]
 	if cap(out) > maxReply {

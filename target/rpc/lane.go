@@ -74,7 +74,10 @@ func (l *lane) next() *Call {
 func (l *lane) run(c *Call) {
 	for c != nil {
 		s := l.role.Enter()
-		v := l.c.s.run(c, true)
+		v := Drop
+		if !c.from.gone() {
+			v = l.c.s.run(c, true)
+		}
 		var next *Call
 		if l.role.Leave(s) {
 			next = l.next()

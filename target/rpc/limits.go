@@ -25,8 +25,26 @@ const (
 	maxFragments = 64
 	// maxInFlight bounds the calls of one stream that are not answered yet. Linux has 128 slots at most by default.
 	maxInFlight = 128
-	// maxConns bounds streams, so that descriptors are left for files.
+	// maxConns bounds connections, so that descriptors are left for files.
 	maxConns = 1024
+	// maxHostConns bounds those of one host, so that it keeps no other out. Linux opens 16 at most for a mount (nconnect).
+	maxHostConns = 256
+	// maxRequests bounds the memory of requests that are not answered yet, bytes, over all streams: those that do not fit
+	// what a Call has for itself.
+	maxRequests = 512 << 20
+	// watchTick is how often connections are looked at.
+	watchTick = 10 * time.Second
+	// idleTime is how long a connection may be without a call: what knfsd gives (net/sunrpc/svc_xprt.c).
+	idleTime = 6 * time.Minute
+	// recordTime is how long the rest of a record may take: 1 MiB at 9 KB/s.
+	recordTime = 2 * time.Minute
+	// unreadTime is how long a peer may take none of the replies that wait for it.
+	unreadTime = 5 * time.Minute
+	// fabricTime is how long an RDMA connection may have work requests outstanding of which none completes: their memory is
+	// taken from other connections.
+	fabricTime = time.Minute
+	// settleTime bounds how long a new connection waits for the calls of those that its host has left.
+	settleTime = 15 * time.Second
 	// maxWorkers bounds goroutines that may block in the file system, each perhaps in an OS thread.
 	maxWorkers = 64
 	// readAhead is a stream's look-ahead in bytes: many small calls in one read.

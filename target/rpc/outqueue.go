@@ -23,7 +23,9 @@ type outQueue struct {
 	active bool
 	failed bool
 
-	broken atomic.Bool // failed, for the reader
+	broken  atomic.Bool   // failed, for the reader
+	waits   atomic.Bool   // the flusher waits for the peer to take something, for the watch
+	written atomic.Uint64 // how often the peer took something since
 
 	batch   []*Call
 	out     []piece
@@ -98,7 +100,9 @@ func (q *outQueue) handOver() {
 		go func() {
 			defer q.flusher.Done()
 			for range q.kick {
+				q.waits.Store(true)
 				q.drain(true)
+				q.waits.Store(false)
 			}
 		}()
 	}
@@ -180,6 +184,7 @@ func (q *outQueue) write(mayWait bool) bool {
 				q.fail(err)
 				return true
 			}
+			q.written.Add(1)
 		}
 		return true
 	}
@@ -221,6 +226,13 @@ func (q *outQueue) writeTo(fd uintptr) bool {
 	return true
 }
 
+// took notes for the watch that the peer took something.
+func (q *outQueue) took() {
+	if q.mayWait {
+		q.written.Add(1)
+	}
+}
+
 // sendBytes sends what lies in memory before the next loan, or a part of it.
 func (q *outQueue) sendBytes(fd uintptr) syscall.Errno {
 	q.iovs = q.iovs[:0]
@@ -241,6 +253,7 @@ func (q *outQueue) sendBytes(fd uintptr) syscall.Errno {
 	if e != 0 {
 		return e
 	}
+	q.took()
 	for left := int(n); left > 0; {
 		p := &q.out[q.done]
 		if left < len(p.b) {
@@ -265,6 +278,7 @@ func (q *outQueue) sendLoan(fd uintptr, c *Call) syscall.Errno {
 		return unix.EIO // less in the pipe than was put there
 	case e == 0:
 		q.c.s.stats.bytesLent.Add(uint64(n))
+		q.took()
 		if p.left -= n; p.left == 0 {
 			q.done++
 		}

@@ -64,6 +64,8 @@ func (p *pool) work() {
 		p.mu.Unlock()
 		if c.lane != nil {
 			c.lane.run(c)
+		} else if c.from.gone() {
+			c.from.drop(c)
 		} else if p.s.run(c, true) == Drop {
 			c.from.drop(c)
 		} else {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -40,11 +41,11 @@ func (o RDMAOptions) withDefaults() RDMAOptions {
 
 // ServeRDMA takes RPC-over-RDMA connections from l until Close. It closes l; the device stays open.
 func (s *Server) ServeRDMA(dev transport.Device, l transport.Listener) error {
-	if !s.track(l, false) {
+	if !s.track(l) {
 		_ = l.Close()
 		return ErrServerClosed
 	}
-	defer s.untrack(l, false)
+	defer s.untrack(l)
 	defer func() { _ = l.Close() }()
 	opt := s.opt.RDMA.withDefaults()
 	pool := mem.NewPool(opt.Memory)
@@ -98,13 +99,10 @@ func (d *rdmaListener) serve(req transport.Request) error {
 		return errors.Join(err, req.Reject(nil))
 	}
 	defer c.free()
-	if !d.s.track(c, true) {
-		if !d.s.isClosed() {
-			d.s.refuse(refConnections)
-		}
+	if !d.s.admit(c, c.peer.Addr.Addr(), &c.connState) {
 		return errors.Join(ErrServerClosed, c.qp.Close(transport.Reason{}), req.Reject(nil))
 	}
-	defer d.s.untrack(c, true)
+	defer d.s.leave(c, &c.connState)
 	if _, err := c.qp.PostRecv(c.first); err != nil {
 		return errors.Join(err, c.qp.Close(transport.Reason{}), req.Reject(nil))
 	}
@@ -115,6 +113,7 @@ func (d *rdmaListener) serve(req transport.Request) error {
 		return err
 	}
 	d.s.stats.rdmaConnections.Add(1)
+	d.s.settle(c, &c.connState)
 	return c.run()
 }
 
@@ -146,6 +145,28 @@ func rdmaAddr(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Add
 
 // Close ends the connection, for Server.Close.
 func (c *rdmaConn) Close() error { return c.qp.Close(transport.Reason{}) }
+
+func (c *rdmaConn) gone() bool { return c.lost.Load() }
+
+// peerGone reports only what the owner has seen: a fabric tells of a connection's end at once.
+func (c *rdmaConn) peerGone() bool { return false }
+
+// errOverdue is why the watch ended a connection.
+var errOverdue = errors.New("rpc: the client lets the memory of its connection lie, or has not called for long")
+
+// look closes a connection that is idle, or whose peer answers no Read and takes no reply while their memory is held.
+func (c *rdmaConn) look(now time.Time) {
+	c.mu.Lock()
+	calls, holds, closed := c.calls, c.inReads+c.sending > 0, c.closed
+	c.mu.Unlock()
+	quiet := c.quiet.forTime(c.moved.Load(), now)
+	switch {
+	case closed, !holds && (calls > 0 || quiet < idleTime), holds && quiet < fabricTime:
+		return
+	}
+	c.s.refuse(refOverdue)
+	c.fail(errOverdue)
+}
 
 func (c *rdmaConn) free() {
 	c.s.stats.credits.Add(-int64(c.open * c.step))

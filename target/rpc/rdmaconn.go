@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-storage/sluice/internal/mem"
@@ -27,6 +28,7 @@ import (
 //
 // mu guards all mutable state but wcs; it is a connection's own, and nothing below it waits for the peer.
 type rdmaConn struct {
+	connState
 	s    *Server
 	opt  RDMAOptions
 	caps transport.Caps
@@ -60,12 +62,16 @@ type rdmaConn struct {
 	posts    []transport.WR // Writes and Sends that the queue had no room for yet, in order
 	reads    []readOp       // RDMA Reads that wait for depth
 	inReads  int            // outstanding
+	sending  int            // replies of which the completion is to come
 	stalled  []*rdmaCall    // wait for memory for their read chunks
 	unsent   []*rdmaCall    // wait for memory for their reply
 	wrs      []transport.WR // scratch of pushLocked
 	inFlight sync.WaitGroup // calls handed on
 	closed   bool
 	err      error // why we closed
+
+	moved atomic.Uint64 // completions, for the watch
+	quiet still
 }
 
 const (
@@ -85,6 +91,8 @@ type readOp struct {
 // end closes the connection and waits for what is outstanding; err is why.
 func (c *rdmaConn) end(err error) error {
 	c.fail(nil)
+	c.lost.Store(true)
+	c.noMore.Store(true)
 	c.dropPlaced()
 	// After the first error the rest of the completions are still to come.
 	for {
@@ -139,6 +147,7 @@ func (c *rdmaConn) fail(err error) {
 
 func (c *rdmaConn) complete(wc *transport.WC) {
 	i := int(wc.Token & (1<<32 - 1))
+	c.moved.Add(1)
 	switch wc.Token & kindMask {
 	case kindRecv:
 		if wc.Err == nil {
@@ -146,6 +155,7 @@ func (c *rdmaConn) complete(wc *transport.WC) {
 		}
 	case kindSend:
 		c.mu.Lock()
+		c.sending--
 		c.slots[i].freeLocked()
 		c.unlockAndFree()
 	case kindRead:
@@ -363,6 +373,7 @@ func (c *rdmaConn) sendLocked(r *rdmaCall) {
 	c.creditLocked(r)
 	c.repostLocked(r, false)
 	c.posts = append(c.posts, r.wrs...)
+	c.sending++
 }
 
 // reply builds and sends a call's reply.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"sync"
 	"syscall"
 
@@ -43,7 +44,12 @@ type Server struct {
 	closed  bool
 	closers map[io.Closer]struct{}
 	conns   int
+	hosts   map[netip.Addr]*host
+	watched bool
 	wg      sync.WaitGroup
+	watch   sync.WaitGroup
+	ending  chan struct{} // closed by Close
+	room    room
 	stats   counters
 
 	splice func(from int, to uintptr, n int, more bool) (int, syscall.Errno) // spliceOut, but in tests
@@ -51,7 +57,9 @@ type Server struct {
 
 // NewServer returns a server of programs.
 func NewServer(opt Options, programs ...Program) *Server {
-	s := &Server{opt: opt, log: opt.Log, progs: make(map[uint32]Program), closers: make(map[io.Closer]struct{}), splice: spliceOut}
+	s := &Server{opt: opt, log: opt.Log, progs: make(map[uint32]Program), closers: make(map[io.Closer]struct{}),
+		hosts: make(map[netip.Addr]*host), ending: make(chan struct{}), splice: spliceOut}
+	s.room.max = maxRequests
 	if s.log == nil {
 		s.log = zap.NewNop()
 	}
@@ -78,7 +86,10 @@ func (s *Server) Programs() []Program {
 // Close ends all listeners and connections and waits for the calls in progress, or for the context.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
-	s.closed = true
+	if !s.closed {
+		s.closed = true
+		close(s.ending)
+	}
 	for c := range s.closers {
 		_ = c.Close() // what a listener or socket says to being closed changes nothing
 	}
@@ -86,6 +97,7 @@ func (s *Server) Close(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		s.wg.Wait()
+		s.watch.Wait()
 		s.pool.close()
 		close(done)
 	}()
@@ -97,28 +109,21 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 }
 
-// track makes Close close c and wait for the matching untrack. It reports false when the server is closed or, for
-// connections, when there are too many.
-func (s *Server) track(c io.Closer, conn bool) bool {
+// track makes Close close a listener and wait for the matching untrack. It reports false when the server is closed.
+func (s *Server) track(c io.Closer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || conn && s.conns >= maxConns {
+	if s.closed {
 		return false
 	}
 	s.closers[c] = struct{}{}
-	if conn {
-		s.conns++
-	}
 	s.wg.Add(1)
 	return true
 }
 
-func (s *Server) untrack(c io.Closer, conn bool) {
+func (s *Server) untrack(c io.Closer) {
 	s.mu.Lock()
 	delete(s.closers, c)
-	if conn {
-		s.conns--
-	}
 	s.mu.Unlock()
 	s.wg.Done()
 }

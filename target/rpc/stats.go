@@ -32,13 +32,14 @@ const (
 	refOverrun
 	refNoReads
 	refConnections
+	refOverdue
 	refusals
 )
 
 var refusalNames = [refusals]string{
 	refVersion: "rpc_version", refProgram: "program", refProgramVersion: "program_version", refProcedure: "procedure", refArguments: "arguments",
 	refSystem: "system", refCredentials: "credentials", refNoCall: "no_call", refRecord: "record", refHeader: "rdma_header", refOverrun: "credit_overrun",
-	refNoReads: "no_read_depth", refConnections: "too_many_connections",
+	refNoReads: "no_read_depth", refConnections: "too_many_connections", refOverdue: "overdue",
 }
 
 func (s *Server) refuse(why refusal) { s.stats.refused[why].Add(1) }

@@ -19,11 +19,11 @@ import (
 
 // ServeTCP takes connections from l until Close. It closes l. The listener may be of any stream network.
 func (s *Server) ServeTCP(l net.Listener) error {
-	if !s.track(l, false) {
+	if !s.track(l) {
 		_ = l.Close()
 		return ErrServerClosed
 	}
-	defer s.untrack(l, false)
+	defer s.untrack(l)
 	defer func() { _ = l.Close() }()
 	for {
 		nc, err := l.Accept()
@@ -39,20 +39,19 @@ func (s *Server) ServeTCP(l net.Listener) error {
 			}
 			return err
 		}
-		if !s.track(nc, true) {
+		c := s.newStream(nc)
+		if !s.admit(c, c.peer.Addr.Addr(), &c.connState) {
 			_ = nc.Close()
-			if !s.isClosed() {
-				s.refuse(refConnections)
-			}
 			continue
 		}
 		s.stats.connections.Add(1)
-		go s.serveStream(nc)
+		go c.serve()
 	}
 }
 
 // stream is one connection in record marking (RFC 5531 section 11).
 type stream struct {
+	connState
 	s    *Server
 	nc   net.Conn
 	raw  syscall.RawConn // nil where the connection has no descriptor
@@ -77,9 +76,14 @@ type stream struct {
 	out   outQueue
 	pipes pipes
 	lane  lane
+
+	// What the watch looks at.
+	records               atomic.Uint64 // begun
+	partial               atomic.Uint64 // the number of the record that is being read beyond the look-ahead, 0 for none
+	idle, reading, unread still
 }
 
-func (s *Server) serveStream(nc net.Conn) {
+func (s *Server) newStream(nc net.Conn) *stream {
 	c := &stream{s: s, nc: nc, buf: make([]byte, readAhead), ahead: readAhead, slots: make(chan struct{}, maxInFlight), room: make(chan struct{}, 1)}
 	c.peer.Addr, c.peer.Local = addrPort(nc.RemoteAddr()), addrPort(nc.LocalAddr())
 	if sc, ok := nc.(syscall.Conn); ok {
@@ -94,11 +98,22 @@ func (s *Server) serveStream(nc net.Conn) {
 	c.out.init(c)
 	c.pipes.s = s
 	c.lane.c = c
+	return c
+}
+
+// Close ends the connection, for Server.Close.
+func (c *stream) Close() error { return c.nc.Close() }
+
+// serve reads calls to the connection's end.
+func (c *stream) serve() {
+	s, nc := c.s, c.nc
 	err := c.readLoop()
+	c.noMore.Store(true)
 	if errors.Is(err, io.EOF) {
 		// The peer has said all; it may still be listening, but not for ever.
 		_ = nc.SetWriteDeadline(time.Now().Add(lingerTime))
 	} else {
+		c.lost.Store(true)
 		_ = nc.Close()
 	}
 	c.out.flush()
@@ -110,7 +125,42 @@ func (s *Server) serveStream(nc net.Conn) {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 		s.log.Info("an RPC connection ended", zap.Stringer("peer", c.peer.Addr), zap.Error(err))
 	}
-	s.untrack(nc, true)
+	s.leave(c, &c.connState)
+}
+
+// gone reports that nobody is left to be answered.
+func (c *stream) gone() bool { return c.lost.Load() || c.out.broken.Load() }
+
+// peerGone asks the socket, because the end of a connection lies behind requests that are not read yet.
+func (c *stream) peerGone() bool {
+	if c.raw == nil {
+		return false
+	}
+	gone := false
+	err := c.raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		gone = err == nil && info.State != unix.BPF_TCP_ESTABLISHED
+	})
+	return gone || err != nil
+}
+
+// look closes a connection that is idle, whose peer has begun a record and does not end it, or does not take its replies.
+func (c *stream) look(now time.Time) {
+	n := c.records.Load()
+	why := ""
+	switch idle := c.idle.forTime(n, now); {
+	case idle >= idleTime && len(c.slots) == 0 && c.partial.Load() == 0:
+		why = "it was idle"
+	case c.reading.forTime(c.partial.Load(), now) >= recordTime && c.partial.Load() != 0:
+		why = "a record was begun and not ended"
+	case c.unread.forTime(c.out.written.Load(), now) >= unreadTime && c.out.waits.Load():
+		why = "replies were not taken"
+	default:
+		return
+	}
+	c.s.refuse(refOverdue)
+	c.s.log.Info("an RPC connection is closed", zap.Stringer("peer", c.peer.Addr), zap.String("why", why))
+	_ = c.nc.Close()
 }
 
 func addrPort(a net.Addr) netip.AddrPort {
@@ -134,10 +184,14 @@ func (c *stream) readLoop() error {
 		if err != nil {
 			return err
 		}
+		c.s.settle(c, &c.connState)
+		c.records.Add(1)
 		c.slots <- struct{}{} // given back when the reply is out
 		c.inFlight.Add(1)
 		call := c.s.newCall(c, &c.peer)
-		if err := c.readRecord(call, n, last); err != nil {
+		err = c.readRecord(call, n, last)
+		c.partial.Store(0)
+		if err != nil {
 			c.drop(call)
 			return err
 		}
@@ -169,12 +223,18 @@ func (c *stream) readRecord(call *Call, n int, last bool) error {
 			c.s.refuse(refRecord)
 			return &rpc.RecordError{Len: have + n, Max: MaxRecord}
 		}
+		if !c.takeRoom(call, have+n, last) {
+			return net.ErrClosed
+		}
+		if have+n > c.w-c.r {
+			c.partial.Store(c.records.Load())
+		}
 		if frags == 1 && last && n >= bulkRecord {
 			call.growBulk(n)
 		} else {
 			call.grow(have, have+n)
 		}
-		c.look(n)
+		c.lookAhead(n)
 		k, err := c.readFull(call.msg[have : have+n])
 		if err != nil {
 			return err
@@ -191,9 +251,26 @@ func (c *stream) readRecord(call *Call, n int, last bool) error {
 	}
 }
 
-// look decides how far to look ahead behind a fragment of n bytes. Bulk data comes in powers of two behind a header
+// takeRoom waits for room for a record that is n bytes long so far. A record of several fragments takes all that it could
+// need at once: two that have a part each could wait for one another.
+func (c *stream) takeRoom(call *Call, n int, last bool) bool {
+	if n <= inlineBody || call.room > 0 {
+		return true
+	}
+	want := int64(n)
+	if !last {
+		want = MaxRecord
+	}
+	if !c.s.room.take(want, c.s.ending) {
+		return false
+	}
+	call.room = want
+	return true
+}
+
+// lookAhead decides how far to look ahead behind a fragment of n bytes. Bulk data comes in powers of two behind a header
 // whose length does not change much: what is beyond the next header is left in the socket, and read to its place.
-func (c *stream) look(n int) {
+func (c *stream) lookAhead(n int) {
 	switch header := n % pageSize; {
 	case n < bulkRecord:
 		c.ahead = readAhead

@@ -9,7 +9,7 @@ import (
 // ServeUDP answers calls that come as datagrams until Close; it is meant for rpcbind, MOUNT, NLM and NSM, whose clients
 // still use it. It closes pc.
 func (s *Server) ServeUDP(pc *net.UDPConn) error {
-	if !s.track(pc, false) {
+	if !s.track(pc) {
 		_ = pc.Close()
 		return ErrServerClosed
 	}
@@ -19,7 +19,7 @@ func (s *Server) ServeUDP(pc *net.UDPConn) error {
 	for range cap(u.slots) {
 		u.slots <- struct{}{} // all calls in progress are answered
 	}
-	s.untrack(pc, false)
+	s.untrack(pc)
 	return err
 }
 
@@ -55,6 +55,8 @@ func (u *datagrams) loop() error {
 		}
 	}
 }
+
+func (u *datagrams) gone() bool { return false } // a datagram has no connection to lose
 
 func (u *datagrams) reply(c *Call, _ bool) {
 	b := c.Out
