@@ -129,10 +129,10 @@ func vacate(path string) error {
 		return err
 	}
 	if fi.Mode().Type() != fs.ModeSocket {
-		return &TakenError{path, "is there and is no socket; choose another place, or remove it"}
+		return &TakenError{path, "is there and is no socket"}
 	}
 	if st, ok := fi.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != os.Geteuid() {
-		return &TakenError{path, "is another user's socket; choose another place, or remove it"}
+		return &TakenError{path, "is another user's socket"}
 	}
 	dead, err := isDead(path)
 	if err != nil {

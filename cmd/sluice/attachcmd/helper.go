@@ -110,7 +110,7 @@ func serveSocket(ctx context.Context, v *block.Volume, r *Record, readOnly bool,
 	l, err := unixsock.Listen(r.Path) // only its owner may connect: who can read and write the volume
 	var taken *unixsock.TakenError
 	if errors.As(err, &taken) {
-		return refused("%w; see --socket", err)
+		return refused("%w; choose another with --socket", err)
 	}
 	if err != nil {
 		return err

@@ -54,7 +54,7 @@ func TestSentences(t *testing.T) {
 		{what: "no /dev/fuse for an export", args: "mount nfs://ADDR/x DIR --name a", noFUSE: true,
 			want: "an export is mounted by FUSE, and there is no /dev/fuse (modprobe fuse; a container has to be given it)"},
 		{what: "socket in use", args: "attach iser://ADDR/TARGET/0 --face socket --name b --socket BUSY",
-			want: "BUSY is in use; choose another with --socket"},
+			want: "BUSY is in use: a process listens there; choose another with --socket"},
 		{what: "mount point missing", args: "mount iser://ADDR/TARGET/0 DIR/missing",
 			want: "DIR/missing is no directory; make it first"},
 		{what: "not root: mount", args: "mount iser://ADDR/TARGET/0 DIR", asUser: true,
