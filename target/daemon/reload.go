@@ -10,6 +10,7 @@ import (
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
 
+	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
@@ -230,7 +231,7 @@ func (d *Daemon) apply(next *Config, p *plan) error {
 		}
 		errs = append(errs, err)
 	}
-	errs = append(errs, d.dropVolumes(next), d.movePortals(next, p), d.applyFiles(ctx, next, p))
+	errs = append(errs, d.dropVolumes(next), d.movePortals(ctx, next, p), d.applyFiles(ctx, next, p))
 	d.cfg = next
 	if p.files != nil && d.serving {
 		d.serveFiles()
@@ -287,11 +288,20 @@ func (d *Daemon) dropVolumes(next *Config) error {
 	return errors.Join(errs...)
 }
 
-// movePortals closes the portals that go, whose sessions stay until they end, and serves those that came.
-func (d *Daemon) movePortals(next *Config, p *plan) error {
+// movePortals closes the portals that go, whose sessions stay until they end, gives those that stay their group tags, and serves
+// those that came.
+func (d *Daemon) movePortals(ctx context.Context, next *Config, p *plan) error {
+	var errs []error
 	keep := map[string]bool{}
 	for _, pc := range next.Portals {
 		keep[pc.Address] = true
+		if pt := d.portals[pc.Address]; pt != nil && pt.cfg.Group != pc.Group {
+			pt.cfg = pc
+			if pt.stop != nil {
+				errs = append(errs, d.server.UpdatePortal(ctx, pt.l.Addr(), iscsi.Portal{Group: pc.Group}))
+			}
+			d.log.Info("portal group", zap.String("address", pc.Address), zap.Uint16("group", pc.Group))
+		}
 	}
 	for addr, pt := range d.portals {
 		if !keep[addr] {
@@ -308,5 +318,5 @@ func (d *Daemon) movePortals(next *Config, p *plan) error {
 			d.servePortal(pt)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }

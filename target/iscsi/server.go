@@ -258,7 +258,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, p Portal) error {
 			}
 			return err
 		}
-		s.accept(ctx, nc, e.Portal)
+		s.accept(ctx, nc, s.portal(e))
 	}
 }
 
@@ -303,7 +303,7 @@ func (s *Server) ServeRDMA(ctx context.Context, d transport.Device, l transport.
 			return err
 		}
 		peer := r.Peer()
-		c := s.newConn(ctx, peer.Local, peer.Remote, e.Portal)
+		c := s.newConn(ctx, peer.Local, peer.Remote, s.portal(e))
 		x := newISERLink(c, d)
 		c.link = x
 		if !s.admit(c) {
@@ -329,7 +329,40 @@ func (s *Server) addPortal(e *portalEntry) error {
 	}
 	s.portals = append(s.portals, e)
 	s.tellISNSLocked()
+	s.changedLocked()
 	s.wg.Add(1)
+	return nil
+}
+
+// portal is what a new connection of a listener comes by.
+func (s *Server) portal(e *portalEntry) Portal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return e.Portal
+}
+
+// UpdatePortal gives the portal that listens on addr another group or address to advertise, and waits for one whose Serve has only
+// just been called. Sessions keep the group that they logged in by; discovery, new logins and the iSNS server learn of the new one.
+func (s *Server) UpdatePortal(ctx context.Context, addr net.Addr, p Portal) error {
+	if p.Group == 0 {
+		return errors.New("iscsi: a portal needs a group tag from 1 to 65535")
+	}
+	found := false
+	err := s.wait(ctx, func() bool {
+		for _, e := range s.portals {
+			if e.addr.String() == addr.String() {
+				e.Portal, found = p, true
+				s.tellISNSLocked()
+			}
+		}
+		return found || s.closed
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("iscsi: no portal listens on %s: %w", addr, err)
+	case !found:
+		return ErrClosed
+	}
 	return nil
 }
 
