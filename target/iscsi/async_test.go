@@ -3,6 +3,7 @@ package iscsi
 import (
 	"bytes"
 	"testing"
+	"testing/synctest"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"
@@ -101,4 +102,39 @@ func TestNexusResetEndsItsSession(t *testing.T) {
 	}
 	p.wantEnd()
 	other.ready()
+}
+
+// SAM-5 section 5.6: a host whose write another host's reset ends is told by the status TASK ABORTED, after its data has
+// come, and by the unit attention 29/03; who waited for an answer that never comes would wait for ever.
+func TestAResetByAnotherHostIsHeardOf(t *testing.T) {
+	for name, fn := range map[string]iscsi.TaskFunction{"unit": iscsi.LogicalUnitReset, "target": iscsi.TargetWarmReset} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, f *fixture, dial func() *peer) {
+				p := dial()
+				p.enter()
+				p.ready()
+				other := dial()
+				other.isid[5] = 9
+				other.enter()
+				other.ready()
+				f.dev.shut()
+				c := other.startWrite(0, 1)
+				<-f.dev.arrived
+				p.tmf(fn, iscsi.Reserved)
+				synctest.Wait()
+				f.dev.open()
+				r := other.want(iscsi.OpSCSIResponse)
+				if r.b.ITT() != c.ITT || r.b[3] != byte(scsi.StatusTaskAborted) {
+					t.Errorf("the write: % x", []byte(r.b))
+				}
+				if r := p.want(iscsi.OpTaskResponse); r.b[2] != byte(iscsi.TaskComplete) {
+					t.Errorf("response %d", r.b[2])
+				}
+				other.send(other.command(make([]byte, 6)), nil, nil)
+				if key, asc := sense(other.want(iscsi.OpSCSIResponse)); key != 6 || asc != 0x2903 {
+					t.Errorf("TEST UNIT READY: %X/%04X", key, asc)
+				}
+			})
+		})
+	}
 }

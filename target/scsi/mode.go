@@ -44,8 +44,9 @@ func controlPage(lu *LogicalUnit) []byte {
 	if lu.opt.SharedTaskSet {
 		tst = 0
 	}
-	// QUEUE ALGORITHM MODIFIER 1: SIMPLE tasks may be reordered. ATMPE, RWWP 0.
-	return []byte{tst, 0x10, 0, 0, 0, 0, 0xFF, 0xFF, 0, 0}
+	// QUEUE ALGORITHM MODIFIER 1: SIMPLE tasks may be reordered. TAS 1, as LIO has it: a host whose commands another one
+	// aborts is told so by their status. ATMPE, RWWP 0.
+	return []byte{tst, 0x10, 0, 0x40, 0, 0, 0xFF, 0xFF, 0, 0}
 }
 
 func (p *modePage) header() []byte {

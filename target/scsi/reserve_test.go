@@ -230,7 +230,14 @@ func TestReservationsFollowTheModel(t *testing.T) {
 }
 
 func TestPreemptTellsAndAborts(t *testing.T) {
+	for _, tas := range []bool{false, true} {
+		testPreemptTellsAndAborts(t, tas)
+	}
+}
+
+func testPreemptTellsAndAborts(t *testing.T, tas bool) {
 	r := newRig(t)
+	r.lu.set(flagTAS, tas)
 	victim := r.nexus(2)
 	r.mustPR(r.n, prRegister, 0, 0, 1, 0)
 	r.mustPR(victim, prRegister, 0, 0, 2, 0)
@@ -256,8 +263,8 @@ func TestPreemptTellsAndAborts(t *testing.T) {
 	r.disk.letGo()
 	h.wait(t)
 	ph.wait(t)
-	if p.Status != StatusGood || !c.Silent {
-		t.Fatalf("%v; silent %v", p.Status, c.Silent)
+	if p.Status != StatusGood || c.Silent == tas || tas && c.Status != StatusTaskAborted {
+		t.Fatalf("TAS %v: %v; the victim's write: silent %v, %v", tas, p.Status, c.Silent, c.Status)
 	}
 	var seen []ASC
 	for {
@@ -267,7 +274,7 @@ func TestPreemptTellsAndAborts(t *testing.T) {
 		}
 		seen = append(seen, res.asc())
 	}
-	if !slices.Contains(seen, ASCCommandsCleared) || !slices.Contains(seen, ASCRegistrationsPreempted) {
+	if slices.Contains(seen, ASCCommandsCleared) == tas || !slices.Contains(seen, ASCRegistrationsPreempted) {
 		t.Errorf("attentions %04X", seen)
 	}
 	if key, kind := r.reservation(r.n); key != 1 || kind != prExclusiveAccess {

@@ -93,7 +93,7 @@ func (n *Nexus) Manage(fn TMF, lun uint64, refTag uint64, done func(TMFResponse)
 		i.lu.clearTaskSet(i, i.set(), w)
 		w.release()
 	case LogicalUnitReset:
-		i.lu.reset(answer(FunctionComplete))
+		i.lu.reset(n, answer(FunctionComplete))
 	case QueryTask:
 		r := FunctionComplete
 		if i.set().holds(func(c *Command) bool { return c.x.itl == i && c.Tag == refTag }) {
@@ -178,11 +178,17 @@ func (lu *LogicalUnit) clearTaskSet(by *itl, set *taskSet, w *tmfWait) {
 	}
 }
 
-// reset is LOGICAL UNIT RESET (SAM-5 section 6.3.3).
-func (lu *LogicalUnit) reset(done func()) {
+// reset is LOGICAL UNIT RESET (SAM-5 section 6.3.3) by a nexus. The commands of others end with TASK ABORTED where the
+// control mode page says so (SAM-5 section 5.6): a host that heard nothing would wait for them for ever.
+func (lu *LogicalUnit) reset(by *Nexus, done func()) {
 	w := newWait(done)
+	tas := lu.has(flagTAS) // as it is before the reset
 	lu.each(func(i *itl) {
-		i.abortAll(w, abortSilent)
+		kind := abortSilent
+		if tas && i.nexus != by {
+			kind = abortReported
+		}
+		i.abortAll(w, kind)
 		lu.nexusLost(i)
 		i.attention(ASCBusDeviceReset)
 	})
@@ -199,7 +205,7 @@ func (n *Nexus) resetAll(done func()) {
 	for _, i := range *n.luns.Load() {
 		if !i.unknown.Load() {
 			w.left.Add(1)
-			i.lu.reset(w.release)
+			i.lu.reset(n, w.release)
 		}
 	}
 	w.release()

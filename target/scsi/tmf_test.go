@@ -1,6 +1,7 @@
 package scsi
 
 import (
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -212,6 +213,42 @@ func TestClearTaskSetTellsOthers(t *testing.T) {
 			}
 		} else if !c.Silent || next.asc() != ASCCommandsCleared {
 			t.Errorf("no TAS: silent %v, then %04X", c.Silent, next.asc())
+		}
+	}
+}
+
+// SAM-5 sections 5.6 and 6.3.3: whose command a reset by another nexus ends hears of it, by the status of the command and
+// by a unit attention; where the control mode page has TAS zero by the unit attention alone. TAS is one at first.
+func TestWhomAnotherNexusAbortsIsTold(t *testing.T) {
+	for name, fn := range map[string]TMF{"LOGICAL UNIT RESET": LogicalUnitReset, "TARGET WARM RESET": TargetWarmReset} {
+		for _, tas := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, TAS %v", name, tas), func(t *testing.T) {
+				r := newRig(t)
+				if page := r.good(nil, 64, "1a 08 0a 00 40 00"); page[4+2+3]&0x40 == 0 {
+					t.Errorf("control mode page % X", page[4:16])
+				}
+				r.lu.set(flagTAS, tas)
+				other := r.nexus(2)
+				hold(r.disk)
+				c, h := r.start(other, cdb("2a 00 00000000 00 0001 00"), pattern(512, 1), 0)
+				<-r.disk.arrived
+				own, oh := r.start(r.n, cdb("28 00 00000000 00 0001 00"), nil, 512)
+				<-r.disk.arrived
+				ch := manage(r.n, fn, 0, 0)
+				r.disk.letGo()
+				answer(t, ch, FunctionComplete)
+				wait(t, "completion", h.done)
+				wait(t, "completion", oh.done)
+				if c.Silent == tas || tas && c.Status != StatusTaskAborted {
+					t.Errorf("the other's write: silent %v, %v", c.Silent, c.Status)
+				}
+				if !own.Silent {
+					t.Errorf("the command of who asked is answered: %v", own.Status)
+				}
+				if next := r.run(other, nil, 0, "00 00 00 00 00 00"); next.asc() != ASCBusDeviceReset {
+					t.Errorf("then %v %04X", next.Status, next.asc())
+				}
+			})
 		}
 	}
 }

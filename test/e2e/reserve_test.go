@@ -86,7 +86,7 @@ func reserveStep(t *testing.T, v *block.Volume, in reserveIn) (bool, error) {
 	case "release":
 		cdb[1] = 2
 	case "preempt":
-		cdb[1] = 4 // without ABORT: what that aborts is never answered (SAM-5 section 5.6, TAS zero)
+		cdb[1] = 5 // and ABORT: what that aborts is told so (SAM-5 section 5.6, TAS one)
 		binary.BigEndian.PutUint64(list[8:], uint64(in.of))
 	case "write":
 		cdb, list = []byte{0x2A, 0, 0, 0, 0, 0, 0, 0, 0, 0}, nil // of no blocks: what counts is whether it may
