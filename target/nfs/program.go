@@ -117,6 +117,9 @@ func (s *Server) decide(c *rpc.Call, e *export) (r Rights, ok, unsure bool) {
 	if ok && !r.Insecure && !c.Peer.Privileged() {
 		ok = false
 	}
+	if ok {
+		c.Peer.Trust()
+	}
 	var m any = &memo{e: e, rights: r, ok: ok, until: now.Add(decisionAge)}
 	c.Peer.Memo.Store(&m)
 	return r, ok, false

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"fmt"
 	"net/netip"
 	"sync/atomic"
 
@@ -20,6 +21,31 @@ type Program interface {
 	// Keeps reports whether executing this procedure a second time would do harm, so that a retransmission has to be
 	// answered from the reply cache.
 	Keeps(vers, proc uint32) bool
+}
+
+// Screener is a Program that judges a call before the memory for its bulk argument is taken. It is asked over RDMA, of
+// clients that have shown no right yet (Peer.Trust), so that strangers cannot hold the memory that all clients share.
+type Screener interface {
+	// Screen may block. It answers Again to have the argument fetched and the call served, Done when c.Out is a refusal.
+	Screen(c *Call) Verdict
+}
+
+// Spoiled is what a program panics with where state that its clients share may be half changed: the process ends then, and
+// clients recover. Any other panic ends the connection whose call it was.
+type Spoiled struct{ Cause any }
+
+func (s Spoiled) Error() string {
+	return fmt.Sprintf("state that clients share may be half changed: %v", s.Cause)
+}
+
+// Guard turns a panic into Spoiled. It is deferred by code that changes what clients share.
+func Guard() {
+	if p := recover(); p != nil {
+		if _, is := p.(Spoiled); is {
+			panic(p)
+		}
+		panic(Spoiled{p})
+	}
 }
 
 // Verdict is Serve's answer.
@@ -42,7 +68,12 @@ type Peer struct {
 	UDP   bool
 	// Memo is the program's to use: what it decided about this peer.
 	Memo atomic.Pointer[any]
+
+	trusted atomic.Bool
 }
+
+// Trust notes that a program has found a right of this peer's.
+func (p *Peer) Trust() { p.trusted.Store(true) }
 
 // Privileged reports whether the peer's port is one that only root may use. A fabric hides the port; its peers count as
 // privileged, as with knfsd.
@@ -80,6 +111,7 @@ type Call struct {
 	trailer [4]byte
 	mark    [4]byte
 	next    *Call
+	screen  bool // a worker is to ask the program before the argument is fetched
 	own     bool // the goroutine at hand may execute it though it might block
 	lane    *lane
 	room    int64 // taken of the server's room for requests, bytes
@@ -91,6 +123,8 @@ type replier interface {
 	// answered by the same goroutine.
 	reply(c *Call, flush bool)
 	drop(c *Call)
+	// finish does what the verdict says; an error ends the connection.
+	finish(c *Call, v Verdict, err error, flush bool)
 	// gone reports that the call's connection is lost: a call that no worker has begun is not to be executed.
 	gone() bool
 	// sinkFor returns memory for n bytes of result.
@@ -197,7 +231,7 @@ func (c *Call) release() {
 	c.Call = rpc.Call{}
 	c.Args = xdr.Reader{}
 	c.Peer, c.from, c.prog, c.msg, c.cached, c.next, c.rdma = nil, nil, nil, nil, nil, nil, nil
-	c.Worker, c.own, c.copied, c.lane = false, false, 0, nil
+	c.Worker, c.own, c.screen, c.copied, c.lane = false, false, false, 0, nil
 	c.dataArr[0], c.sinkArr = nil, [2][]byte{}
 	c.Out = out
 	s.stats.active.Add(-1)

@@ -75,20 +75,17 @@ func (l *lane) run(c *Call) {
 	for c != nil {
 		s := l.role.Enter()
 		v := Drop
+		var err error
 		if !c.from.gone() {
-			v = l.c.s.run(c, true)
+			v, err = l.c.s.run(c, true)
 		}
 		var next *Call
 		if l.role.Leave(s) {
 			next = l.next()
 		} // or else a deputy has the rest
-		if v == Drop {
-			c.from.drop(c)
-			if next == nil {
-				l.c.out.flush()
-			}
-		} else {
-			c.from.reply(c, next == nil)
+		c.from.finish(c, v, err, next == nil)
+		if v == Drop && next == nil {
+			l.c.out.flush()
 		}
 		c = next
 	}

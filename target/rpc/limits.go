@@ -43,6 +43,9 @@ const (
 	// fabricTime is how long an RDMA connection may have work requests outstanding of which none completes: their memory is
 	// taken from other connections.
 	fabricTime = time.Minute
+	// maxStrangerCall bounds what is fetched for a client that has shown no right yet, bytes: the longest call without bulk
+	// data fits, an access control list of a thousand entries.
+	maxStrangerCall = 32 << 10
 	// settleTime bounds how long a new connection waits for the calls of those that its host has left.
 	settleTime = 15 * time.Second
 	// maxWorkers bounds goroutines that may block in the file system, each perhaps in an OS thread.

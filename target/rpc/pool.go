@@ -44,10 +44,10 @@ func (p *pool) submit(c *Call) {
 func (p *pool) work() {
 	defer p.wg.Done()
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	for {
 		for p.head == nil {
 			if p.closed {
+				p.mu.Unlock()
 				return
 			}
 			p.idle++
@@ -62,16 +62,23 @@ func (p *pool) work() {
 		}
 		c.next = nil
 		p.mu.Unlock()
-		if c.lane != nil {
-			c.lane.run(c)
-		} else if c.from.gone() {
-			c.from.drop(c)
-		} else if p.s.run(c, true) == Drop {
-			c.from.drop(c)
-		} else {
-			c.from.reply(c, true)
-		}
+		p.perform(c)
 		p.mu.Lock()
+	}
+}
+
+// perform takes a call off the queue through to its end.
+func (p *pool) perform(c *Call) {
+	switch {
+	case c.lane != nil:
+		c.lane.run(c)
+	case c.from.gone():
+		c.from.drop(c)
+	case c.screen:
+		c.rdma.conn.screened(c)
+	default:
+		v, err := p.s.run(c, true)
+		c.from.finish(c, v, err, true)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/sluice-storage/sluice/internal/rpc"
 	"github.com/sluice-storage/sluice/internal/rpcrdma"
@@ -253,6 +254,56 @@ func TestClientThatNeverCompletesItsReads(t *testing.T) {
 		}
 		if n := p.count.Load(); n != 0 || len(bad.got) != 0 {
 			t.Errorf("%d replies to the client whose data never came", len(bad.got))
+		}
+	})
+}
+
+// Strangers hold none of the memory that all clients share: the program is asked before anything is fetched.
+func TestARefusedCallIsAnsweredBeforeItsDataIsFetched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p, connect, end := serveFabric(t, Options{})
+		defer end()
+		p.refuses.Store(true)
+		c := connect()
+		// Nothing is bound to this STag: the connection would end if it were read.
+		c.call(procEcho, rpcrdma.ReadSegment{Segment: rpcrdma.Segment{Handle: 0xdead, Len: 1 << 20}})
+		if c.ended || c.got[c.xid] != 1 {
+			t.Errorf("%d replies, ended %v", c.got[c.xid], c.ended)
+		}
+		h := c.header()
+		h.Proc = rpcrdma.Nomsg
+		h.Reads = []rpcrdma.ReadSegment{{Segment: rpcrdma.Segment{Handle: 0xdead, Len: maxStrangerCall + 4}}}
+		c.send(h.Append(nil))
+		c.refused(rpcrdma.ErrChunk)
+	})
+}
+
+// A client that lets the server's Reads or replies lie holds their memory for a bounded time.
+func TestAFabricConnectionThatDoesNotMoveIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _, connect, end := serveFabric(t, Options{})
+		defer end()
+		bad, good := connect(), connect()
+		seg := bad.bind(0, 1<<20, transport.RemoteRead)
+		h := bad.header()
+		msg := bad.msg(procEcho, 1)
+		h.Reads = []rpcrdma.ReadSegment{{Position: uint32(len(msg)), Segment: seg}}
+		bad.sendOnly(append(h.Append(nil), msg...)) // it never polls again: its side answers no Read
+		for i := time.Duration(0); i < fabricTime-watchTick; i += watchTick {
+			good.granted(creditsPerStep)
+			time.Sleep(watchTick)
+		}
+		if n := s.Stats().Connections; n != 2 {
+			t.Errorf("%d connections of two", n)
+		}
+		time.Sleep(3 * watchTick)
+		good.granted(creditsPerStep)
+		if st := s.Stats(); st.Connections != 1 || st.Refused["overdue"] != 1 {
+			t.Errorf("%d connections, %v", st.Connections, st.Refused)
+		}
+		time.Sleep(idleTime + 2*watchTick)
+		if n := s.Stats().Connections; n != 0 {
+			t.Error("a connection without calls is kept")
 		}
 	})
 }

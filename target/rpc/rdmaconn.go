@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/internal/role"
 	"github.com/sluice-storage/sluice/internal/rpcrdma"
@@ -188,7 +190,7 @@ func (c *rdmaConn) received(recv, n int) {
 	c.s.stats.bytesIn.Add(uint64(n))
 	var rd xdr.Reader
 	rd.Reset(c.recvs[recv].Buf.Bytes()[:n])
-	if err := r.h.Parse(&rd); err != nil {
+	if err := c.parseHeader(r, &rd); err != nil {
 		c.badHeader(r, err)
 		return
 	}
@@ -218,12 +220,69 @@ func (c *rdmaConn) received(recv, n int) {
 		c.execute(r)
 		return
 	}
+	if !c.peer.trusted.Load() {
+		if r.zeroLen > maxStrangerCall {
+			c.refuse(r, rpcrdma.ErrChunk)
+			return
+		}
+		if r.zeroLen == 0 {
+			call.screen = true
+			c.s.pool.submit(call)
+			return
+		}
+	}
+	c.start(r)
+}
+
+// screened asks the program, on a worker, whether the data of a call is to be fetched at all.
+func (c *rdmaConn) screened(call *Call) {
+	call.screen = false
+	ok, err := c.s.parse(call)
+	if err != nil {
+		c.finish(call, Drop, err, true)
+		return
+	}
+	v := Done
+	if ok {
+		v = Again
+		if p, is := call.prog.(Screener); is {
+			v, err = c.s.screen(call, p)
+		}
+	}
+	if v != Again {
+		c.finish(call, v, err, true)
+		return
+	}
+	c.start(call.rdma)
 	c.mu.Lock()
+	c.pushLocked() // the owner may be asleep
+	c.mu.Unlock()
+}
+
+// start begins to fetch what a call's read list offers.
+func (c *rdmaConn) start(r *rdmaCall) {
+	c.mu.Lock()
+	if c.closed {
+		r.abandonLocked()
+		c.unlockAndFree()
+		return
+	}
 	ok := c.startLocked(r) // its Reads go out with those of the calls that came with it
 	c.mu.Unlock()
 	if !ok {
 		c.refuse(r, rpcrdma.ErrChunk)
 	}
+}
+
+// parseHeader takes a message's transport header. A defect of the parser is the message's fault as far as others can tell.
+func (c *rdmaConn) parseHeader(r *rdmaCall, rd *xdr.Reader) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.s.log.Error("a defect of this program ends a connection", zap.Any("panic", p), zap.Stringer("peer", c.peer.Addr), zap.Stack("stack"))
+			err = errDefect
+		}
+	}()
+	return r.h.Parse(rd)
 }
 
 // badHeader answers a header that cannot be used, or ends the connection where there is nothing to answer to.
@@ -405,6 +464,17 @@ func (c *rdmaConn) reply(call *Call, flush bool) {
 	c.unlockAndFree()
 	call.release()
 	c.inFlight.Done()
+}
+
+func (c *rdmaConn) finish(call *Call, v Verdict, err error, flush bool) {
+	if err != nil {
+		c.fail(err)
+	}
+	if v == Drop {
+		c.drop(call)
+		return
+	}
+	c.reply(call, flush)
 }
 
 // drop ends a call without a reply.

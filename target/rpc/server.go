@@ -195,28 +195,30 @@ func (s *Server) noCall(c *Call, err error) error {
 }
 
 // run executes a call that begin accepted.
-func (s *Server) run(c *Call, worker bool) (v Verdict) {
+//
+// A panic in a program ends the call's connection: what is the connection's own goes with it, and its client repeats the
+// call on another. A panic with Spoiled ends the process.
+func (s *Server) run(c *Call, worker bool) (v Verdict, err error) {
 	c.Worker = worker
 	if c.cached == nil && c.prog.Keeps(c.Vers, c.Proc) {
 		if !worker {
-			return Again
+			return Again, nil
 		}
 		switch e, state := s.cache.begin(c); state {
 		case cacheBusy:
-			return Drop // the first one is about to be answered
+			return Drop, nil // the first one is about to be answered
 		case cacheHit:
 			s.stats.replays.Add(1)
-			return Done
+			return Done, nil
 		case cacheNew:
 			c.cached = e
 		}
 	}
 	defer func() {
-		// A mistake of ours in one call must not end every other client's session.
 		if p := recover(); p != nil {
-			s.log.Error("a call failed inside the server", zap.Any("panic", p), zap.Uint32("prog", c.Prog), zap.Uint32("proc", c.Proc), zap.Stack("stack"))
+			err = s.defect(c, p)
+			v = Drop
 			c.dropSink()
-			v = c.Fail(rpc.SystemErr)
 		}
 		if v == Again {
 			c.Args = xdr.NewReader(c.msg)
@@ -230,40 +232,73 @@ func (s *Server) run(c *Call, worker bool) (v Verdict) {
 		}
 	}()
 	s.stats.calls.Add(1)
-	return c.prog.Serve(c)
+	return c.prog.Serve(c), nil
+}
+
+// errDefect is why a connection ends in whose call this program has a defect.
+var errDefect = errors.New("rpc: a call of this connection met a defect of this program; the log has the place")
+
+// defect is told what a call or its parsing has panicked with.
+func (s *Server) defect(c *Call, p any) error {
+	if _, is := p.(Spoiled); is {
+		panic(p)
+	}
+	s.refuse(refSystem)
+	s.log.Error("a defect of this program ends a connection", zap.Any("panic", p), zap.Stringer("peer", c.Peer.Addr), zap.Uint32("prog", c.Prog),
+		zap.Uint32("proc", c.Proc), zap.Stack("stack"))
+	return errDefect
+}
+
+// parse is begin, a panic in which is an error.
+func (s *Server) parse(c *Call) (ok bool, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			ok, err = false, s.defect(c, p)
+		}
+	}()
+	return s.begin(c)
+}
+
+// screen asks a program about a call whose argument is not here yet.
+func (s *Server) screen(c *Call, p Screener) (v Verdict, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			v, err = Drop, s.defect(c, p)
+		}
+	}()
+	c.Worker = true
+	return p.Screen(c), nil
 }
 
 // handle takes a call whose message is complete through to its reply, or to the worker pool. It reports whether a reply
 // was queued without a flush. An error means that the connection carries something else than calls.
 func (s *Server) handle(c *Call, flush bool) (queued bool, err error) {
-	ok, err := s.begin(c)
+	ok, err := s.parse(c)
 	if err != nil {
 		c.from.drop(c)
 		return false, err
 	}
-	if ok {
-		v := Again
-		if !s.opt.NoInline {
-			v = s.run(c, false)
-		}
-		if v == Again && c.own {
-			if p, is := c.prog.(Prompter); is && p.Prompt(c) {
-				v = s.run(c, true)
-			}
-		}
-		switch v {
-		case Again:
-			if st, is := c.from.(*stream); is && st.lane.takes(c) {
-				st.lane.add(c)
-			} else {
-				s.pool.submit(c)
-			}
-			return false, nil
-		case Drop:
-			c.from.drop(c)
-			return false, nil
+	if !ok {
+		c.from.reply(c, flush)
+		return true, nil
+	}
+	v := Again
+	if !s.opt.NoInline {
+		v, err = s.run(c, false)
+	}
+	if v == Again && c.own {
+		if p, is := c.prog.(Prompter); is && p.Prompt(c) {
+			v, err = s.run(c, true)
 		}
 	}
-	c.from.reply(c, flush)
-	return true, nil
+	if v == Again {
+		if st, is := c.from.(*stream); is && st.lane.takes(c) {
+			st.lane.add(c)
+		} else {
+			s.pool.submit(c)
+		}
+		return false, nil
+	}
+	c.from.finish(c, v, err, flush)
+	return v == Done, err
 }

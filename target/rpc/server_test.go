@@ -1,11 +1,14 @@
 package rpc
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -29,6 +32,7 @@ const (
 	procCount = 3 // kept: how often it was executed
 	procBulk  = 4 // that many bytes of payload
 	procPanic = 5
+	procSpoil = 6 // panics in what is shared
 )
 
 type program struct {
@@ -36,9 +40,16 @@ type program struct {
 	entered chan struct{}
 	count   atomic.Uint32
 	prompt  atomic.Bool // it says that procWait hardly ever blocks
+	refuses atomic.Bool // it refuses calls before their data is fetched
 }
 
-func (p *program) Prompt(c *Call) bool        { return p.prompt.Load() && c.Proc == procWait }
+func (p *program) Prompt(c *Call) bool { return p.prompt.Load() && c.Proc == procWait }
+func (p *program) Screen(c *Call) Verdict {
+	if p.refuses.Load() {
+		return c.Fail(rpc.SystemErr)
+	}
+	return Again
+}
 func (*program) ID() uint32                   { return 400000 }
 func (*program) Versions() (low, high uint32) { return 1, 2 }
 func (*program) Keeps(_, proc uint32) bool    { return proc == procCount }
@@ -71,6 +82,9 @@ func (p *program) Serve(c *Call) Verdict {
 		c.SetPayload(int(v))
 		return Done
 	case procPanic:
+		panic("a mistake")
+	case procSpoil:
+		defer Guard()
 		panic("a mistake")
 	default:
 		return c.NoProc()
@@ -278,16 +292,38 @@ func TestDuplicateOfACallInProgressIsDropped(t *testing.T) {
 	}
 }
 
-func TestAMistakeInOneCallEndsOnlyThat(t *testing.T) {
-	_, _, addr := serve(t, Options{})
-	nc := dial(t, addr)
-	write(t, nc, record(1, procPanic, 0))
-	if _, _, _, err := answer(t, nc); !errors.Is(err, &rpc.ReplyError{Accept: rpc.SystemErr}) {
-		t.Fatal(err)
+func TestADefectInOneCallEndsItsConnection(t *testing.T) {
+	for _, o := range []Options{{}, {NoInline: true}} {
+		s, _, addr := serve(t, o)
+		nc, other := dial(t, addr), dial(t, addr)
+		write(t, nc, record(1, procPanic, 0))
+		if _, err := nc.Read(make([]byte, 1)); err == nil {
+			t.Fatal("the call that failed is answered")
+		}
+		write(t, other, record(2, procEcho, 9))
+		if _, v, _, err := answer(t, other); v != 9 || err != nil {
+			t.Fatal(v, err)
+		}
+		if n := s.Stats().Refused["system"]; n != 1 {
+			t.Errorf("%d defects counted", n)
+		}
 	}
-	write(t, nc, record(2, procEcho, 9))
-	if _, v, _, err := answer(t, nc); v != 9 || err != nil {
-		t.Fatal(v, err)
+}
+
+// What clients share cannot be trusted after a defect in it: the process ends, and clients recover.
+func TestADefectInWhatIsSharedEndsTheProcess(t *testing.T) {
+	if os.Getenv("SLUICE_TEST_SPOIL") != "" {
+		_, _, addr := serve(t, Options{})
+		nc := dial(t, addr)
+		write(t, nc, record(1, procSpoil, 0))
+		_, _ = nc.Read(make([]byte, 1))
+		eventually(t, "this process is still there", func() bool { return false })
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestADefectInWhatIsSharedEndsTheProcess$")
+	cmd.Env = append(os.Environ(), "SLUICE_TEST_SPOIL=1")
+	out, err := cmd.CombinedOutput()
+	if err == nil || !bytes.Contains(out, []byte("state that clients share may be half changed: a mistake")) {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

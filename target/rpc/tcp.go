@@ -397,6 +397,18 @@ func (c *stream) sinkFor(call *Call, n int) ([][]byte, error) {
 
 func (c *stream) reply(call *Call, flush bool) { c.out.send(call, flush) }
 
+func (c *stream) finish(call *Call, v Verdict, err error, flush bool) {
+	if err != nil {
+		c.lost.Store(true)
+		_ = c.nc.Close()
+	}
+	if v == Drop {
+		c.drop(call)
+		return
+	}
+	c.reply(call, flush)
+}
+
 func (c *stream) drop(call *Call) {
 	call.release()
 	c.ended()

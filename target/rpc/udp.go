@@ -76,6 +76,14 @@ func (u *datagrams) reply(c *Call, _ bool) {
 	u.drop(c)
 }
 
+func (u *datagrams) finish(c *Call, v Verdict, _ error, flush bool) {
+	if v == Drop {
+		u.drop(c)
+		return
+	}
+	u.reply(c, flush)
+}
+
 func (u *datagrams) drop(c *Call) {
 	c.release()
 	<-u.slots

@@ -245,3 +245,42 @@ func lyingChunks(t *testing.T, how string) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 }
+
+// A client that has shown no right has nothing fetched for it: strangers cannot hold the memory that all clients share.
+func TestAWriteWithoutTheRightIsRefusedBeforeItsDataIsFetched(t *testing.T) {
+	s := start(t, "iwarp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: nfs.Rights{ReadOnly: true}, Async: true})
+	must(t, os.WriteFile(filepath.Join(s.dir, "f"), random(1000, 1), 0o644))
+	var fh []byte
+	{ // the handle, by a client that may look it up
+		b := s.bad(t)
+		m := mount3.PathArgs{Path: []byte("/data")}
+		h := b.header()
+		_, rest, _ := b.say(append(h.Append(nil), b.call(mount3.Prog, 3, mount3.ProcMnt, m.Append(nil))...))
+		r := xdr.NewReader(rest)
+		_, err := xrpc.ParseReply(&r)
+		must(t, err)
+		var mr mount3.MntRes
+		mr.Parse(&r)
+		must(t, r.Err())
+		fh = mr.FH
+	}
+	for want, fh := range map[nfs3.Status][]byte{nfs3.ErrRofs: fh, nfs3.ErrBadhandle: make([]byte, 32)} {
+		b := s.bad(t)
+		h := b.header()
+		write := nfs3.WriteArgs{FH: fh, Count: 1 << 20, Len: 1 << 20}
+		msg := b.call(nfs3.Prog, 3, uint32(nfs3.ProcWrite), write.Append(nil))
+		// Nothing is bound to this STag: a Read would end the connection.
+		h.Reads = append(h.Reads, rpcrdma.ReadSegment{Position: uint32(len(msg)), Segment: rpcrdma.Segment{Handle: 0xdeadbeef, Len: 1 << 20}})
+		_, rest, ended := b.say(append(h.Append(nil), msg...))
+		if ended {
+			t.Errorf("%v: the data was fetched", want)
+			continue
+		}
+		r := xdr.NewReader(rest)
+		_, err := xrpc.ParseReply(&r)
+		must(t, err)
+		if st := nfs3.Status(r.Uint32()); st != want {
+			t.Errorf("status %v, not %v", st, want)
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package nfs
+
+import (
+	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/target/rpc"
+)
+
+// Screen refuses a call by its handle and its caller before the data of its argument is fetched. WRITE and SYMLINK are the
+// procedures whose arguments have bulk data (RFC 8267 section 2).
+func (p *program) Screen(c *rpc.Call) rpc.Verdict {
+	s := (*Server)(p)
+	var fh []byte
+	switch nfs3.Proc(c.Proc) {
+	case nfs3.ProcWrite:
+		var a nfs3.WriteArgs
+		a.Parse(&c.Args)
+		fh = a.FH
+	case nfs3.ProcSymlink:
+		var a nfs3.SymlinkArgs
+		a.Parse(&c.Args)
+		fh = a.Where.Dir
+	default:
+		return c.Garbage()
+	}
+	if c.Args.Err() != nil {
+		return c.Garbage()
+	}
+	var q request
+	st := s.findFile(c, fh, &q)
+	if st == nfs3.OK {
+		s.end(&q)
+		return rpc.Again
+	}
+	if nfs3.Proc(c.Proc) == nfs3.ProcWrite {
+		r := nfs3.WriteRes{Status: st}
+		c.Out = r.Append(c.Out)
+		return rpc.Done
+	}
+	r := nfs3.CreateRes{Status: st}
+	c.Out = r.Append(c.Out)
+	return rpc.Done
+}
