@@ -76,6 +76,11 @@ func authError(detail string) error {
 	return &NegotiationError{Key: "CHAP", Clause: "12.1.3", Detail: detail, Status: LoginAuthFailed}
 }
 
+// missing is an authentication that lacks one of its parts (section 11.13.5, status 0207).
+func missing(key string) error {
+	return &NegotiationError{Key: key, Clause: "12.1.3", Detail: "the key is missing", Status: LoginMissingParameter}
+}
+
 func chapAnswer(a CHAPAlgorithm, id byte, secret string, challenge []byte) []byte {
 	h := a.new()
 	// hash.Hash never returns an error.
@@ -160,7 +165,10 @@ func readChallenge(a CHAPAlgorithm, pairs []KV) (*chapChallenge, error) {
 
 // check compares a response in constant time.
 func (c *chapChallenge) check(pairs []KV, secret string) error {
-	r, _ := lookup(pairs, "CHAP_R")
+	r, ok := lookup(pairs, "CHAP_R")
+	if !ok {
+		return missing("CHAP_R")
+	}
 	got, err := DecodeBinary(r)
 	if err != nil {
 		return err
@@ -188,11 +196,11 @@ type CHAPTarget struct {
 // Done reports whether the initiator is authenticated; Name is then who it is.
 func (t *CHAPTarget) Done() bool { return t.done }
 
-// Name is the authenticated name.
+// Name is the name that the initiator gave: once Done, a proved one.
 func (t *CHAPTarget) Name() string { return t.name }
 
-// Step takes the pairs of one request and returns those of the response. An error is a Login reject with
-// LoginAuthFailed.
+// Step takes the pairs of one request and returns those of the response. An error is a Login reject: with
+// LoginMissingParameter for a key that is not there, else with LoginAuthFailed.
 func (t *CHAPTarget) Step(pairs []KV) ([]KV, error) {
 	if t.done {
 		return nil, authError("CHAP goes on after it has ended")
@@ -200,7 +208,7 @@ func (t *CHAPTarget) Step(pairs []KV) ([]KV, error) {
 	if t.challenge == nil {
 		offer, ok := lookup(pairs, "CHAP_A")
 		if !ok {
-			return nil, authError("CHAP_A is missing")
+			return nil, missing("CHAP_A")
 		}
 		accept := t.Algorithms
 		if accept == nil {
@@ -218,8 +226,9 @@ func (t *CHAPTarget) Step(pairs []KV) ([]KV, error) {
 	}
 	name, ok := lookup(pairs, "CHAP_N")
 	if !ok {
-		return nil, authError("CHAP_N is missing")
+		return nil, missing("CHAP_N")
 	}
+	t.name = name
 	secret, known := t.Lookup(name)
 	if err := t.challenge.check(pairs, secret); err != nil {
 		return nil, err
@@ -231,7 +240,7 @@ func (t *CHAPTarget) Step(pairs []KV) ([]KV, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.name, t.done = name, true
+	t.done = true
 	if mutual == nil {
 		return nil, nil
 	}

@@ -159,6 +159,11 @@ func (n *Negotiator) Receive(stage Stage, text []byte, more bool) ([]KV, error) 
 	return owner, nil
 }
 
+// identity reports whether a key says who logs in to what.
+func (k *Key) identity() bool {
+	return k.Name == "InitiatorName" || k.Name == "TargetName" || k.Name == "SessionType"
+}
+
 func (n *Negotiator) split(text []byte) ([]KV, error) {
 	var pairs []KV
 	for len(text) > 0 {
@@ -223,7 +228,13 @@ func (n *Negotiator) one(stage Stage, p KV) (bool, error) {
 	if err := n.allowed(k, stage); err != nil {
 		return false, err
 	}
-	if n.got[k.Name] && !k.Repeats {
+	said, again := n.peer[k.Name]
+	again = again && n.o.Target && k.identity()
+	if again && said == p.Value {
+		// libiscsi says its name again in each request of a login. Nothing is negotiated anew by that (section 6.3).
+		return false, nil
+	}
+	if again || n.got[k.Name] && !k.Repeats {
 		return false, n.fail(k.Name, "6.3", LoginInitiatorError, "the key came twice")
 	}
 	n.got[k.Name] = true

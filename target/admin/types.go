@@ -146,10 +146,12 @@ type InitiatorSpec struct {
 
 // SecretSpec sets a CHAP secret of a target; the first one makes CHAP a must.
 type SecretSpec struct {
-	User   string `json:"user"`
-	Secret string `json:"secret"`           // at least 12 characters; it is written to a file of mode 0600 and never shown
-	Mutual bool   `json:"mutual,omitempty"` // the target's own proof instead of an initiator's
-	DryRun bool   `json:"dry_run,omitempty"`
+	User string `json:"user"`
+	// Initiators are the only names that the user may log in under; one that has none may use those that no other user has.
+	Initiators []string `json:"initiators,omitempty"`
+	Secret     string   `json:"secret"`           // at least 12 characters; it is written to a file of mode 0600 and never shown
+	Mutual     bool     `json:"mutual,omitempty"` // the target's own proof instead of an initiator's
+	DryRun     bool     `json:"dry_run,omitempty"`
 }
 
 // Trace is what the flight recorder of a session holds.

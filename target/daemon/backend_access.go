@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	wire "github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/target/admin"
 )
 
@@ -64,10 +65,22 @@ func (d *Daemon) SetSecret(_ context.Context, target string, s admin.SecretSpec)
 	switch {
 	case s.User == "" || strings.ContainsAny(s.User+s.Secret, " \t\r\n") || strings.HasPrefix(s.User, "#"):
 		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: "a user and a secret are words without white space"}
+	case s.User == mutual:
+		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: "no user is called mutual: the word begins the line of the target's own secret"}
+	case s.Mutual && len(s.Initiators) > 0:
+		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: "the target's own secret belongs to no initiator"}
 	case len(s.Secret) < 12:
 		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: "a secret has at least 12 characters (RFC 7143 section 9.2.1)"}
 	}
+	for _, i := range s.Initiators {
+		if err := wire.CheckName(i); err != nil {
+			return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: fmt.Sprintf("initiator %q: %v", i, err)}
+		}
+	}
 	what := "secret of " + s.User + " set for " + target
+	if len(s.Initiators) > 0 {
+		what += ", for " + strings.Join(s.Initiators, " and ")
+	}
 	return d.editSecrets(target, s.DryRun, what, func(sec *secrets, a *AuthConfig) error {
 		if s.Mutual {
 			sec.mutual = map[string]string{s.User: s.Secret}
@@ -75,6 +88,9 @@ func (d *Daemon) SetSecret(_ context.Context, target string, s admin.SecretSpec)
 			return nil
 		}
 		sec.users[s.User] = s.Secret
+		if len(s.Initiators) > 0 { // without, a new secret for a user leaves it the names that it has
+			sec.names[s.User] = s.Initiators
+		}
 		return nil
 	})
 }
@@ -92,6 +108,7 @@ func (d *Daemon) RemoveSecret(_ context.Context, target, user string, dryRun boo
 			return &admin.Error{Kind: admin.Conflict, Msg: user + " is the last who can log in to " + target + "; set another secret first, or delete the target"}
 		default:
 			delete(sec.users, user)
+			delete(sec.names, user)
 		}
 		return nil
 	})
@@ -109,7 +126,7 @@ func (d *Daemon) editSecrets(target string, dryRun bool, what string, edit func(
 	}
 	wrote := false
 	done, err := d.onTarget(target, dryRun, what, func(t *TargetConfig) error {
-		sec := &secrets{users: map[string]string{}, mutual: map[string]string{}}
+		sec := newSecrets()
 		// Without auth, a file that is there belonged to an earlier target of this name.
 		if before != nil && t.Auth != nil {
 			var err error
@@ -150,14 +167,20 @@ func (s *secrets) bytes() []byte {
 	for _, part := range []struct {
 		head string
 		m    map[string]string
-	}{{"", s.users}, {"mutual ", s.mutual}} {
+	}{{"", s.users}, {mutual + " ", s.mutual}} {
 		users := make([]string, 0, len(part.m))
 		for u := range part.m {
 			users = append(users, u)
 		}
 		slices.Sort(users)
 		for _, u := range users {
-			fmt.Fprintf(&b, "%s%s %s\n", part.head, u, part.m[u])
+			fmt.Fprintf(&b, "%s%s %s", part.head, u, part.m[u])
+			if part.head == "" {
+				for _, i := range s.names[u] {
+					fmt.Fprintf(&b, " %s", i)
+				}
+			}
+			b.WriteByte('\n')
 		}
 	}
 	return b.Bytes()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	wire "github.com/sluice-storage/sluice/internal/iscsi"
@@ -16,7 +17,32 @@ import (
 type secrets struct {
 	users  map[string]string
 	mutual map[string]string
+	names  map[string][]string // by user: the initiators that it is for
 }
+
+func newSecrets() *secrets {
+	return &secrets{users: map[string]string{}, mutual: map[string]string{}, names: map[string][]string{}}
+}
+
+// binding says whether a user may use an initiator's name (RFC 7143 section 9.2). A user that is called like an initiator is that
+// initiator's. One that has no names may use those that no other has.
+func (s *secrets) binding(user, initiator string) iscsi.Binding {
+	if slices.Contains(s.names[user], initiator) || user == initiator {
+		return iscsi.Bound
+	}
+	if len(s.names[user]) > 0 || wire.CheckName(user) == nil {
+		return iscsi.Stranger
+	}
+	for u := range s.users {
+		if u != user && (u == initiator || slices.Contains(s.names[u], initiator)) {
+			return iscsi.Stranger
+		}
+	}
+	return iscsi.Unbound
+}
+
+// mutual begins a line with the target's own secret, so no user has that name.
+const mutual = "mutual"
 
 // maxSecretsFile is far more than any file of secrets; a wrong path must not fill the memory.
 const maxSecretsFile = 1 << 20
@@ -41,8 +67,8 @@ func secretPath(path string) (string, error) {
 	return filepath.Join(dir, name), nil
 }
 
-// readSecrets reads lines of "USER SECRET" and "mutual USER SECRET"; # begins a comment. The file must not be readable
-// by others.
+// readSecrets reads lines of "USER SECRET [INITIATOR...]" and "mutual USER SECRET"; # begins a comment. The file must not be
+// readable by others.
 func readSecrets(path string) (*secrets, error) {
 	path, err := secretPath(path)
 	if err != nil {
@@ -58,7 +84,7 @@ func readSecrets(path string) (*secrets, error) {
 	if len(b) > maxSecretsFile {
 		return nil, fmt.Errorf("secrets file %s has %d bytes: that is no file of secrets", path, len(b))
 	}
-	s := &secrets{users: map[string]string{}, mutual: map[string]string{}}
+	s := newSecrets()
 	sc := bufio.NewScanner(bytes.NewReader(b))
 	for n := 1; sc.Scan(); n++ {
 		line := strings.TrimSpace(sc.Text())
@@ -66,12 +92,19 @@ func readSecrets(path string) (*secrets, error) {
 			continue
 		}
 		f := strings.Fields(line)
-		into := s.users
-		if len(f) == 3 && f[0] == "mutual" {
+		into, initiators := s.users, []string(nil)
+		switch {
+		case f[0] == mutual && len(f) == 3:
 			into, f = s.mutual, f[1:]
+		case f[0] == mutual || len(f) < 2:
+			return nil, fmt.Errorf("secrets file %s: line %d is neither \"USER SECRET [INITIATOR...]\" nor \"mutual USER SECRET\"", path, n)
+		default:
+			initiators = f[2:]
 		}
-		if len(f) != 2 {
-			return nil, fmt.Errorf("secrets file %s: line %d is neither \"USER SECRET\" nor \"mutual USER SECRET\"", path, n)
+		for _, i := range initiators {
+			if err := wire.CheckName(i); err != nil {
+				return nil, fmt.Errorf("secrets file %s: line %d: initiator %q: %w", path, n, i, err)
+			}
 		}
 		// RFC 7143 section 9.2.1: a CHAP secret has at least 96 bits.
 		if len(f[1]) < 12 {
@@ -81,6 +114,9 @@ func readSecrets(path string) (*secrets, error) {
 			return nil, fmt.Errorf("secrets file %s: line %d names %s again", path, n, f[0])
 		}
 		into[f[0]] = f[1]
+		if len(initiators) > 0 {
+			s.names[f[0]] = initiators
+		}
 	}
 	return s, sc.Err()
 }
@@ -103,7 +139,7 @@ func (a *AuthConfig) auth() (*iscsi.Auth, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &iscsi.Auth{Secret: iscsi.SecretMap(s.users)}
+	out := &iscsi.Auth{Secret: iscsi.SecretMap(s.users), Binding: s.binding}
 	for _, name := range a.Algorithms {
 		alg, err := parseAlgorithm(name)
 		if err != nil {
@@ -115,6 +151,11 @@ func (a *AuthConfig) auth() (*iscsi.Auth, error) {
 		secret, ok := s.mutual[a.MutualUser]
 		if !ok {
 			return nil, fmt.Errorf("secrets file %s has no line \"mutual %s SECRET\"", a.SecretsFile, a.MutualUser)
+		}
+		for user, theirs := range s.users {
+			if theirs == secret {
+				return nil, fmt.Errorf("the secret of %s is the target's own (mutual %s) as well, which RFC 7143 section 9.2.1 forbids: give each its own", user, a.MutualUser)
+			}
 		}
 		out.Mutual = wire.Secret{Name: a.MutualUser, Secret: secret}
 	}

@@ -28,6 +28,7 @@ type login struct {
 	auth      *Auth
 	chap      *iscsi.CHAPTarget
 	proved    bool
+	bound     bool // the proved user is configured for this initiator's name
 	declared  bool // our operational declarations are queued
 	hold      *iscsi.LoginRequest
 	final     bool // the final response is decided; text may still be on its way out
@@ -246,48 +247,6 @@ func (s *Server) hasSession(tsih uint16) bool {
 	return s.sessions[tsih] != nil
 }
 
-// security runs CHAP where it is wanted (section 12.1).
-func (c *conn) security(l *login, kvs []iscsi.KV) error {
-	var chap []iscsi.KV
-	for _, kv := range kvs {
-		if len(kv.Key) > 5 && kv.Key[:5] == "CHAP_" {
-			chap = append(chap, kv)
-		}
-	}
-	if l.auth == nil {
-		if len(chap) > 0 {
-			return refuse(iscsi.LoginInitiatorError, "", "CHAP was not agreed upon")
-		}
-		return nil
-	}
-	if l.chap == nil {
-		if l.neg.Value("AuthMethod") != "CHAP" {
-			if len(chap) > 0 {
-				return refuse(iscsi.LoginAuthFailed, "", "CHAP was not agreed upon")
-			}
-			if l.neg.Value("AuthMethod") == "None" && l.pdus > 1 {
-				return refuse(iscsi.LoginAuthFailed, "configure CHAP on the initiator", "the initiator offers no CHAP")
-			}
-			return nil
-		}
-		l.chap = &iscsi.CHAPTarget{Lookup: l.auth.Secret, Own: l.auth.Mutual, Algorithms: l.auth.Algorithms}
-	}
-	if len(chap) == 0 {
-		return nil
-	}
-	out, err := l.chap.Step(chap)
-	if err != nil {
-		return err
-	}
-	for _, kv := range out {
-		l.neg.Send(kv.Key, kv.Value)
-	}
-	if l.proved = l.chap.Done(); l.proved {
-		c.rec.note("CHAP: %s proved who it is", l.initiator)
-	}
-	return nil
-}
-
 // operational queues what the target itself has to say.
 func (c *conn) operational(l *login) {
 	if l.declared {
@@ -358,7 +317,7 @@ func (c *conn) enter(l *login, r *iscsi.LoginResponse, text []byte) error {
 	if c.params.HelloRequired && c.iser {
 		return refuse(iscsi.LoginInitiatorError, "", "iSERHelloRequired=Yes: this target has no Hello exchange")
 	}
-	ss := &session{cid: l.first.CID, conn: c, target: l.target, initiator: l.initiator, since: time.Now(),
+	ss := &session{cid: l.first.CID, conn: c, target: l.target, initiator: l.initiator, user: l.user(), bound: l.bound, since: time.Now(),
 		key: sessionKey{initiator: l.initiator, isid: l.first.ISID, group: c.portal.Group}}
 	if l.target != nil {
 		ss.key.target = l.target.Name
@@ -377,7 +336,12 @@ func (c *conn) enter(l *login, r *iscsi.LoginResponse, text []byte) error {
 		c.mu.Lock()
 		c.state, c.sess = stateLogin, nil
 		c.mu.Unlock()
+	}
+	switch {
+	case errors.Is(err, ErrClosed):
 		return refuse(iscsi.LoginUnavailable, "", "the target is shutting down")
+	case err != nil:
+		return err
 	}
 	c.login = nil // a session lives for weeks: what was negotiated is in params
 	return nil
@@ -427,6 +391,9 @@ func (c *conn) full(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN uint
 	c.srv.mu.Lock()
 	c.srv.counts.Logins++
 	c.srv.mu.Unlock()
+	if ss.user != "" {
+		f = append(f, zap.String("user", ss.user))
+	}
 	c.plog.audit(zap.InfoLevel, "session began", f...)
 }
 
@@ -448,6 +415,9 @@ func (c *conn) refuseLogin(q *iscsi.LoginRequest, b iscsi.BHS, err error) error 
 	}
 	if l.target != nil {
 		f = append(f, zap.String("target", l.target.Name))
+	}
+	if u := l.user(); u != "" {
+		f = append(f, zap.String("user", clip(u)))
 	}
 	if r.status == iscsi.LoginAuthFailed && r.hint == "" {
 		r.hint = "compare user name and secret on both sides; this side's are in the secrets file"

@@ -67,24 +67,6 @@ type Redirect struct {
 	Permanent bool
 }
 
-// Auth is a CHAP configuration (RFC 7143 section 12.1.3).
-type Auth struct {
-	// Secret returns the secret of an initiator's user name.
-	Secret func(user string) (secret string, ok bool)
-	// Algorithms are accepted; nil for SHA3-256, SHA-256, SHA-1 and MD5.
-	Algorithms []iscsi.CHAPAlgorithm
-	// Mutual answers an initiator that wants proof from the target. Empty: such an initiator is refused.
-	Mutual iscsi.Secret
-}
-
-// SecretMap is an Auth.Secret for a fixed set of users.
-func SecretMap(m map[string]string) func(string) (string, bool) {
-	return func(user string) (string, bool) {
-		s, ok := m[user]
-		return s, ok
-	}
-}
-
 // Errors of the administrative calls.
 var (
 	ErrClosed      = errors.New("iscsi: the server is closed")

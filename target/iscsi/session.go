@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"fmt"
 	"sort"
 	"time"
 
@@ -16,6 +17,8 @@ type session struct {
 	conn      *conn
 	target    *targetEntry // nil for discovery
 	initiator string
+	user      string // that CHAP proved, empty without
+	bound     bool   // user is configured for this initiator's name
 	since     time.Time
 
 	// Guarded by Server.mu.
@@ -52,6 +55,16 @@ func (s *Server) install(ss *session, ready func()) error {
 		s.mu.Unlock()
 		return ErrClosed
 	}
+	var old *session
+	if ss.target != nil {
+		old = s.byName[ss.key]
+	}
+	// Section 9.2: another user is not the host whose session this would end.
+	if old != nil && !old.ended && !ss.bound && old.user != "" && ss.user != "" && old.user != ss.user {
+		s.mu.Unlock()
+		return refuse(iscsi.LoginAuthFailed, fmt.Sprintf("write %s behind the secret of its user in the secrets file", ss.initiator),
+			"initiator %q has a session of another user", clip(ss.initiator))
+	}
 	for {
 		if s.lastTSIH++; s.lastTSIH != 0 && s.sessions[s.lastTSIH] == nil {
 			break
@@ -59,11 +72,8 @@ func (s *Server) install(ss *session, ready func()) error {
 	}
 	ss.tsih = s.lastTSIH
 	s.sessions[ss.tsih] = ss
-	var old *session
 	if ss.target != nil {
-		if old = s.byName[ss.key]; old != nil {
-			ss.prev = old
-		}
+		ss.prev = old
 		s.byName[ss.key] = ss
 	}
 	if old != nil {

@@ -125,7 +125,7 @@ func access(names func(*cobra.Command, []string, string) ([]string, cobra.ShellC
 	var remove bool
 	secret := &cobra.Command{
 		Use: "secret TARGET USER", Short: "Set a CHAP secret, read from standard input; the first one makes CHAP a must", Args: cobra.ExactArgs(2), ValidArgsFunction: names,
-		Example: "  sluice target secret iqn.2026-11.org.example:disks alice < alice.secret",
+		Example: "  sluice target secret iqn.2026-11.org.example:disks alice --initiator iqn.1993-08.org.debian:01:abcdef < alice.secret",
 		RunE: func(c *cobra.Command, args []string) error {
 			at := "/v1/targets/" + esc(args[0]) + "/secrets"
 			if remove {
@@ -141,6 +141,7 @@ func access(names func(*cobra.Command, []string, string) ([]string, cobra.ShellC
 		},
 	}
 	secret.Flags().BoolVar(&sec.Mutual, "mutual", false, "the secret that the target itself proves, when an initiator asks")
+	secret.Flags().StringSliceVar(&sec.Initiators, "initiator", nil, "the only initiator name that the user may log in under (repeatable)")
 	secret.Flags().BoolVar(&remove, "remove", false, "forget the secret instead")
 	dryRun(secret, &sec.DryRun)
 	return []*cobra.Command{allow, deny, secret}
