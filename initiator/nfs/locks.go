@@ -70,9 +70,12 @@ type Locks struct {
 	mu     sync.Mutex
 	held   map[lockKey][]LockRange
 	cookie uint32
-	seen   uint64 // connections made when the locks were last known to be held
+	doubt  map[lockKey]*doubt // locks of which the server may know what we do not
+	seen   uint64             // connections made when the locks were last known to be held
+	bg     context.Context
 	stop   context.CancelFunc
 	done   chan struct{}
+	wg     sync.WaitGroup
 }
 
 type lockKey struct {
@@ -86,7 +89,7 @@ func (v *FS) Locks(ctx context.Context, name string, log *zap.Logger) (*Locks, e
 	if log == nil {
 		log = zap.NewNop()
 	}
-	l := &Locks{v: v, c: v.rpc, name: name, log: log, held: map[lockKey][]LockRange{}, done: make(chan struct{})}
+	l := &Locks{v: v, c: v.rpc, name: name, log: log, held: map[lockKey][]LockRange{}, doubt: map[lockKey]*doubt{}, done: make(chan struct{})}
 	null := func() error {
 		return l.c.Do(ctx, &rpc.Call{Prog: nlm4.Prog, Vers: nlm4.Vers, Proc: nlm4.ProcNull, Cred: v.cred})
 	}
@@ -109,9 +112,8 @@ func (v *FS) Locks(ctx context.Context, name string, log *zap.Logger) (*Locks, e
 		return nil, fmt.Errorf("%w: %w", ErrNoLocks, err)
 	}
 	l.seen = l.c.Stats().Connects
-	var bg context.Context
-	bg, l.stop = context.WithCancel(context.Background())
-	go l.watch(bg)
+	l.bg, l.stop = context.WithCancel(context.Background())
+	go l.watch(l.bg)
 	return l, nil
 }
 
@@ -119,6 +121,7 @@ func (v *FS) Locks(ctx context.Context, name string, log *zap.Logger) (*Locks, e
 func (l *Locks) Close() error {
 	l.stop()
 	<-l.done
+	l.wg.Wait()
 	if l.own {
 		return l.c.Close()
 	}
@@ -153,9 +156,13 @@ func (l *Locks) wire(fh []byte, o LockOwner, r LockRange) nlm4.Lock {
 // context allows. A server in its grace period is waited for in any case.
 func (l *Locks) Lock(ctx context.Context, fh []byte, o LockOwner, r LockRange, wait bool) error {
 	for pause := lockPoll; ; pause = min(2*pause, lockPollMax) {
+		if err := l.settled(ctx, lockKey{string(fh), o}); err != nil {
+			return err
+		}
 		st, err := l.try(ctx, fh, o, r, false)
 		switch {
 		case err != nil:
+			l.settle(fh, o, r) // it may have been granted
 			return err
 		case st == nlm4.Granted:
 			l.note(fh, o, r, true)
@@ -183,9 +190,22 @@ func (l *Locks) try(ctx context.Context, fh []byte, o LockOwner, r LockRange, re
 	return res.Stat, err
 }
 
-// Unlock gives back what the owner holds of a range, which may be nothing.
+// Unlock gives back what the owner holds of a range, which may be nothing. Where the server does not answer in the time that
+// the context gives, it is asked again behind the caller's back.
 func (l *Locks) Unlock(ctx context.Context, fh []byte, o LockOwner, r LockRange) error {
 	l.note(fh, o, r, false) // first: a restart of the server now must not bring it back
+	err := l.settled(ctx, lockKey{string(fh), o})
+	if err == nil {
+		err = l.unlock(ctx, fh, o, r)
+	}
+	var refused *LockError
+	if err != nil && !errors.As(err, &refused) {
+		l.settle(fh, o, r)
+	}
+	return err
+}
+
+func (l *Locks) unlock(ctx context.Context, fh []byte, o LockOwner, r LockRange) error {
 	a := nlm4.UnlockArgs{Cookie: l.next(), Lock: l.wire(fh, o, r)}
 	var res nlm4.Res
 	if err := l.call(ctx, nlm4.ProcUnlock, a.Append(nil), res.Parse); err != nil {

@@ -37,7 +37,7 @@ type Call struct {
 	Res xdr.Reader
 
 	reply  []byte
-	placed bool     // the sink's data came by chunk
+	placed int      // bytes of the sink's data that came by chunk, 0 for none
 	bounce *mem.Buf // and is here, got bytes of it, on its way to Sink
 	got    int
 }
@@ -72,7 +72,11 @@ func (c *Call) Result(n int) error {
 	if n > len(sink) {
 		return fmt.Errorf("rpc: the server returned %d bytes where %d were asked for", n, len(sink))
 	}
-	if c.placed {
+	if c.placed > 0 {
+		// A server may write the padding too (RFC 8166 section 3.4.6.2 tells it not to).
+		if n > c.placed || c.placed > n+3 {
+			return fmt.Errorf("rpc: the server placed %d bytes and says that they are %d (RFC 8166 section 4.3.2)", c.placed, n)
+		}
 		return nil
 	}
 	copy(sink, c.Res.Fixed(n))

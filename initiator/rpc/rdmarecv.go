@@ -195,8 +195,8 @@ func (t *rdma) overLocked(s *slot) {
 	if p != nil && t.c.take(p.xid) == p {
 		call := p.call
 		call.reply = s.reply
-		call.placed = s.placed > 0
-		if call.placed && s.data.buf != nil {
+		call.placed = max(s.placed, 0)
+		if call.placed > 0 && s.data.buf != nil {
 			call.bounce, call.got, s.data.buf = s.data.buf, s.placed, nil
 		}
 		p.slot = nil

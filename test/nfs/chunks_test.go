@@ -284,3 +284,24 @@ func TestAWriteWithoutTheRightIsRefusedBeforeItsDataIsFetched(t *testing.T) {
 		}
 	}
 }
+
+// shortChunk is a server that places less than it says.
+type shortChunk struct{ rpc.Program }
+
+func (p shortChunk) Serve(c *rpc.Call) rpc.Verdict {
+	v := p.Program.Serve(c)
+	if v == rpc.Done && c.Prog == nfs3.Prog && nfs3.Proc(c.Proc) == nfs3.ProcRead {
+		c.SetPayload(4096)
+	}
+	return v
+}
+
+func TestAShortWriteChunkIsNoticed(t *testing.T) {
+	for _, how := range []string{"twin", "iwarp"} {
+		s := startWrapped(t, how, nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true}, func(p rpc.Program) rpc.Program { return shortChunk{p} })
+		must(t, os.WriteFile(filepath.Join(s.dir, "f"), random(100_000, 1), 0o644))
+		if b, err := s.mount(t).ReadFile("f"); err == nil || !strings.Contains(err.Error(), "placed 4096 bytes") {
+			t.Errorf("%s: %d bytes, of which 4096 came, %v", how, len(b), err)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package nfs
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sluice-storage/sluice/internal/nlm4"
+	"go.uber.org/zap"
+)
+
+// doubt is what the server may hold for an owner of ours that gave a call up before its answer came.
+type doubt struct {
+	ranges []LockRange
+	over   chan struct{} // closed when the server holds what we think it holds
+}
+
+// settle makes the server hold what l.held says, in a range of which it may hold something else. It goes on until the
+// server has answered or the client is closed; the next call of the same owner and file waits for it.
+func (l *Locks) settle(fh []byte, o LockOwner, r LockRange) {
+	k := lockKey{string(fh), o}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if d := l.doubt[k]; d != nil {
+		d.ranges = append(d.ranges, r)
+		return
+	}
+	if l.bg.Err() != nil {
+		return
+	}
+	d := &doubt{ranges: []LockRange{r}, over: make(chan struct{})}
+	l.doubt[k] = d
+	l.wg.Go(func() { l.settleAll(k, d) })
+}
+
+// settled waits for settle.
+func (l *Locks) settled(ctx context.Context, k lockKey) error {
+	l.mu.Lock()
+	d := l.doubt[k]
+	l.mu.Unlock()
+	if d == nil {
+		return nil
+	}
+	select {
+	case <-d.over:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l *Locks) settleAll(k lockKey, d *doubt) {
+	defer close(d.over)
+	for pause := lockPoll; ; pause = min(2*pause, lockPollMax) {
+		l.mu.Lock()
+		if len(d.ranges) == 0 {
+			delete(l.doubt, k)
+			l.mu.Unlock()
+			return
+		}
+		r := d.ranges[0]
+		l.mu.Unlock()
+		if l.settleOne(k, r) {
+			l.mu.Lock()
+			d.ranges = d.ranges[1:]
+			l.mu.Unlock()
+			pause = lockPoll
+			continue
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-l.bg.Done():
+			t.Stop()
+			l.mu.Lock()
+			delete(l.doubt, k)
+			l.mu.Unlock()
+			return
+		}
+	}
+}
+
+// settleOne gives a range back and takes again what the owner held in it before the call that was given up. It reports
+// false where the server has not answered.
+func (l *Locks) settleOne(k lockKey, r LockRange) bool {
+	fh := []byte(k.fh)
+	var refused *LockError
+	if err := l.unlock(l.bg, fh, k.owner, r); err != nil && !errors.As(err, &refused) {
+		return false
+	}
+	l.mu.Lock()
+	var lost []LockRange
+	for _, h := range l.held[k] {
+		if h.Start <= r.End && h.End >= r.Start {
+			lost = append(lost, LockRange{max(h.Start, r.Start), min(h.End, r.End), h.Exclusive})
+		}
+	}
+	l.mu.Unlock()
+	for _, h := range lost {
+		st, err := l.try(l.bg, fh, k.owner, h, false)
+		switch {
+		case err != nil || st == nlm4.DeniedGrace:
+			return false
+		case st != nlm4.Granted:
+			l.log.Error("a lock was lost when a call for it was given up: another client has it", zap.Uint32("pid", k.owner.PID),
+				zap.Uint64("start", h.Start), zap.Uint64("end", h.End), zap.Error(&LockError{st}))
+			l.note(fh, k.owner, h, false)
+		}
+	}
+	return true
+}
