@@ -9,6 +9,8 @@
 //     that cares waits.
 //  3. A write that completed is seen by every read submitted after. It is durable only when FUA was set, or when a Flush
 //     submitted after its completion has completed: that much survives SIGKILL and loss of power (SBC-4 section 4.14).
+//     A device that lost a write before it was durable fails every Flush from then on, whichever request the medium told
+//     of the loss, until it is opened again; LossReporter says what comes after that.
 //  4. A request that failed may have taken effect in part, unless its comment says otherwise.
 //  5. Offsets and lengths are multiples of Geometry.Logical; anything else, or a range beyond Geometry.Size, is ErrRange
 //     and touches nothing.
@@ -39,10 +41,12 @@ type Geometry struct {
 	OptimalIO   int   // preferred transfer, 0 for no preference
 	DiscardUnit int   // granularity of Discard, 0 where Discard is not supported
 	MaxDiscard  int64 // the longest single Discard, 0 for no limit
-	ReadOnly    bool
-	Rotational  bool
-	Thin        bool   // unwritten ranges take no space and read as zeroes
-	Generation  uint64 // counts changes of Size
+	// DiscardZeroes says that what Discard gave back reads as zeroes. Otherwise it reads as anything.
+	DiscardZeroes bool
+	ReadOnly      bool
+	Rotational    bool
+	Thin          bool   // unwritten ranges take no space and read as zeroes
+	Generation    uint64 // counts changes of Size
 	// AtomicUnit and AtomicMax say that Request.Atomic is to be had: for lengths and offsets in multiples of AtomicUnit, up
 	// to AtomicMax bytes. Both are 0 where it is not.
 	AtomicUnit int
@@ -58,7 +62,7 @@ const (
 	Read Op = iota + 1
 	Write
 	Flush
-	Discard      // the range may read as zeroes or as before
+	Discard      // the medium may give the range's space back; what it then reads as is Geometry.DiscardZeroes' to say
 	WriteZeroes  // the range reads as zeroes; Unmap says whether space may be given back
 	CompareWrite // Compare equals the medium: write Data, else ErrMiscompare and nothing written. Atomic for all requests
 	Status       // fills Extents with what is mapped
@@ -130,11 +134,31 @@ type Resizable interface {
 	Refresh() (bool, error)
 }
 
+// Growable is a Device whose medium it can make larger itself.
+type Growable interface {
+	// Grow makes the medium size bytes long and the device with it. After an error both are as they were.
+	Grow(size int64) error
+}
+
+// LossReporter is a Device that can have lost writes that it acknowledged.
+type LossReporter interface {
+	// Lost says why writes that were acknowledged before the device was opened are gone, nil where none are. It never
+	// changes while the device is open, so that each initiator can be told. Where a Flush could not be told of the loss
+	// before, the first one of this opening fails too.
+	Lost() error
+}
+
+// Scrubber is a Device that keeps copies of data elsewhere than in the blocks.
+type Scrubber interface {
+	// Scrub overwrites all copies of what requests that are complete have written; blocks themselves are left alone.
+	Scrub() error
+}
+
 // RangeCopier is a Device that can copy to another one without the data passing through this process: by sharing blocks,
 // or within the kernel.
 type RangeCopier interface {
 	// CopyRange copies n bytes from from to at on to and returns how many it did; it may block. ErrUnsupported says that
-	// the rest has to be read and written. Nobody closes either device before it returns. What was copied is as durable
+	// the rest has to be read and written. A device that is closed meanwhile ends it with ErrClosed. What was copied is as durable
 	// as a write without FUA.
 	CopyRange(to Device, from, at, n int64) (int64, error)
 }

@@ -16,6 +16,30 @@ func SpaceOf(d Device) (Space, error) {
 	return Space{}, ErrUnsupported
 }
 
+// Grow is Growable's, for a device that may have no such method: ErrUnsupported then.
+func Grow(d Device, size int64) error {
+	if g, ok := d.(Growable); ok {
+		return g.Grow(size)
+	}
+	return ErrUnsupported
+}
+
+// Lost is LossReporter's, for a device that may have no such method.
+func Lost(d Device) error {
+	if l, ok := d.(LossReporter); ok {
+		return l.Lost()
+	}
+	return nil
+}
+
+// Scrub is Scrubber's, for a device that may have no such method: it keeps no copies then.
+func Scrub(d Device) error {
+	if s, ok := d.(Scrubber); ok {
+		return s.Scrub()
+	}
+	return nil
+}
+
 // Path is Explainer's, for a device that may have no such method.
 func Path(d Device) string {
 	if e, ok := d.(Explainer); ok {

@@ -43,6 +43,9 @@ var (
 	_ blockdev.Device        = (*Device)(nil)
 	_ blockdev.Capable       = (*Device)(nil)
 	_ blockdev.Resizable     = (*Device)(nil)
+	_ blockdev.Growable      = (*Device)(nil)
+	_ blockdev.LossReporter  = (*Device)(nil)
+	_ blockdev.Scrubber      = (*Device)(nil)
 	_ blockdev.SpaceReporter = (*Device)(nil)
 	_ blockdev.Explainer     = (*Device)(nil)
 )
@@ -71,6 +74,15 @@ func (d *Device) Can(op blockdev.Op) bool { return blockdev.Can(d.Device, op) }
 
 // Refresh implements blockdev.Resizable.
 func (d *Device) Refresh() (bool, error) { return blockdev.Refresh(d.Device) }
+
+// Grow implements blockdev.Growable.
+func (d *Device) Grow(size int64) error { return blockdev.Grow(d.Device, size) }
+
+// Lost implements blockdev.LossReporter.
+func (d *Device) Lost() error { return blockdev.Lost(d.Device) }
+
+// Scrub implements blockdev.Scrubber.
+func (d *Device) Scrub() error { return blockdev.Scrub(d.Device) }
 
 // Space implements blockdev.SpaceReporter.
 func (d *Device) Space() (blockdev.Space, error) { return blockdev.SpaceOf(d.Device) }

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -16,6 +19,9 @@ import (
 type atomics struct {
 	f   *os.File // of the log
 	log *redo.Log
+	mu  sync.RWMutex // held shared while a slot is in use
+	// used says that the log holds data of writes that are over.
+	used atomic.Bool
 	// least and most bound what pwritev2 takes with RWF_ATOMIC, powers of two; 0 where the medium has no such thing.
 	least, most int64
 }
@@ -46,22 +52,33 @@ func logPath(path string, o Options) string {
 	return path + ".redo"
 }
 
-// forgetLog removes the log of a volume of this name that was there before, durably, before a new one is made: what it
-// says is nothing to that.
-func forgetLog(path string, o Options) error {
-	switch err := os.Remove(logPath(path, o)); {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return fmt.Errorf("blockdev/file: an old redo log: %w", err)
+// forget removes the log and the note of a volume of this name that was there before, durably, before a new one is made:
+// what they say is nothing to that.
+func forget(path string, o Options) error {
+	for _, old := range [...]string{logPath(path, o), o.Loss} {
+		switch err := os.Remove(old); {
+		case old == "" || errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return fmt.Errorf("blockdev/file: of an earlier volume: %w", err)
+		}
+		if err := syncDir(old); err != nil {
+			return err
+		}
 	}
-	return syncDir(logPath(path, o))
+	return nil
 }
 
 // openAtomics recovers what a crash left in the log, and opens it where atomic writes are wanted.
 func (d *Device) openAtomics(o Options) error {
 	path := logPath(d.path, o)
 	want := o.Atomic && !o.ReadOnly
+	if d.block && filepath.Dir(path) == filepath.Dir(d.path) {
+		if want {
+			return fmt.Errorf("blockdev/file: atomic writes to the block device %s need a log that lies elsewhere: what is beside a device is gone with the next boot", d.path)
+		}
+		return nil
+	}
 	flags := os.O_RDWR
 	switch {
 	case want:
@@ -76,14 +93,13 @@ func (d *Device) openAtomics(o Options) error {
 	if err != nil {
 		return fmt.Errorf("blockdev/file: redo log: %w", err)
 	}
-	d.atomics.f, d.atomics.log = f, redo.New(logStore{f})
+	d.atomics.f, d.atomics.log = f, redo.New(logStore{f}, d.identity())
 	if err := d.recover(o.ReadOnly); err != nil {
 		return err
 	}
 	if !want {
-		err := f.Close()
-		d.atomics = atomics{}
-		return err
+		d.atomics.f, d.atomics.log = nil, nil
+		return f.Close()
 	}
 	// All of the log's room is taken now: a full file system must not stop a write in the middle.
 	size := int64(d.workers) * redo.SlotSize
@@ -116,19 +132,31 @@ func (d *Device) recover(readOnly bool) error {
 		if err == nil && pending {
 			return fmt.Errorf("blockdev/file: %s holds a write that a crash interrupted; open %s writable once to finish it", d.atomics.f.Name(), d.path)
 		}
-		return err
+		return d.logError(err)
 	}
 	size := d.size.Load()
-	_, err = d.atomics.log.Recover(slots, func(off int64, data []byte) error {
+	d.atomics.used.Store(fi.Size() > 0)
+	found, err := d.atomics.log.Recover(slots, func(off int64, data []byte) error {
 		if off < 0 || off > size-int64(len(data)) {
 			return fmt.Errorf("%w: the log is not of this device, or the device shrank", blockdev.ErrRange)
 		}
 		return d.place(data, off)
 	})
-	if err != nil {
-		return fmt.Errorf("blockdev/file: %s: %w", d.atomics.f.Name(), err)
+	if err == nil && found > 0 {
+		err = d.atomics.scrub(slots)
 	}
-	return nil
+	return d.logError(err)
+}
+
+func (d *Device) logError(err error) error {
+	switch name := d.atomics.f.Name(); {
+	case err == nil:
+		return nil
+	case errors.Is(err, redo.ErrForeign):
+		return fmt.Errorf("blockdev/file: %s is not the log of %s: %w; put back the device that it is of, or remove the log", name, d.path, err)
+	default:
+		return fmt.Errorf("blockdev/file: %s: %w", name, err)
+	}
 }
 
 // place writes outside of any worker, durably. The descriptor may want aligned memory, so a buffer of its own is used.
@@ -139,7 +167,12 @@ func (d *Device) place(data []byte, off int64) error {
 		return err
 	}
 	n := copy(buf, data)
-	return errors.Join(w.moveBytes(unix.SYS_PWRITEV2, buf[:n], off, unix.RWF_DSYNC), w.bounce.Close())
+	err = w.moveBytes(unix.SYS_PWRITEV2, buf[:n], off, unix.RWF_DSYNC)
+	if err != nil {
+		// It may have been told of an earlier write's loss, and the next opening is not.
+		err = d.unsynced(err, func() error { return w.moveBytes(unix.SYS_PWRITEV2, buf[:n], off, 0) })
+	}
+	return errors.Join(err, w.bounce.Close())
 }
 
 // probeAtomic asks what the medium takes in one. Linux has it for O_DIRECT only.
@@ -186,11 +219,19 @@ func (w *worker) atomicWrite(r *blockdev.Request) error {
 	}
 	d.locks.Lock(r.Offset, r.Length)
 	defer d.locks.Unlock(r.Offset, r.Length)
-	if b := d.broken.Load(); b != nil {
-		return *b
+	if err := d.halted(); err != nil {
+		return err
 	}
 	d.compares.started.Add(1)
-	defer d.compares.finished.Add(1)
+	err = w.atomicInRange(buf, r)
+	if b := d.broken.Load(); b == nil || b.n == 0 {
+		d.compares.finished.Add(1) // otherwise each read asks, for the rest of the device's life, whether it may
+	}
+	return err
+}
+
+func (w *worker) atomicInRange(buf []byte, r *blockdev.Request) error {
+	d := w.d
 	if d.atomics.inOne(r.Offset, r.Length) {
 		if done, err := w.atomicInOne(buf, r); done {
 			return err
@@ -199,11 +240,24 @@ func (w *worker) atomicWrite(r *blockdev.Request) error {
 	if err := d.reserve(r.Offset, r.Length); err != nil {
 		return err
 	}
-	err = d.atomics.log.Begin(w.slot, buf, r.Offset, r.Data, int(r.Length))
-	if err == nil {
-		err = w.move(unix.SYS_PWRITEV2, r.Data, r.Offset, unix.RWF_DSYNC)
+	d.atomics.mu.RLock()
+	defer d.atomics.mu.RUnlock()
+	d.atomics.used.Store(true)
+	if err := d.atomics.log.Begin(w.slot, buf, r.Offset, r.Data, int(r.Length)); err != nil {
+		return errors.Join(err, d.wipe(w.slot)) // nothing has happened to the range
 	}
-	return errors.Join(err, d.wipe(w.slot))
+	place := func(flags int) error { return w.move(unix.SYS_PWRITEV2, r.Data, r.Offset, flags) }
+	err := place(unix.RWF_DSYNC)
+	if err == nil {
+		return d.wipe(w.slot)
+	}
+	// A part of it may be there, so it is finished: now, or from the log when the device is opened again. Until then no
+	// write is acknowledged that the log would undo, and no read sees a part.
+	err = d.unsynced(err, func() error { return place(0) })
+	if again := place(unix.RWF_DSYNC); again != nil {
+		return d.breaks(r.Offset, r.Length, fmt.Errorf("%w: an atomic write is half done, so nothing more is written until the volume is opened again and finishes it: %w", blockdev.ErrMedium, err))
+	}
+	return d.wipe(w.slot)
 }
 
 // reserve takes the room of a range: a hole, or a block shared with a clone, that finds none later would leave half of an
@@ -230,12 +284,25 @@ func (w *worker) atomicInOne(buf []byte, r *blockdev.Request) (done bool, err er
 	blockdev.Gather(b, r.Data, 0)
 	w.iov[0].Base = &b[0]
 	w.iov[0].SetLen(len(b))
-	n, err := vectored(unix.SYS_PWRITEV2, w.d.fd, w.iov[:1], r.Offset, unix.RWF_ATOMIC|w.d.durable(r))
+	write := func(flags int) (int64, error) {
+		n, err := vectored(unix.SYS_PWRITEV2, w.d.fd, w.iov[:1], r.Offset, unix.RWF_ATOMIC|flags)
+		if err != nil {
+			err = failed(unix.SYS_PWRITEV2, r.Offset, r.Length, err)
+		}
+		return n, err
+	}
+	flags := 0
+	if r.FUA {
+		flags = unix.RWF_DSYNC
+	}
+	n, err := write(flags)
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
 		return false, nil
+	case err != nil && r.FUA:
+		return true, w.d.unsynced(err, func() error { _, err := write(0); return err })
 	case err != nil:
-		return true, failed(unix.SYS_PWRITEV2, r.Offset, r.Length, err)
+		return true, err
 	case n != r.Length:
 		return true, fmt.Errorf("%w: an atomic write of %d bytes at %d wrote %d", blockdev.ErrMedium, r.Length, r.Offset, n)
 	}
@@ -252,7 +319,52 @@ func (d *Device) wipe(slot int) error {
 	if err = d.atomics.log.End(slot); err == nil {
 		return nil
 	}
-	err = fmt.Errorf("%w: the redo log cannot be wiped, so nothing more is written until the volume is opened again: %w", blockdev.ErrMedium, err)
-	d.broken.Store(&err)
-	return err
+	return d.breaks(0, 0, fmt.Errorf("%w: the redo log cannot be wiped, so nothing more is written until the volume is opened again: %w", blockdev.ErrMedium, err))
+}
+
+// breaks stops the device; the first reason stays. What n bytes at off hold is kept from readers.
+func (d *Device) breaks(off, n int64, err error) error {
+	for {
+		old := d.broken.Load()
+		b := &breakage{err: err, off: off, n: n}
+		switch {
+		case old == nil:
+		case n == 0:
+			return err
+		case old.n == 0:
+			b.err = old.err
+		default: // all between the two, for reads there may wait
+			b.err, b.off = old.err, min(old.off, off)
+			b.n = max(old.off+old.n, off+n) - b.off
+		}
+		if d.broken.CompareAndSwap(old, b) {
+			return err
+		}
+	}
+}
+
+// Scrub implements blockdev.Scrubber.
+func (d *Device) Scrub() error {
+	if err := d.use(); err != nil {
+		return err
+	}
+	defer d.running.Done()
+	if err := d.halted(); err != nil {
+		return err
+	}
+	return d.atomics.scrub(d.workers)
+}
+
+// scrub overwrites what the log still has of writes that are over.
+func (a *atomics) scrub(slots int) error {
+	if a.log == nil || !a.used.Load() {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.log.Scrub(slots); err != nil {
+		return fmt.Errorf("blockdev/file: the redo log's old data cannot be overwritten: %w", err)
+	}
+	a.used.Store(false)
+	return nil
 }

@@ -27,14 +27,16 @@ func (d durably) WriteDurably(b []byte, off int64) error {
 func interrupted(t *testing.T, off int64, data []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "v")
-	blockdevtest.Close(t, open(t, path, file.Options{Size: 2 << 20, Workers: 2, Atomic: true}))
+	d := open(t, path, file.Options{Size: 2 << 20, Workers: 2, Atomic: true})
+	id := file.Identity(d)
+	blockdevtest.Close(t, d)
 	f, err := os.OpenFile(path+".redo", os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := blockdevtest.NewMemory(t, len(data))
 	copy(m.All().Bytes(), data)
-	if err := redo.New(durably{f}).Begin(1, make([]byte, redo.SlotSize), off, []mem.Span{m.All()}, len(data)); err != nil {
+	if err := redo.New(durably{f}, id).Begin(1, make([]byte, redo.SlotSize), off, []mem.Span{m.All()}, len(data)); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Close(); err != nil {
@@ -76,7 +78,57 @@ func TestAnInterruptedAtomicWriteIsFinished(t *testing.T) {
 func TestALogOfAnotherDeviceIsRefused(t *testing.T) {
 	path := interrupted(t, 2<<20-512, make([]byte, 1024))
 	if _, err := file.Open(path, file.Options{}); !errors.Is(err, blockdev.ErrRange) {
-		t.Errorf("got %v", err)
+		t.Errorf("beyond the end: %v", err)
+	}
+	path = interrupted(t, 0, bytes.Repeat([]byte{1}, 1024))
+	other := filepath.Join(t.TempDir(), "other")
+	blockdevtest.Close(t, open(t, other, file.Options{Size: 2 << 20}))
+	if err := os.Rename(path+".redo", other+".redo"); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []file.Options{{}, {Atomic: true}, {ReadOnly: true}} {
+		if _, err := file.Open(other, o); !errors.Is(err, redo.ErrForeign) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	if b, err := os.ReadFile(other); err != nil || !bytes.Equal(b, make([]byte, 2<<20)) {
+		t.Errorf("another device's write was done here: %v", err)
+	}
+}
+
+// What was written is in the blocks alone once the log is scrubbed or the device closed: an erased volume is erased.
+func TestNoCopyOfDataOutlivesIt(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "v")
+	secret := bytes.Repeat([]byte("secret! "), 512)
+	m := blockdevtest.NewMemory(t, 2<<20)
+	write := func(d *file.Device, b []byte) {
+		t.Helper()
+		copy(m.All().Bytes(), b)
+		r := &blockdev.Request{Op: blockdev.Write, Atomic: true, Length: int64(len(b)), Data: []mem.Span{m.All().Cut(0, len(b))}}
+		if err := blockdevtest.Do(t, d, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func() bool {
+		t.Helper()
+		b, err := os.ReadFile(path + ".redo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes.Contains(b, secret[:512])
+	}
+	d := open(t, path, file.Options{Size: 1 << 20, Atomic: true})
+	write(d, secret)
+	if !left() {
+		t.Error("the log is not where this test looks")
+	}
+	if err := blockdev.Scrub(d); err != nil || left() {
+		t.Errorf("after a scrub: %v, left %v", err, left())
+	}
+	write(d, secret)
+	blockdevtest.Close(t, d)
+	if left() {
+		t.Error("data is left in the log of a closed volume")
 	}
 }
 

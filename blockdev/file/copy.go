@@ -22,15 +22,21 @@ var devices atomic.Uint64
 // else copied by the kernel, holes as holes.
 func (d *Device) CopyRange(to blockdev.Device, from, at, n int64) (int64, error) {
 	o, ok := to.(*Device)
-	if !ok || d.block || o.block || o.thick {
+	if !ok || d.block || o.block || d.thick || o.thick {
 		return 0, blockdev.ErrUnsupported // the room of a thick file is its own: nothing is shared with it or punched out
 	}
+	if err := d.use(); err != nil {
+		return 0, err
+	}
+	defer d.running.Done()
+	if err := o.use(); err != nil {
+		return 0, err
+	}
+	defer o.running.Done()
 	block := int64(max(d.geo.Logical, o.geo.Logical))
 	switch {
 	case o.geo.ReadOnly:
 		return 0, blockdev.ErrReadOnly
-	case o.broken.Load() != nil:
-		return 0, *o.broken.Load()
 	case from < 0 || at < 0 || n < 0 || from > d.size.Load()-n || at > o.size.Load()-n || from%block != 0 || at%block != 0 || n%block != 0:
 		return 0, blockdev.ErrRange
 	case d == o && from < at+n && at < from+n:
@@ -39,6 +45,9 @@ func (d *Device) CopyRange(to blockdev.Device, from, at, n int64) (int64, error)
 		return 0, nil
 	}
 	defer d.lockBoth(o, from, at, n)()
+	if err := errors.Join(d.halted(), o.halted()); err != nil {
+		return 0, err
+	}
 	if !d.noClone.Load() {
 		err := unix.IoctlFileCloneRange(o.fd, &unix.FileCloneRange{Src_fd: int64(d.fd), Src_offset: uint64(from), Src_length: uint64(n), Dest_offset: uint64(at)})
 		switch {
@@ -53,12 +62,19 @@ func (d *Device) CopyRange(to blockdev.Device, from, at, n int64) (int64, error)
 
 // Clone implements blockdev.Cloner.
 func (d *Device) Clone(dst *os.File) error {
-	if d.block {
-		return blockdev.ErrUnsupported
+	if d.block || d.thick {
+		return blockdev.ErrUnsupported // a write to a shared block has to find room, which a thick file has promised
 	}
+	if err := d.use(); err != nil {
+		return err
+	}
+	defer d.running.Done()
 	size := d.size.Load()
 	d.locks.RLock(0, size)
 	defer d.locks.RUnlock(0, size)
+	if err := d.halted(); err != nil {
+		return err
+	}
 	err := unix.IoctlFileClone(int(dst.Fd()), d.fd)
 	switch {
 	case err == nil:
@@ -93,6 +109,9 @@ func (d *Device) lockBoth(o *Device, from, at, n int64) (unlock func()) {
 
 func (d *Device) copyExtents(o *Device, from, at, n int64) (done int64, err error) {
 	for done < n {
+		if d.closing.Load() || o.closing.Load() {
+			return done, blockdev.ErrClosed
+		}
 		data, end, err := d.dataFrom(from+done, from+n)
 		if err != nil {
 			return done, err
@@ -103,7 +122,7 @@ func (d *Device) copyExtents(o *Device, from, at, n int64) (done int64, err erro
 			}
 			done += hole
 		}
-		for pos := from + done; pos < end; {
+		for pos := from + done; pos < end && !d.closing.Load() && !o.closing.Load(); {
 			src, dst := pos, at+done
 			k, err := unix.CopyFileRange(d.fd, &src, o.fd, &dst, int(min(end-pos, maxCopy)), 0)
 			switch {
@@ -164,6 +183,10 @@ func (d *Device) Space() (blockdev.Space, error) {
 	if d.block {
 		return blockdev.Space{}, blockdev.ErrUnsupported
 	}
+	if err := d.use(); err != nil {
+		return blockdev.Space{}, err
+	}
+	defer d.running.Done()
 	var st unix.Stat_t
 	var fs unix.Statfs_t
 	if err := errors.Join(unix.Fstat(d.fd, &st), unix.Fstatfs(d.fd, &fs)); err != nil {

@@ -34,9 +34,13 @@ type Options struct {
 	Thick bool
 	// Atomic offers Request.Atomic: by RWF_ATOMIC where the medium takes the write in one, else by a redo log.
 	Atomic bool
-	// Log is the path of that log, the device's path and ".redo" by default. What it holds of a crash is written to the
-	// device when that is opened, whatever Atomic says.
+	// Log is the path of that log, a file's path and ".redo" by default; for a block device it has to be said, because what
+	// lies beside one is gone with the next boot. What it holds of a crash is written to the device when that is opened,
+	// whatever Atomic says.
 	Log string
+	// Loss is the path of a note that is made where the medium loses acknowledged writes, so that the next opening knows of
+	// it: not on that medium, if possible. Without it a loss is forgotten when the device is closed.
+	Loss string
 }
 
 // Device is the engine.
@@ -49,25 +53,44 @@ type Device struct {
 	gen      atomic.Uint64
 	block    bool // the backing is a block device
 	thick    bool
-	created  bool // by Open
+	created  bool  // by Open
+	grown    int64 // by Open, from this many bytes; -1 where it did not
 	direct   bool
 	memAlign int
 	offAlign int
 	workers  int
 
 	noInline  atomic.Bool // RWF_NOWAIT is not to be had
-	noPunch   atomic.Bool
+	noPunch   atomic.Bool // Discard is not to be had
+	noHole    atomic.Bool // nor zeroes by FALLOC_FL_PUNCH_HOLE
 	noZero    atomic.Bool
 	noClone   atomic.Bool
-	broken    atomic.Pointer[error] // the redo log could not be wiped: nothing may be written any more
+	broken    atomic.Pointer[breakage]
+	loss      loss
 	atomics   atomics
 	seq       uint64 // order of locking of two devices
 	compares  compareEpochs
 	locks     rangelock.Table
 	queue     queue
 	flusher   flusher
-	running   sync.WaitGroup
+	running   sync.WaitGroup // workers, and calls that use the descriptor
+	useMu     sync.Mutex
+	closing   atomic.Bool // guarded by useMu where that decides
 	refreshMu sync.Mutex
+}
+
+// breakage is why nothing may be written any more, and where a part of an atomic write may be on the medium.
+type breakage struct {
+	err    error
+	off, n int64
+}
+
+// halted is why nothing may be written, nil where it may. Who holds the lock of a range asks once more.
+func (d *Device) halted() error {
+	if b := d.broken.Load(); b != nil {
+		return b.err
+	}
+	return nil
 }
 
 // compareEpochs lets reads, which take no lock, find out that a compare-and-write or an atomic write may have been seen
@@ -82,11 +105,14 @@ var (
 
 	_ blockdev.RangeCopier   = (*Device)(nil)
 	_ blockdev.SpaceReporter = (*Device)(nil)
+	_ blockdev.Growable      = (*Device)(nil)
+	_ blockdev.LossReporter  = (*Device)(nil)
+	_ blockdev.Scrubber      = (*Device)(nil)
 )
 
 // Open opens path and locks it against every other process that would serve it; blockdev.ErrBusy says that one does.
 func Open(path string, o Options) (*Device, error) {
-	d := &Device{path: path, workers: o.Workers}
+	d := &Device{path: path, workers: o.Workers, grown: -1}
 	if d.workers == 0 {
 		d.workers = defaultWorkers
 	}
@@ -108,11 +134,12 @@ func Open(path string, o Options) (*Device, error) {
 	if err := d.open(path, o); err != nil {
 		return nil, err
 	}
-	if err := d.prepare(o); err != nil {
-		return nil, errors.Join(err, d.f.Close())
+	err := d.prepare(o)
+	if err == nil {
+		err = d.openAtomics(o)
 	}
-	if err := d.openAtomics(o); err != nil {
-		return nil, errors.Join(err, d.atomics.close(), d.f.Close())
+	if err != nil {
+		return nil, errors.Join(err, d.unmake(), d.atomics.close(), d.f.Close())
 	}
 	d.seq = devices.Add(1)
 	d.locks.Shift = stripeShift
@@ -139,9 +166,9 @@ func (d *Device) open(path string, o Options) error {
 	case err == nil && !st.Mode().IsRegular():
 		return fmt.Errorf("blockdev/file: %s is neither a file nor a block device", path)
 	case errors.Is(err, os.ErrNotExist) && o.Size > 0 && !o.ReadOnly:
-		flags |= os.O_CREATE
+		flags |= os.O_CREATE | os.O_EXCL
 		d.created = true
-		if err := forgetLog(path, o); err != nil {
+		if err := forget(path, o); err != nil {
 			return err
 		}
 	}
@@ -168,7 +195,18 @@ func (d *Device) open(path string, o Options) error {
 		return fmt.Errorf("blockdev/file: lock %s: %w", path, err)
 	}
 	if err := d.fit(o); err != nil {
-		return errors.Join(err, f.Close())
+		return errors.Join(err, d.unmake(), f.Close())
+	}
+	return nil
+}
+
+// unmake takes back what an opening that failed did to the file.
+func (d *Device) unmake() error {
+	switch {
+	case d.created:
+		return os.Remove(d.path)
+	case d.grown >= 0:
+		return d.cutBack(d.grown)
 	}
 	return nil
 }
@@ -187,14 +225,12 @@ func (d *Device) fit(o Options) error {
 		if d.block || o.ReadOnly {
 			return fmt.Errorf("blockdev/file: %s has %d bytes, %d are asked for and it cannot grow", d.path, size, o.Size)
 		}
-		if err := d.f.Truncate(o.Size); err != nil {
-			return wrap("grow "+d.path, err)
+		if err := d.extend(o.Size, o.Thick); err != nil {
+			return err
 		}
-	} else if !d.created {
-		return nil
 	}
-	if err := d.f.Sync(); err != nil {
-		return wrap("sync "+d.path, err)
+	if !d.created {
+		return nil
 	}
 	return syncDir(d.path)
 }
@@ -207,14 +243,6 @@ func syncDir(path string) error {
 	}
 	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
 		return wrap("sync the directory of "+path, err)
-	}
-	return nil
-}
-
-// fill takes room for the first size bytes of the file.
-func (d *Device) fill(size int64) error {
-	if err := fallocate(d.fd, 0, 0, size); err != nil {
-		return wrap(fmt.Sprintf("take %d bytes for all of %s", size, d.path), err)
 	}
 	return nil
 }
@@ -244,6 +272,8 @@ func (d *Device) prepare(o Options) error {
 			o.Physical = max(o.Physical, n)
 		}
 	}
+	id := d.identity()
+	d.loss.open(o.Loss, id)
 	size, err := d.measure(o.Logical)
 	if err != nil {
 		return err
@@ -273,12 +303,11 @@ func (d *Device) prepare(o Options) error {
 		}
 	}
 	d.geo.OptimalIO = 128 << 10
-	if !o.ReadOnly && !d.thick {
-		d.probeDiscard()
-	} else {
+	if o.ReadOnly || d.thick {
 		d.noPunch.Store(true)
+		return nil
 	}
-	return nil
+	return d.probeDiscard()
 }
 
 // Geometry implements blockdev.Device.
@@ -296,26 +325,6 @@ func (d *Device) Can(op blockdev.Op) bool {
 	return op >= blockdev.Read && op <= blockdev.Status
 }
 
-// Refresh implements blockdev.Resizable. A file that shrank answers ErrRange beyond its new end.
-func (d *Device) Refresh() (bool, error) {
-	d.refreshMu.Lock()
-	defer d.refreshMu.Unlock()
-	size, err := d.measure(d.geo.Logical)
-	if err != nil {
-		return false, err
-	}
-	if d.thick && size > d.size.Load() {
-		if err := d.fill(size); err != nil {
-			return false, err
-		}
-	}
-	if d.size.Swap(size) == size {
-		return false, nil
-	}
-	d.gen.Add(1)
-	return true, nil
-}
-
 // Path implements blockdev.Explainer.
 func (d *Device) Path() string {
 	kind, mode, reads := "file", "buffered", "preadv2 RWF_NOWAIT inline"
@@ -331,11 +340,35 @@ func (d *Device) Path() string {
 	return fmt.Sprintf("%s, %s, %s, %d workers%s", kind, mode, reads, d.workers, d.atomics.path())
 }
 
-// Close implements blockdev.Device. It does not flush: what was not flushed was never promised.
+// use keeps the descriptor open until d.running.Done is called; not where the device is closing.
+func (d *Device) use() error {
+	d.useMu.Lock()
+	defer d.useMu.Unlock()
+	if d.closing.Load() {
+		return blockdev.ErrClosed
+	}
+	d.running.Add(1)
+	return nil
+}
+
+// Close implements blockdev.Device. What was not flushed was never promised; it is flushed all the same, because a
+// writeback that fails after the descriptor is closed has nothing left to tell of it.
 func (d *Device) Close() error {
+	d.useMu.Lock()
+	d.closing.Store(true)
+	d.useMu.Unlock()
 	d.queue.close()
 	d.running.Wait()
-	if err := errors.Join(d.atomics.close(), d.f.Close()); err != nil {
+	var err error
+	if !d.geo.ReadOnly {
+		if serr := fdatasync(d.fd); serr != nil {
+			err = d.loss.found(wrap("flush "+d.path, serr))
+		}
+		if d.halted() == nil {
+			err = errors.Join(err, d.atomics.scrub(d.workers))
+		}
+	}
+	if err = errors.Join(err, d.atomics.close(), d.f.Close()); err != nil {
 		return fmt.Errorf("blockdev/file: %w", err)
 	}
 	return nil

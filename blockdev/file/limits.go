@@ -26,4 +26,8 @@ const (
 
 	// maxDiscard bounds one hole punch, which holds up whatever else the file system does to this file.
 	maxDiscard = 1 << 30
+
+	// probeDistance is a multiple of any file system's block: a hole that begins at one behind a file's end touches no
+	// block of it.
+	probeDistance = 1 << 20
 )

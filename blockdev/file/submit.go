@@ -16,9 +16,11 @@ func (d *Device) Submit(r *blockdev.Request) {
 		r.Finish(err)
 		return
 	}
-	if r.Op != blockdev.Read && d.broken.Load() != nil {
-		r.Finish(*d.broken.Load())
-		return
+	if r.Op != blockdev.Read {
+		if err := d.halted(); err != nil {
+			r.Finish(err)
+			return
+		}
 	}
 	switch r.Op {
 	case blockdev.Read:
@@ -61,6 +63,9 @@ func (d *Device) Submit(r *blockdev.Request) {
 
 // readCached reads all of r if the page cache has it. What it read of a half-cached range the worker reads again.
 func (d *Device) readCached(r *blockdev.Request) bool {
+	if d.closing.Load() {
+		return false // the number of the descriptor may be another file's by now
+	}
 	var iov [inlineSpans]unix.Iovec
 	k, _ := vector(iov[:], r.Data, 0)
 	done := d.compares.finished.Load()
@@ -84,13 +89,22 @@ func (d *Device) Perform(r *blockdev.Request) {
 	var iov [inlineSpans]unix.Iovec
 	k, _ := vector(iov[:], r.Data, 0)
 	d.locks.RLock(r.Offset, r.Length)
+	if d.halted() != nil || d.closing.Load() {
+		d.locks.RUnlock(r.Offset, r.Length)
+		d.requeue(r)
+		return
+	}
 	n, err := vectored(unix.SYS_PWRITEV2, d.fd, iov[:k], r.Offset, 0)
 	d.locks.RUnlock(r.Offset, r.Length)
 	if err == nil && n == r.Length {
 		r.Finish(nil)
 		return
 	}
-	// A worker writes all of it again, the rest of a short write with it, and finds the words for what is wrong.
+	d.requeue(r)
+}
+
+// requeue has a worker write all of r again, the rest of a short write with it, and find the words for what is wrong.
+func (d *Device) requeue(r *blockdev.Request) {
 	if !d.queue.put(r) {
 		r.Finish(blockdev.ErrClosed)
 	}
@@ -162,7 +176,6 @@ type flusher struct {
 	mu      sync.Mutex
 	waiting *blockdev.Request
 	queued  bool
-	failed  error            // of an earlier fdatasync: see work.go
 	job     blockdev.Request // stands in the queue for all of them
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"unsafe"
 
@@ -71,26 +72,77 @@ func alignment(fd int) (memory, offset int) {
 	return 512, 512
 }
 
-func rotational(rdev uint64) bool {
-	p := fmt.Sprintf("/sys/dev/block/%d:%d/", unix.Major(rdev), unix.Minor(rdev))
-	for _, q := range []string{p + "queue/rotational", p + "../queue/rotational"} {
-		if b, err := os.ReadFile(q); err == nil {
-			return strings.TrimSpace(string(b)) == "1"
+func rotational(rdev uint64) bool { return blockAttribute(rdev, "queue/rotational") == "1" }
+
+// probeDiscard finds out whether space can be given back, without a change of a single byte: by a hole far behind the end
+// of a file, whose last bytes may be a block's beginning, and by what sysfs says of a block device.
+func (d *Device) probeDiscard() error {
+	d.geo.DiscardUnit, d.geo.DiscardZeroes = max(d.geo.Logical, d.geo.Physical), !d.block
+	if d.block {
+		granularity, ok := discardGranularity(d.fd)
+		if !ok {
+			d.noPunch.Store(true)
+			d.geo.DiscardUnit = 0
+			return nil
 		}
+		d.geo.DiscardUnit = max(d.geo.Logical, granularity-granularity%d.geo.Logical)
+		return nil
 	}
-	return false
+	var st unix.Stat_t
+	if err := unix.Fstat(d.fd, &st); err != nil {
+		return wrap("size of "+d.path, err)
+	}
+	behind := (st.Size + probeDistance) / probeDistance * probeDistance
+	if fallocate(d.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, behind, probeDistance) != nil {
+		d.noPunch.Store(true)
+		d.noHole.Store(true)
+		d.geo.DiscardUnit = 0
+	}
+	return nil
 }
 
-// probeDiscard punches a hole beyond the end of a file, where there is nothing to lose.
-func (d *Device) probeDiscard() {
-	d.geo.DiscardUnit = max(d.geo.Logical, d.geo.Physical)
-	if d.block {
-		return // found out by the first discard
+// discardGranularity is a block device's, where it discards at all.
+func discardGranularity(fd int) (bytes int, ok bool) {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return 0, false
 	}
-	err := fallocate(d.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, d.size.Load(), int64(d.geo.Physical))
-	if err != nil {
-		d.noPunch.Store(true)
-		d.geo.DiscardUnit = 0
+	number := func(name string) int {
+		n, err := strconv.Atoi(blockAttribute(st.Rdev, "queue/"+name))
+		if err != nil {
+			return 0
+		}
+		return n
+	}
+	return number("discard_granularity"), number("discard_max_bytes") > 0
+}
+
+// blockAttribute is what sysfs says of a block device, or of the whole disk that a partition is of.
+func blockAttribute(rdev uint64, name string) string {
+	p := fmt.Sprintf("/sys/dev/block/%d:%d/", unix.Major(rdev), unix.Minor(rdev))
+	for _, q := range []string{p + name, p + "../" + name} {
+		if b, err := os.ReadFile(q); err == nil {
+			return strings.TrimSpace(string(b))
+		}
+	}
+	return ""
+}
+
+// blkDiscardRequest is BLKDISCARD of linux/fs.h: _IO(0x12, 119).
+const blkDiscardRequest = 0x1277
+
+// blkDiscard is the ioctl.
+func blkDiscard(fd int, off, n int64) error {
+	what := [2]uint64{uint64(off), uint64(n)}
+	for {
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), blkDiscardRequest, uintptr(unsafe.Pointer(&what)))
+		switch errno {
+		case 0:
+			return nil
+		case unix.EINTR:
+			continue
+		}
+		return errno
 	}
 }
 

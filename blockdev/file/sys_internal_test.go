@@ -30,14 +30,13 @@ func TestAFailedFlushIsNotForgotten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &worker{d: d}
 	good := d.fd
 	d.fd = -1 // the next fdatasync fails, with EBADF
-	if err := w.sync(); !errors.Is(err, blockdev.ErrMedium) {
+	if err := d.sync(); !errors.Is(err, blockdev.ErrMedium) {
 		t.Fatalf("got %v", err)
 	}
 	d.fd = good
-	if err := w.sync(); !errors.Is(err, blockdev.ErrMedium) {
+	if err := d.sync(); !errors.Is(err, blockdev.ErrMedium) {
 		t.Errorf("the next flush made a promise: %v", err)
 	}
 	if err := d.Close(); err != nil {

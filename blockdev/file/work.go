@@ -49,44 +49,56 @@ func (w *worker) do(r *blockdev.Request) error {
 	d := w.d
 	switch r.Op {
 	case blockdev.Read:
-		done := d.compares.finished.Load()
-		if err := w.move(unix.SYS_PREADV2, r.Data, r.Offset, 0); err != nil {
-			return err
-		}
-		if d.compares.started.Load() != done {
-			d.locks.RLock(r.Offset, r.Length)
-			defer d.locks.RUnlock(r.Offset, r.Length)
-			return w.move(unix.SYS_PREADV2, r.Data, r.Offset, 0)
-		}
-		return nil
+		return w.read(r)
 	case blockdev.Write:
 		if r.Atomic {
 			return w.atomicWrite(r)
 		}
-		d.locks.RLock(r.Offset, r.Length)
-		defer d.locks.RUnlock(r.Offset, r.Length)
-		return w.write(r)
 	case blockdev.CompareWrite:
 		return w.compareWrite(r)
-	case blockdev.Discard:
-		d.locks.RLock(r.Offset, r.Length)
-		defer d.locks.RUnlock(r.Offset, r.Length)
-		if d.noPunch.Load() {
-			return blockdev.ErrUnsupported
-		}
-		return w.punch(r)
-	case blockdev.WriteZeroes:
-		d.locks.RLock(r.Offset, r.Length)
-		defer d.locks.RUnlock(r.Offset, r.Length)
-		return w.writeZeroes(r)
 	case blockdev.Status:
 		return w.status(r)
+	}
+	d.locks.RLock(r.Offset, r.Length)
+	defer d.locks.RUnlock(r.Offset, r.Length)
+	if err := d.halted(); err != nil {
+		return err // an atomic write that had the range before broke the device
+	}
+	switch r.Op {
+	case blockdev.Write:
+		return w.write(r)
+	case blockdev.Discard:
+		return w.discard(r)
+	case blockdev.WriteZeroes:
+		return w.writeZeroes(r)
 	}
 	return blockdev.ErrUnsupported
 }
 
+func (w *worker) read(r *blockdev.Request) error {
+	d := w.d
+	done := d.compares.finished.Load()
+	err := w.move(unix.SYS_PREADV2, r.Data, r.Offset, 0)
+	if err != nil || d.compares.started.Load() == done {
+		return err
+	}
+	d.locks.RLock(r.Offset, r.Length)
+	defer d.locks.RUnlock(r.Offset, r.Length)
+	if b := d.broken.Load(); b != nil && r.Offset < b.off+b.n && b.off < r.Offset+r.Length {
+		return b.err // a part of an atomic write may be there
+	}
+	return w.move(unix.SYS_PREADV2, r.Data, r.Offset, 0)
+}
+
 func (w *worker) write(r *blockdev.Request) error {
-	return w.move(unix.SYS_PWRITEV2, r.Data, r.Offset, w.d.durable(r))
+	if !r.FUA {
+		return w.move(unix.SYS_PWRITEV2, r.Data, r.Offset, 0)
+	}
+	err := w.move(unix.SYS_PWRITEV2, r.Data, r.Offset, unix.RWF_DSYNC)
+	if err == nil {
+		return nil
+	}
+	return w.d.unsynced(err, func() error { return w.move(unix.SYS_PWRITEV2, r.Data, r.Offset, 0) })
 }
 
 // durable is RWF_DSYNC for a request with FUA.
@@ -205,6 +217,9 @@ func (w *worker) compareWrite(r *blockdev.Request) error {
 	d := w.d
 	d.locks.Lock(r.Offset, r.Length)
 	defer d.locks.Unlock(r.Offset, r.Length)
+	if err := d.halted(); err != nil {
+		return err
+	}
 	b := buf[:r.Length]
 	if err := w.moveBytes(unix.SYS_PREADV2, b, r.Offset, 0); err != nil {
 		return err
@@ -219,13 +234,34 @@ func (w *worker) compareWrite(r *blockdev.Request) error {
 	return w.write(r)
 }
 
+// discard gives a range back. On a block device that is BLKDISCARD: punching a hole there writes zeroes where the device
+// has no cheaper way to make them, which takes the space of a thin one.
+func (w *worker) discard(r *blockdev.Request) error {
+	d := w.d
+	switch {
+	case d.noPunch.Load():
+		return blockdev.ErrUnsupported
+	case !d.block:
+		return w.punch(r)
+	}
+	switch err := blkDiscard(d.fd, r.Offset, r.Length); {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EOPNOTSUPP):
+		d.noPunch.Store(true)
+		return blockdev.ErrUnsupported
+	default:
+		return wrap(fmt.Sprintf("discard of %d bytes at %d", r.Length, r.Offset), err)
+	}
+}
+
 func (w *worker) punch(r *blockdev.Request) error {
 	err := fallocate(w.d.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, r.Offset, r.Length)
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
-		w.d.noPunch.Store(true)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) || w.d.block && errors.Is(err, unix.EINVAL) {
+		w.d.noHole.Store(true)
 		return blockdev.ErrUnsupported
 	}
 	return wrap(fmt.Sprintf("discard of %d bytes at %d", r.Length, r.Offset), err)
@@ -234,8 +270,8 @@ func (w *worker) punch(r *blockdev.Request) error {
 func (w *worker) writeZeroes(r *blockdev.Request) error {
 	d := w.d
 	err := blockdev.ErrUnsupported
-	if r.Unmap && !d.noPunch.Load() && !d.block {
-		err = w.punch(r) // reads as zeroes on a file; a block device promises nothing
+	if r.Unmap && !d.thick && !d.noHole.Load() {
+		err = w.punch(r) // also on a block device: zeroes, written by whatever means it has
 	}
 	if errors.Is(err, blockdev.ErrUnsupported) && !d.noZero.Load() {
 		err = fallocate(d.fd, unix.FALLOC_FL_ZERO_RANGE|unix.FALLOC_FL_KEEP_SIZE, r.Offset, r.Length)
@@ -247,12 +283,12 @@ func (w *worker) writeZeroes(r *blockdev.Request) error {
 		}
 	}
 	if errors.Is(err, blockdev.ErrUnsupported) {
-		return w.zeroByHand(r)
+		err = w.zeroByHand(r)
 	}
 	if err != nil || !r.FUA {
 		return err
 	}
-	return w.sync()
+	return d.sync()
 }
 
 func (w *worker) zeroByHand(r *blockdev.Request) error {
@@ -263,7 +299,7 @@ func (w *worker) zeroByHand(r *blockdev.Request) error {
 	clear(buf)
 	for at := int64(0); at < r.Length; {
 		n := min(int64(len(buf)), r.Length-at)
-		if err := w.moveBytes(unix.SYS_PWRITEV2, buf[:n], r.Offset+at, w.d.durable(r)); err != nil {
+		if err := w.moveBytes(unix.SYS_PWRITEV2, buf[:n], r.Offset+at, 0); err != nil {
 			return err
 		}
 		at += n
@@ -275,35 +311,8 @@ func (w *worker) zeroByHand(r *blockdev.Request) error {
 func (w *worker) flush() {
 	f := &w.d.flusher
 	for rs := f.take(); rs != nil; rs = f.take() {
-		finishAll(rs, w.sync())
+		finishAll(rs, w.d.sync())
 	}
-}
-
-// sync is fdatasync. After a failure the kernel may have dropped the dirty pages and would report success the next
-// time, so one failure makes all later promises of durability fail too, until the device is opened again.
-func (w *worker) sync() error {
-	f := &w.d.flusher
-	f.mu.Lock()
-	err := f.failed
-	f.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	for {
-		if err = unix.Fdatasync(w.d.fd); !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		err = wrap("flush", err)
-		if !errors.Is(err, blockdev.ErrMedium) {
-			err = fmt.Errorf("%w: %w", blockdev.ErrMedium, err)
-		}
-		f.mu.Lock()
-		f.failed = err
-		f.mu.Unlock()
-	}
-	return err
 }
 
 // status walks the holes of the file.

@@ -81,7 +81,7 @@ func Wrap(bs api.BackingStore, path string, o Options) (*Device, error) {
 	}
 	lu.Size = uint64(size)
 	d := &Device{bs: bs, lu: lu, geo: blockdev.Geometry{
-		Size: size, Logical: o.Logical, Physical: o.Logical, DiscardUnit: o.Logical, MaxDiscard: 1 << 30, ReadOnly: o.ReadOnly,
+		Size: size, Logical: o.Logical, Physical: o.Logical, DiscardUnit: o.Logical, MaxDiscard: 1 << 30, DiscardZeroes: true, ReadOnly: o.ReadOnly,
 	}}
 	d.locks.Shift = 20
 	d.wake.L = &d.mu

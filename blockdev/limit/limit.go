@@ -50,12 +50,17 @@ type Device struct {
 	waiting    int
 	timer      *time.Timer
 	armed      bool
+	closed     bool
+	releasing  sync.WaitGroup // on their way to the device below
 }
 
 var (
 	_ blockdev.Device        = (*Device)(nil)
 	_ blockdev.Capable       = (*Device)(nil)
 	_ blockdev.Resizable     = (*Device)(nil)
+	_ blockdev.Growable      = (*Device)(nil)
+	_ blockdev.LossReporter  = (*Device)(nil)
+	_ blockdev.Scrubber      = (*Device)(nil)
 	_ blockdev.SpaceReporter = (*Device)(nil)
 	_ blockdev.Explainer     = (*Device)(nil)
 )
@@ -111,6 +116,15 @@ func (d *Device) Can(op blockdev.Op) bool { return blockdev.Can(d.Device, op) }
 // Refresh implements blockdev.Resizable.
 func (d *Device) Refresh() (bool, error) { return blockdev.Refresh(d.Device) }
 
+// Grow implements blockdev.Growable.
+func (d *Device) Grow(size int64) error { return blockdev.Grow(d.Device, size) }
+
+// Lost implements blockdev.LossReporter.
+func (d *Device) Lost() error { return blockdev.Lost(d.Device) }
+
+// Scrub implements blockdev.Scrubber.
+func (d *Device) Scrub() error { return blockdev.Scrub(d.Device) }
+
 // Space implements blockdev.SpaceReporter.
 func (d *Device) Space() (blockdev.Space, error) { return blockdev.SpaceOf(d.Device) }
 
@@ -144,6 +158,11 @@ func (d *Device) Submit(r *blockdev.Request) {
 		return
 	}
 	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		r.Finish(blockdev.ErrClosed)
+		return
+	}
 	if d.head == nil && d.grantLocked(r) {
 		d.mu.Unlock()
 		d.Device.Submit(r)
@@ -221,6 +240,12 @@ func (d *Device) release() {
 	if d.head != nil {
 		d.armLocked()
 	}
+	if first == nil {
+		d.mu.Unlock()
+		return
+	}
+	d.releasing.Add(1)
+	defer d.releasing.Done()
 	d.mu.Unlock()
 	for first != nil {
 		r := first
@@ -229,12 +254,21 @@ func (d *Device) release() {
 	}
 }
 
-// Close implements blockdev.Device.
+// Close implements blockdev.Device. What waits for its turn is done with ErrClosed.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	if d.timer != nil {
 		d.timer.Stop()
 	}
+	r := d.head
+	d.closed, d.head, d.tail, d.waiting = true, nil, nil, 0
 	d.mu.Unlock()
+	for r != nil {
+		next := r.Next
+		r.Next = nil
+		r.Finish(blockdev.ErrClosed)
+		r = next
+	}
+	d.releasing.Wait()
 	return d.Device.Close()
 }

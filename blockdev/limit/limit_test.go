@@ -1,6 +1,9 @@
 package limit_test
 
 import (
+	"errors"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -167,4 +170,81 @@ func TestNoWindowHoldsMoreThanTheLimit(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Each request is done once, also one that waits for its turn when the device is closed.
+func TestCloseCompletesWhatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, limit.Options{IOPS: 1, Burst: time.Nanosecond})
+		var done, closed atomic.Int64
+		const n = 5
+		for range n {
+			d.Submit(&blockdev.Request{Op: blockdev.WriteZeroes, Length: 512, Done: func(r *blockdev.Request) {
+				done.Add(1)
+				if errors.Is(r.Err, blockdev.ErrClosed) {
+					closed.Add(1)
+				}
+			}})
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if done.Load() != n || closed.Load() != n-1 || d.Waiting() != 0 {
+			t.Errorf("%d of %d are done, %d as closed, %d wait", done.Load(), n, closed.Load(), d.Waiting())
+		}
+		d.Submit(&blockdev.Request{Op: blockdev.Read, Done: func(r *blockdev.Request) {
+			if !errors.Is(r.Err, blockdev.ErrClosed) {
+				t.Errorf("after the end: %v", r.Err)
+			}
+			done.Add(1)
+		}})
+		time.Sleep(time.Minute)
+		if done.Load() != n+1 {
+			t.Errorf("%d of %d are done", done.Load(), n+1)
+		}
+	})
+}
+
+// guard is a device below that is asked for nothing after its end.
+type guard struct {
+	blockdev.Device
+	closed, late atomic.Bool
+}
+
+func (g *guard) Submit(r *blockdev.Request) {
+	runtime.Gosched()
+	if g.closed.Load() {
+		g.late.Store(true)
+	}
+	g.Device.Submit(r)
+}
+
+func (g *guard) Close() error {
+	g.closed.Store(true)
+	return g.Device.Close()
+}
+
+// What the timer releases at the moment of the end is done below before the device there is closed.
+func TestCloseBesideTheTimer(t *testing.T) {
+	for range 200 {
+		below, err := mem.Open(mem.Options{Size: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := &guard{Device: below}
+		d, err := limit.Open(g, limit.Options{IOPS: 1_000_000, Burst: time.Nanosecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Add(1)
+			d.Submit(&blockdev.Request{Op: blockdev.WriteZeroes, Length: 512, Done: func(*blockdev.Request) { wg.Done() }})
+		}
+		blockdevtest.Close(t, d)
+		wg.Wait()
+		if g.late.Load() {
+			t.Fatal("a request reached the device below after its end")
+		}
+	}
 }

@@ -43,7 +43,12 @@ var (
 	_ blockdev.Capable   = (*Device)(nil)
 	_ blockdev.Resizable = (*Device)(nil)
 	_ blockdev.Explainer = (*Device)(nil)
+
+	_ blockdev.LossReporter = (*Device)(nil)
 )
+
+// errVolatile is what became of the contents of an earlier device of the same name.
+var errVolatile = fmt.Errorf("%w: memory holds nothing of what was written before the start", blockdev.ErrMedium)
 
 // Open makes a device full of zeroes.
 func Open(o Options) (*Device, error) {
@@ -57,7 +62,7 @@ func Open(o Options) (*Device, error) {
 		return nil, fmt.Errorf("blockdev/mem: size of %d bytes; it must be a multiple of %d and at most 1 TiB", o.Size, o.Logical)
 	}
 	d := &Device{size: o.Size, geo: blockdev.Geometry{
-		Logical: o.Logical, Physical: o.Physical, DiscardUnit: o.Logical, ReadOnly: o.ReadOnly, Thin: true,
+		Logical: o.Logical, Physical: o.Physical, DiscardUnit: o.Logical, ReadOnly: o.ReadOnly, Thin: true, DiscardZeroes: true,
 	}}
 	d.locks.Shift = chunkShift
 	d.chunks = make([]atomic.Pointer[[chunkSize]byte], chunksFor(o.Size))
@@ -86,6 +91,9 @@ func (d *Device) Can(op blockdev.Op) bool {
 
 // Path implements blockdev.Explainer.
 func (d *Device) Path() string { return "memory, inline" }
+
+// Lost implements blockdev.LossReporter: a volume in memory begins empty each time.
+func (d *Device) Lost() error { return errVolatile }
 
 // Submit implements blockdev.Device.
 func (d *Device) Submit(r *blockdev.Request) {

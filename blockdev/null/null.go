@@ -31,7 +31,7 @@ func Open(o Options) (*Device, error) {
 	if o.Size <= 0 || o.Size%int64(o.Logical) != 0 {
 		return nil, fmt.Errorf("blockdev/null: size of %d bytes; it must be a multiple of %d", o.Size, o.Logical)
 	}
-	return &Device{geo: blockdev.Geometry{Size: o.Size, Logical: o.Logical, Physical: o.Logical, DiscardUnit: o.Logical}}, nil
+	return &Device{geo: blockdev.Geometry{Size: o.Size, Logical: o.Logical, Physical: o.Logical, DiscardUnit: o.Logical, DiscardZeroes: true}}, nil
 }
 
 // Geometry implements blockdev.Device.

@@ -59,7 +59,7 @@ func Open(o Options) (*Device, error) {
 		return nil, fmt.Errorf("blockdev/volatile: size of %d bytes; it must be a multiple of %d", o.Size, o.Logical)
 	}
 	return &Device{
-		geo: blockdev.Geometry{Size: o.Size, Logical: o.Logical, Physical: o.Logical, DiscardUnit: o.Logical},
+		geo: blockdev.Geometry{Size: o.Size, Logical: o.Logical, Physical: o.Logical, DiscardUnit: o.Logical, DiscardZeroes: true},
 		m: &medium{durable: make([]byte, o.Size), cached: make([]byte, o.Size), pending: make(map[int64][][]byte), left: -1,
 			rng: rand.New(rand.NewPCG(1, 1))},
 	}, nil

@@ -70,6 +70,7 @@ func openEngine(cfg VolumeConfig, stateDir string) (blockdev.Device, error) {
 		return file.Open(cfg.Path, file.Options{
 			Size: int64(cfg.Size), ReadOnly: cfg.ReadOnly, Direct: cfg.Direct, Logical: cfg.Block, Physical: cfg.Physical,
 			Atomic: cfg.Atomic, Log: redoLog(cfg, stateDir), Thick: cfg.Thick,
+			Loss: filepath.Join(stateDir, cfg.Name+".loss"),
 		})
 	case "mem":
 		return memdev.Open(memdev.Options{Size: int64(cfg.Size), Logical: cfg.Block, Physical: cfg.Physical, ReadOnly: cfg.ReadOnly})

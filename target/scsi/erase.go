@@ -86,7 +86,11 @@ func (lu *LogicalUnit) erasePasses(e erasure) error {
 		}
 	}
 	r := blockdev.Request{Op: blockdev.Flush}
-	return ofDevice(r.Op, blockdev.Do(context.Background(), lu.dev, &r), 0)
+	if err := blockdev.Do(context.Background(), lu.dev, &r); err != nil {
+		return ofDevice(r.Op, err, 0)
+	}
+	// SBC-3 section 4.11: no copy of the data is left, in a log of the device as little as on the medium.
+	return ofDevice(blockdev.Write, blockdev.Scrub(lu.dev), 0)
 }
 
 // begun ends the command: now with IMMED, else with the erasure.

@@ -35,7 +35,7 @@ type disk struct {
 
 func newDisk(size int64, bs int) *disk {
 	return &disk{data: make([]byte, size), mapped: map[int64]bool{}, arrived: make(chan struct{}, 4096),
-		geo: blockdev.Geometry{Size: size, Logical: bs, Physical: 4096, DiscardUnit: bs, Thin: true}}
+		geo: blockdev.Geometry{Size: size, Logical: bs, Physical: 4096, DiscardUnit: bs, DiscardZeroes: true, Thin: true}}
 }
 
 func (d *disk) Geometry() blockdev.Geometry {

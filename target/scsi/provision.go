@@ -7,10 +7,12 @@ import (
 )
 
 // zeroReads says that unmapped blocks read as zeroes (LBPRZ).
-func (lu *LogicalUnit) zeroReads() bool { return lu.can(blockdev.WriteZeroes) }
+func (lu *LogicalUnit) zeroReads() bool {
+	return lu.geo.Load().DiscardZeroes && lu.can(blockdev.WriteZeroes)
+}
 
-// deallocate returns a range's space. A device that can write zeroes does it that way, because LBPRZ promises zeroes
-// where Discard does not.
+// deallocate returns a range's space. Where LBPRZ promises zeroes they are written, for a device may leave out parts of
+// what Discard asks for; elsewhere zeroes would only take the space that the initiator gives back (SBC-3 section 4.7.3).
 func (c *Command) deallocate(at, n int64) error {
 	op := blockdev.WriteZeroes
 	if !c.x.lu.zeroReads() {

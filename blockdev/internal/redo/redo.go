@@ -15,6 +15,7 @@ package redo
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 
@@ -32,10 +33,17 @@ const (
 
 	sector = 512 // what is written whole or not at all; the magic and the hash lie in one
 	fields = header - 16
+	owner  = fields - sha256.Size // hash of the device's name
 )
 
-// magic begins a slot that is in use; its last byte is the version of the layout.
-var magic = [8]byte{'S', 'l', 'R', 'e', 'd', 'o', 0, 1}
+// magic begins a slot that is in use; its last byte is the version of the layout. Version 1 had no owner.
+var (
+	magic  = [8]byte{'S', 'l', 'R', 'e', 'd', 'o', 0, 2}
+	magic1 = [8]byte{'S', 'l', 'R', 'e', 'd', 'o', 0, 1}
+)
+
+// ErrForeign is a record of a write to another device.
+var ErrForeign = errors.New("the log holds a write that a crash interrupted on another device")
 
 // Store is where the log lies.
 type Store interface {
@@ -45,10 +53,16 @@ type Store interface {
 }
 
 // Log is a number of slots on a Store. Different slots may be used by different goroutines at once.
-type Log struct{ store Store }
+type Log struct {
+	store Store
+	owner [sha256.Size]byte
+}
 
-// New makes a log of what store holds. Recover comes before the first Begin.
-func New(store Store) *Log { return &Log{store: store} }
+// New makes a log of what store holds for the device of this name: a record of another one is never applied. Recover
+// comes before the first Begin.
+func New(store Store, device string) *Log {
+	return &Log{store: store, owner: sha256.Sum256([]byte(device))}
+}
 
 // Begin writes data, meant for off, to a slot. scratch has SlotSize bytes. After an error, as after success, End is due.
 func (l *Log) Begin(slot int, scratch []byte, off int64, data []mem.Span, n int) error {
@@ -58,7 +72,8 @@ func (l *Log) Begin(slot int, scratch []byte, off int64, data []mem.Span, n int)
 	binary.BigEndian.PutUint64(b[fields+8:], uint64(n))
 	blockdev.Gather(b[header:], data, 0)
 	copy(b, magic[:])
-	hash := sha256.Sum256(b[fields:])
+	copy(b[owner:], l.owner[:])
+	hash := sha256.Sum256(b[owner:])
 	copy(b[len(magic):], hash[:])
 	return l.store.WriteDurably(b, int64(slot)*SlotSize)
 }
@@ -69,6 +84,17 @@ var zeroes [sector]byte
 // any more that should last.
 func (l *Log) End(slot int) error { return l.store.WriteDurably(zeroes[:], int64(slot)*SlotSize) }
 
+// Scrub overwrites what is left in slots of writes that are over. No slot is in use meanwhile.
+func (l *Log) Scrub(slots int) error {
+	b := make([]byte, SlotSize)
+	for slot := range slots {
+		if err := l.store.WriteDurably(b, int64(slot)*SlotSize); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // read returns what slot holds, nil where that is no whole record.
 func (l *Log) read(slot int, scratch []byte) (off int64, data []byte, err error) {
 	at := int64(slot) * SlotSize
@@ -76,14 +102,25 @@ func (l *Log) read(slot int, scratch []byte) (off int64, data []byte, err error)
 		return 0, nil, err
 	}
 	n := binary.BigEndian.Uint64(scratch[fields+8:])
-	if [8]byte(scratch) != magic || n == 0 || n > Max {
+	first := owner
+	switch [8]byte(scratch) {
+	case magic:
+	case magic1:
+		first = fields
+	default:
+		return 0, nil, nil
+	}
+	if n == 0 || n > Max {
 		return 0, nil, nil
 	}
 	if _, err := l.store.ReadAt(scratch[header:header+n], at+header); err != nil {
 		return 0, nil, err
 	}
-	if sha256.Sum256(scratch[fields:header+n]) != [32]byte(scratch[len(magic):]) {
+	if sha256.Sum256(scratch[first:header+n]) != [32]byte(scratch[len(magic):]) {
 		return 0, nil, nil
+	}
+	if first == owner && l.owner != [32]byte(scratch[owner:]) {
+		return 0, nil, ErrForeign
 	}
 	return int64(binary.BigEndian.Uint64(scratch[fields:])), scratch[header : header+n], nil
 }

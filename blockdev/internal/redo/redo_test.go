@@ -2,6 +2,7 @@ package redo_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -119,7 +120,7 @@ func start(t testing.TB, d *volatile.Device, s sins) (*engine, error) {
 	for range cap(e.mem) {
 		e.mem <- blockdevtest.NewMemory(t, redo.SlotSize)
 	}
-	e.log = redo.New(store{e})
+	e.log = redo.New(store{e}, "volatile")
 	_, err := e.log.Recover(slots, func(off int64, data []byte) error {
 		return store{e}.do(blockdev.Write, data, off, true)
 	})
@@ -195,13 +196,13 @@ func TestAnySpoiledRecordIsIgnored(t *testing.T) {
 	data := m.All().Cut(0, 1024)
 	blockdevtest.Fill(data.Bytes(), 5)
 	f := &fileStore{b: make([]byte, 2*redo.SlotSize)}
-	l := redo.New(f)
+	l := redo.New(f, "a")
 	if err := l.Begin(1, make([]byte, redo.SlotSize), 4096, []mem.Span{data}, 1024); err != nil {
 		t.Fatal(err)
 	}
 	whole := bytes.Clone(f.b)
 	record := f.b[redo.SlotSize:]
-	for _, at := range []int{0, 7, 8, 39, 4080, 4087, 4088, 4095, 4096, 4096 + 1023} {
+	for _, at := range []int{0, 7, 8, 39, 4048, 4079, 4080, 4087, 4088, 4095, 4096, 4096 + 1023} {
 		copy(f.b, whole)
 		record[at] ^= 0x10
 		if there, err := l.Pending(2); there || err != nil {
@@ -229,13 +230,55 @@ func TestAnySpoiledRecordIsIgnored(t *testing.T) {
 	if there, _ := l.Pending(2); !there {
 		t.Error("a record that could not be applied is gone")
 	}
-	if _, err := redo.New(&fileStore{b: make([]byte, 100)}).Pending(1); !errors.Is(err, io.EOF) {
+	if _, err := redo.New(&fileStore{b: make([]byte, 100)}, "a").Pending(1); !errors.Is(err, io.EOF) {
 		t.Errorf("a log that is cut short: %v", err)
+	}
+}
+
+// A record is applied to the device that it was made for and to no other; those of before records had an owner are
+// applied as they were then.
+func TestARecordIsOfItsDevice(t *testing.T) {
+	m := blockdevtest.NewMemory(t, 4096)
+	f := &fileStore{b: make([]byte, redo.SlotSize)}
+	if err := redo.New(f, "a").Begin(0, make([]byte, redo.SlotSize), 0, []mem.Span{m.All()}, 4096); err != nil {
+		t.Fatal(err)
+	}
+	applied := 0
+	apply := func(int64, []byte) error { applied++; return nil }
+	b := redo.New(f, "b")
+	if _, err := b.Recover(1, apply); !errors.Is(err, redo.ErrForeign) || applied != 0 {
+		t.Errorf("%d records of another device were applied: %v", applied, err)
+	}
+	if there, err := b.Pending(1); there || !errors.Is(err, redo.ErrForeign) {
+		t.Errorf("%v, %v", there, err)
+	}
+	copy(f.b, "SlRedo\x00\x01")
+	hash := sha256.Sum256(f.b[4080:8192])
+	copy(f.b[8:], hash[:])
+	if n, err := b.Recover(1, apply); n != 1 || applied != 1 || err != nil {
+		t.Errorf("a record of the first version: %d, %v", n, err)
+	}
+}
+
+func TestScrubLeavesNothing(t *testing.T) {
+	m := blockdevtest.NewMemory(t, 4096)
+	blockdevtest.Fill(m.All().Bytes(), 1)
+	f := &fileStore{b: make([]byte, 2*redo.SlotSize)}
+	l := redo.New(f, "a")
+	if err := l.Begin(1, make([]byte, redo.SlotSize), 0, []mem.Span{m.All()}, 4096); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(l.End(1), l.Scrub(2)); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(f.b, make([]byte, len(f.b))) {
+		t.Error("data is left in the log")
 	}
 }
 
 func FuzzRecover(f *testing.F) {
 	f.Add([]byte("SlRedo\x00\x01"), uint64(0), uint64(512))
+	f.Add([]byte("SlRedo\x00\x02"), uint64(0), uint64(512))
 	f.Add([]byte{}, uint64(1<<63), uint64(1<<63))
 	f.Fuzz(func(t *testing.T, head []byte, off, n uint64) {
 		s := &fileStore{b: make([]byte, redo.SlotSize)}
@@ -243,7 +286,7 @@ func FuzzRecover(f *testing.F) {
 		for i := range 8 {
 			s.b[4080+i], s.b[4088+i] = byte(off>>(56-8*i)), byte(n>>(56-8*i))
 		}
-		if _, err := redo.New(s).Recover(1, func(int64, []byte) error { return nil }); err != nil {
+		if _, err := redo.New(s, "a").Recover(1, func(int64, []byte) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 	})

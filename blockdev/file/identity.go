@@ -1,0 +1,42 @@
+package file
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// identity tells this file or block device from another one at its path, also after a restart or a change of name. It is
+// what the redo log and the note of a loss are bound to. A copy of a file is another one.
+func (d *Device) identity() string {
+	var st unix.Statx_t
+	if unix.Statx(d.fd, "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st) != nil {
+		return "unknown"
+	}
+	what := fmt.Sprintf("file %d", st.Ino)
+	if st.Mask&unix.STATX_BTIME != 0 {
+		what = fmt.Sprintf("%s %d.%09d", what, st.Btime.Sec, st.Btime.Nsec)
+	}
+	if d.block {
+		what = d.blockIdentity(unix.Mkdev(st.Rdev_major, st.Rdev_minor))
+	}
+	h := sha256.Sum256([]byte(what))
+	return hex.EncodeToString(h[:16])
+}
+
+// blockIdentity is the device's own name for itself, and the path where it has none.
+func (d *Device) blockIdentity(rdev uint64) string {
+	for _, name := range [...]string{"dm/uuid", "md/uuid", "wwid", "device/wwid", "device/serial", "serial", "loop/backing_file"} {
+		if v := blockAttribute(rdev, name); v != "" {
+			return "block " + v + " " + blockAttribute(rdev, "partition")
+		}
+	}
+	path, err := filepath.EvalSymlinks(d.path)
+	if err != nil {
+		path = d.path
+	}
+	return "block at " + path
+}

@@ -1,0 +1,164 @@
+package file
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/blockdev"
+)
+
+// loss is what the device knows of acknowledged writes that the medium did not keep. The kernel tells a descriptor of
+// each failed writeback once, with the first call that waits for the medium (fsync(2)), and then drops the pages: whoever
+// made that call may not be who wrote them. So the first report makes all later promises fail, until the device is opened
+// again. A note beside the state keeps it for that opening, because its flushes would claim the lost writes too.
+type loss struct {
+	mu     sync.Mutex
+	failed error // of this opening
+	owed   error // of an earlier one: the next flush fails
+	before error // the same, for as long as the device is open
+
+	noteMu sync.Mutex // while the note is written or removed
+	note   string     // its path, "" for none
+	id     string     // of the device, so that another one at its path inherits nothing
+}
+
+// open reads the note. One that cannot be read counts: a loss that is told once too often harms less than one that is
+// not told.
+func (l *loss) open(path, id string) {
+	l.note, l.id = path, id
+	if path == "" {
+		return
+	}
+	b, err := os.ReadFile(path)
+	switch text, of, _ := strings.Cut(string(b), "\n"); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		l.owed = fmt.Errorf("%w: whether writes were lost before the start cannot be read: %w", blockdev.ErrMedium, err)
+	case len(b) == 0 || strings.TrimSpace(of) == id:
+		l.owed = fmt.Errorf("%w: writes that were not flushed before the start are lost: %s", blockdev.ErrMedium, text)
+	}
+	l.before = l.owed
+}
+
+// due is why a flush has to fail without asking the medium, nil where it may ask.
+func (l *loss) due() error {
+	l.mu.Lock()
+	failed, owed := l.failed, l.owed
+	l.owed = nil
+	l.mu.Unlock()
+	if failed != nil {
+		return failed
+	}
+	if owed != nil {
+		l.forget()
+	}
+	return owed
+}
+
+// found remembers that err reported a loss, and returns what those are told who wait.
+func (l *loss) found(err error) error {
+	if !errors.Is(err, blockdev.ErrMedium) {
+		err = fmt.Errorf("%w: %w", blockdev.ErrMedium, err)
+	}
+	l.mu.Lock()
+	first := l.failed == nil
+	if first {
+		l.failed = err
+	}
+	l.mu.Unlock()
+	if !first {
+		return err
+	}
+	if nerr := l.remember(err); nerr != nil {
+		err = errors.Join(err, nerr)
+	}
+	return err
+}
+
+func (l *loss) remember(what error) error {
+	if l.note == "" {
+		return nil
+	}
+	l.noteMu.Lock()
+	defer l.noteMu.Unlock()
+	f, err := os.OpenFile(l.note, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("blockdev/file: the loss cannot be noted: %w", err)
+	}
+	_, err = fmt.Fprintf(f, "%s\n%s\n", strings.ReplaceAll(what.Error(), "\n", "; "), l.id)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("blockdev/file: the loss cannot be noted: %w", err)
+	}
+	return syncDir(l.note)
+}
+
+// forget removes the note. One that stays fails a flush too many at the next opening, which is no harm.
+func (l *loss) forget() {
+	if l.note == "" {
+		return
+	}
+	l.noteMu.Lock()
+	defer l.noteMu.Unlock()
+	l.mu.Lock()
+	newer := l.failed != nil
+	l.mu.Unlock()
+	if !newer && os.Remove(l.note) == nil {
+		_ = syncDir(l.note)
+	}
+}
+
+// Lost implements blockdev.LossReporter.
+func (d *Device) Lost() error { return d.loss.before }
+
+// sync is fdatasync, or the loss that forbids to claim anything.
+func (d *Device) sync() error {
+	if err := d.loss.due(); err != nil {
+		return err
+	}
+	if err := fdatasync(d.fd); err != nil {
+		return d.loss.found(wrap("flush", err))
+	}
+	return nil
+}
+
+func fdatasync(fd int) error {
+	for {
+		if err := unix.Fdatasync(fd); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// unsynced looks at the error of a write with RWF_DSYNC, which may be of that write or of any earlier one whose loss the
+// call was the first to hear of. again does the write without waiting for the medium.
+func (d *Device) unsynced(err error, again func() error) error {
+	switch {
+	case err == nil:
+		return nil
+	case refused(err):
+		return err
+	case errors.Is(err, blockdev.ErrNoSpace):
+		// Where there still is no room it was this write that found none. Otherwise it may have been an earlier one, whose
+		// room was to be found by its writeback.
+		if aerr := again(); aerr != nil {
+			return err
+		}
+	}
+	return d.loss.found(err)
+}
+
+// refused reports an error of the call itself: the kernel looked at the arguments and did nothing.
+func refused(err error) bool {
+	for _, e := range [...]unix.Errno{unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS, unix.EFAULT, unix.EFBIG, unix.EBADF, unix.EPERM, unix.EACCES, unix.ENOMEM, unix.EAGAIN} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
