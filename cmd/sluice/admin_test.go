@@ -121,7 +121,7 @@ func (o *operator) targets() {
 	o.saysOf("yes\n", "target deny "+tn+" "+who+"web", "may not log in")
 	o.refuses(ui.CodeRefused, "lets everybody in", "", "target deny "+tn+" "+who+"db --yes")
 	o.refuses(ui.CodeUsage, "no secret", "", "target secret "+tn+" alice")
-	o.refuses(ui.CodeRefused, "12 characters", "short\n", "target secret "+tn+" alice")
+	o.refuses(ui.CodeUsage, "12 characters", "short\n", "target secret "+tn+" alice")
 	o.saysOf("a-long-enough-secret\n", "target secret "+tn+" alice", "secret of alice set")
 	o.saysOf("another-long-secret\n", "target secret "+tn+" bob", "secret of bob set")
 	o.saysOf("the-target-s-own-secret\n", "target secret "+tn+" us --mutual --dry-run", "would: ")
@@ -157,7 +157,7 @@ func (o *operator) groups() {
 			t.Errorf("%+v", g)
 		}
 	}
-	o.refuses(ui.CodeRefused, "is no access state", "", "target set-group "+testTarget+" 2 offline")
+	o.refuses(ui.CodeUsage, "is no access state", "", "target set-group "+testTarget+" 2 offline")
 	o.refuses(ui.CodeRefused, "has no port group 9", "", "target set-group "+testTarget+" 9 standby")
 	o.refuses(ui.CodeUsage, "is no port group", "", "target set-group "+testTarget+" two standby")
 	o.refuses(ui.CodeRefused, "no target", "", "target groups iqn.2026-11.org.example:nowhere")
@@ -174,7 +174,7 @@ func (o *operator) addresses() {
 	if p := reads[[]admin.Portal](o, o.sock, "portals"); len(p) != 3 || !strings.HasPrefix(p[1].Address, "127.0.0.2:") || p[1].Group != 2 {
 		t.Errorf("%+v", p)
 	}
-	o.refuses(ui.CodeRefused, "is not host:port", "", "portals add here")
+	o.refuses(ui.CodeUsage, "is not host:port", "", "portals add here")
 	o.says("portals remove 127.0.0.2:0 --dry-run", "would: ")
 	o.says("portals remove 127.0.0.2:0", "closed")
 	o.refuses(ui.CodeRefused, "opened no portal", "", "portals remove 127.0.0.2:0")
@@ -287,7 +287,7 @@ func (o *operator) sessions() {
 		t.Errorf("%+v", tr)
 	}
 	o.refuses(ui.CodeRefused, "no session", "", "session close 60000")
-	o.refuses(ui.CodeRefused, "is a number", "", "session close first")
+	o.refuses(ui.CodeUsage, "is a number", "", "session close first")
 	o.refuses(ui.CodeRefused, "no session", "", "session trace 60000")
 	if err := v.Close(); err != nil {
 		t.Error(err)

@@ -52,8 +52,8 @@ Exit codes: 0 done; 1 failed; 2 wrong usage; 3 nobody answered; 4 refused or not
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return ui.Usage(err) })
 	ui.AddOutputFlag(c)
 	c.AddCommand(commands()...)
+	ui.ExplainUsage(c)
 	return c
 }

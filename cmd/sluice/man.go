@@ -15,7 +15,7 @@ import (
 // man writes a manual page for every command, the daemon's too, for packages. Their date is SOURCE_DATE_EPOCH's.
 func man() *cobra.Command {
 	return &cobra.Command{
-		Use: "man DIR", Short: "Write the manual pages of all commands into DIR", Hidden: true, Args: cobra.ExactArgs(1),
+		Use: "man DIR", Short: "Write the manual pages of all commands into DIR", Hidden: true, Args: cobra.ExactArgs(1), Example: "  sluice man dist/man",
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return err
@@ -35,7 +35,7 @@ func man() *cobra.Command {
 // completions writes the completion scripts of both programs, for packages.
 func completions() *cobra.Command {
 	return &cobra.Command{
-		Use: "completions DIR", Short: "Write the completion scripts of both programs into DIR", Hidden: true, Args: cobra.ExactArgs(1),
+		Use: "completions DIR", Short: "Write the completion scripts of both programs into DIR", Hidden: true, Args: cobra.ExactArgs(1), Example: "  sluice completions dist/completions",
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return err

@@ -235,7 +235,7 @@ func (o *operator) scrape() string {
 
 func leaves(path string, c *cobra.Command, into map[string]bool) {
 	path += " " + c.Name()
-	if c.Runnable() {
+	if c.Runnable() && !ui.IsGroup(c) {
 		into[path] = true
 	}
 	for _, sub := range c.Commands() {

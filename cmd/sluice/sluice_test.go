@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,8 +60,11 @@ targets: [{name: %q, luns: [{lun: 0, volume: a}, {lun: 1, volume: b}]}]
 		}
 	})
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) { // polls a state that has no event
-		if _, err := os.Stat(filepath.Join(dir, "admin.sock")); err == nil && d.Ready() == nil {
-			break
+		if c, err := net.Dial("unix", filepath.Join(dir, "admin.sock")); err == nil { // between bind and listen the name is there and refuses
+			c.Close()
+			if d.Ready() == nil {
+				break
+			}
 		}
 		if time.Now().After(deadline) {
 			t.Fatal("the daemon does not become ready")

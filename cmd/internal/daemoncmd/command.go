@@ -20,16 +20,22 @@ import (
 // Exit codes: scripts and systemd tell a bad file from a failure while serving.
 const (
 	exitFailed = 1
-	exitConfig = 2
+	exitConfig = 2 // a wrong command line too
 )
+
+// usageError is a command line that is wrong.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
 
 // ExitCode is what the process ends with when its command returned err.
 func ExitCode(err error) int {
 	var ce *daemon.ConfigError
+	var ue usageError
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &ce):
+	case errors.As(err, &ce), errors.As(err, &ue):
 		return exitConfig
 	default:
 		return exitFailed
@@ -58,12 +64,20 @@ over the built-in software RNIC) and iSCSI/TCP alike.
   sluiced --config /etc/sluice/sluiced.yaml
   sluiced --config sluiced.yaml --check     # say what is wrong with a file, serve nothing
   sluiced --print-default > sluiced.yaml    # a file to begin with`,
-		Version:       version.Long(),
-		Args:          cobra.NoArgs,
+		Version: version.Long(),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("sluiced wants no arguments, and %q is one; for example: sluiced --config %s", args[0], args[0])}
+			}
+			return nil
+		},
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          func(c *cobra.Command, _ []string) error { return run(c, f) },
 	}
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w; for example: sluiced --config /etc/sluice/sluiced.yaml", err)}
+	})
 	c.Flags().StringVarP(&f.config, "config", "c", "", "configuration file (YAML)")
 	c.Flags().StringVar(&f.stateDir, "state-dir", "", "state directory, instead of the file's state_dir")
 	c.Flags().StringVar(&f.level, "log-level", "", "debug, info, warn or error, instead of the file's log.level")

@@ -128,7 +128,10 @@ func (a *client) do(ctx context.Context, method, route string, in, out any) erro
 			e.Msg = res.Status
 		}
 		code := ui.CodeFailed
-		if res.StatusCode < 500 {
+		switch {
+		case res.StatusCode == http.StatusBadRequest && !strings.HasPrefix(route, "/v1/config/"): // there it is the daemon's file that is wrong
+			code = ui.CodeUsage
+		case res.StatusCode < 500:
 			code = ui.CodeRefused
 		}
 		return ui.ExitError{Code: code, Err: &e}
@@ -173,11 +176,33 @@ func change(c *cobra.Command, method, route string, in any) error {
 	})
 }
 
-// confirm asks before something is destroyed; --yes answers, and without a terminal there is nobody to ask.
-func confirm(c *cobra.Command, what string) error {
-	if yes, err := c.Flags().GetBool("yes"); err != nil || yes {
+// destroy sends a DELETE that takes something away for good. It asks first, and says what will be lost, as the daemon tells by a
+// dry run; what cannot be done is refused before the question.
+func destroy(c *cobra.Command, what, route string, query url.Values, dry bool) error {
+	query.Set("dry_run", "true")
+	tried := route + "?" + query.Encode()
+	if dry {
+		return change(c, http.MethodDelete, tried, nil)
+	}
+	yes, err := c.Flags().GetBool("yes")
+	if err != nil {
 		return err
 	}
+	if !yes {
+		var d admin.Done
+		if err := dial(c).do(c.Context(), http.MethodDelete, tried, nil, &d); err != nil {
+			return err
+		}
+		if err := confirm(c, what+" ("+strings.Join(d.Changes, "; ")+")"); err != nil {
+			return err
+		}
+	}
+	query.Set("dry_run", "false")
+	return change(c, http.MethodDelete, route+"?"+query.Encode(), nil)
+}
+
+// confirm asks a person; without a terminal there is none to ask.
+func confirm(c *cobra.Command, what string) error {
 	in, ok := c.InOrStdin().(*os.File)
 	if fi, err := os.Stdin.Stat(); ok && in == os.Stdin && (err != nil || fi.Mode()&os.ModeCharDevice == 0) {
 		return ui.Usagef("%s: say --yes where nobody can be asked", what)

@@ -2,7 +2,7 @@ package admincmd
 
 import (
 	"net/http"
-	"strconv"
+	"net/url"
 
 	"github.com/spf13/cobra"
 
@@ -54,15 +54,10 @@ func exportChanges() []*cobra.Command {
 	add.Flags().BoolVar(&e.Async, "async", false, "answer changes of names and attributes before they are durable")
 	add.Flags().StringVar(&squash, "squash", "root", "whose requests run as nobody: root, all, none")
 	remove := &cobra.Command{
-		Use: "remove NAME", Short: "Serve a directory no more; its files stay", Args: cobra.ExactArgs(1),
+		Use: "remove NAME", Short: "Serve a directory no more; its files stay", Args: cobra.ExactArgs(1), Example: "  sluice exports remove /data",
 		ValidArgsFunction: complete("/v1/exports", func(e admin.Export) string { return e.Name }),
 		RunE: func(c *cobra.Command, args []string) error {
-			if !dry {
-				if err := confirm(c, "Clients that have "+args[0]+" mounted will get errors"); err != nil {
-					return err
-				}
-			}
-			return change(c, http.MethodDelete, "/v1/exports/"+esc(args[0])+"?dry_run="+strconv.FormatBool(dry), nil)
+			return destroy(c, "Clients that have "+args[0]+" mounted will get errors; its files stay", "/v1/exports/"+esc(args[0]), url.Values{}, dry)
 		},
 	}
 	remove.Flags().Bool("yes", false, "do not ask")

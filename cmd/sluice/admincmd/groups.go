@@ -18,7 +18,7 @@ var accessStates = []string{"active/optimized", "active/non-optimized", "standby
 // groups are the commands about a target's port groups.
 func groups(names cobra.CompletionFunc) []*cobra.Command {
 	list := &cobra.Command{
-		Use: "groups TARGET", Short: "List a target's port groups and their access states (ALUA)", Args: cobra.ExactArgs(1), ValidArgsFunction: names,
+		Use: "groups TARGET", Short: "List a target's port groups and their access states (ALUA)", Args: cobra.ExactArgs(1), ValidArgsFunction: names, Example: "  sluice target groups iqn.2026-11.org.example:disks",
 		RunE: func(c *cobra.Command, args []string) error {
 			gs, err := get[[]admin.PortGroup](c, "/v1/targets/"+esc(args[0])+"/groups")
 			if err != nil {

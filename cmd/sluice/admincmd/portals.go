@@ -40,7 +40,7 @@ func portalChanges() []*cobra.Command {
 	}
 	add.Flags().Uint16Var(&p.Group, "group", 1, "target portal group tag")
 	remove := &cobra.Command{
-		Use: "remove ADDRESS", Short: "Listen there no more; its sessions stay until they end", Args: cobra.ExactArgs(1),
+		Use: "remove ADDRESS", Short: "Listen there no more; its sessions stay until they end", Args: cobra.ExactArgs(1), Example: "  sluice portals remove 192.0.2.1:3260",
 		ValidArgsFunction: complete("/v1/portals", func(p admin.Portal) string { return p.Address }),
 		RunE: func(c *cobra.Command, args []string) error {
 			return change(c, http.MethodDelete, "/v1/portals/"+esc(args[0])+"?dry_run="+strconv.FormatBool(dry), nil)

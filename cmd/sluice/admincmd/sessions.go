@@ -29,7 +29,7 @@ func session() *cobra.Command {
 		},
 	}
 	end := &cobra.Command{
-		Use: "close ID", Short: "End a session; a stock initiator logs in again by itself", Args: cobra.ExactArgs(1),
+		Use: "close ID", Short: "End a session; a stock initiator logs in again by itself", Args: cobra.ExactArgs(1), Example: "  sluice session close 3",
 		ValidArgsFunction: complete("/v1/sessions", func(s admin.Session) string { return s.ID }),
 		RunE: func(c *cobra.Command, args []string) error {
 			return change(c, http.MethodDelete, "/v1/sessions/"+esc(args[0]), nil)
@@ -41,7 +41,7 @@ func session() *cobra.Command {
 
 func trace() *cobra.Command {
 	return &cobra.Command{
-		Use: "trace ID", Short: "Print a session's flight recorder: its login, incidents, last commands and what runs", Args: cobra.ExactArgs(1),
+		Use: "trace ID", Short: "Print a session's flight recorder: its login, incidents, last commands and what runs", Args: cobra.ExactArgs(1), Example: "  sluice session trace 3",
 		Long:              "Print a session's flight recorder: its login, incidents, last commands and what runs now. The last sessions that ended\ncan be asked about too.",
 		ValidArgsFunction: complete("/v1/sessions", func(s admin.Session) string { return s.ID }),
 		RunE: func(c *cobra.Command, args []string) error {

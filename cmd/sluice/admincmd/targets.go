@@ -3,6 +3,7 @@ package admincmd
 import (
 	"bufio"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -52,19 +53,14 @@ func target() *cobra.Command {
 	create.Flags().BoolVar(&spec.DryRun, "dry-run", false, "say what would be done and do nothing")
 	var dry bool
 	del := &cobra.Command{
-		Use: "delete NAME", Short: "Remove a target; its sessions end", Args: cobra.ExactArgs(1), ValidArgsFunction: names,
+		Use: "delete NAME", Short: "Remove a target; its sessions end", Args: cobra.ExactArgs(1), ValidArgsFunction: names, Example: "  sluice target delete iqn.2026-11.org.example:disks",
 		RunE: func(c *cobra.Command, args []string) error {
-			if !dry {
-				if err := confirm(c, "Sessions of "+args[0]+" will end"); err != nil {
-					return err
-				}
-			}
-			return change(c, http.MethodDelete, "/v1/targets/"+esc(args[0])+"?dry_run="+strconv.FormatBool(dry), nil)
+			return destroy(c, "Sessions of "+args[0]+" will end, and its map, its list of initiators and its secrets go", "/v1/targets/"+esc(args[0]), url.Values{}, dry)
 		},
 	}
 	del.Flags().Bool("yes", false, "do not ask")
 	mapc := &cobra.Command{
-		Use: "map TARGET LUN VOLUME", Short: "Map a volume as a LUN", Args: cobra.ExactArgs(3), ValidArgsFunction: names,
+		Use: "map TARGET LUN VOLUME", Short: "Map a volume as a LUN", Args: cobra.ExactArgs(3), ValidArgsFunction: names, Example: "  sluice target map iqn.2026-11.org.example:disks 0 data",
 		RunE: func(c *cobra.Command, args []string) error {
 			lun, err := strconv.ParseUint(args[1], 10, 14)
 			if err != nil {
@@ -74,7 +70,7 @@ func target() *cobra.Command {
 		},
 	}
 	unmap := &cobra.Command{
-		Use: "unmap TARGET LUN", Short: "Take a LUN away", Args: cobra.ExactArgs(2), ValidArgsFunction: names,
+		Use: "unmap TARGET LUN", Short: "Take a LUN away; the volume and its data stay", Args: cobra.ExactArgs(2), ValidArgsFunction: names, Example: "  sluice target unmap iqn.2026-11.org.example:disks 0",
 		RunE: func(c *cobra.Command, args []string) error {
 			return change(c, http.MethodDelete, "/v1/targets/"+esc(args[0])+"/luns/"+esc(args[1])+"?dry_run="+strconv.FormatBool(dry), nil)
 		},
@@ -94,6 +90,7 @@ func access(names func(*cobra.Command, []string, string) ([]string, cobra.ShellC
 	var luns []uint
 	allow := &cobra.Command{
 		Use: "allow TARGET INITIATOR", Short: "Let an initiator log in; the first one keeps out everybody else", Args: cobra.ExactArgs(2), ValidArgsFunction: names,
+		Example: "  sluice target allow iqn.2026-11.org.example:disks iqn.2026-11.org.example:web --lun 0",
 		RunE: func(c *cobra.Command, args []string) error {
 			in.Name = args[1]
 			for _, l := range luns {
@@ -110,13 +107,9 @@ func access(names func(*cobra.Command, []string, string) ([]string, cobra.ShellC
 	var dry bool
 	deny := &cobra.Command{
 		Use: "deny TARGET INITIATOR", Short: "Take an initiator off the list; its sessions end", Args: cobra.ExactArgs(2), ValidArgsFunction: names,
+		Example: "  sluice target deny iqn.2026-11.org.example:disks iqn.2026-11.org.example:web",
 		RunE: func(c *cobra.Command, args []string) error {
-			if !dry {
-				if err := confirm(c, "Sessions of "+args[1]+" with "+args[0]+" will end"); err != nil {
-					return err
-				}
-			}
-			return change(c, http.MethodDelete, "/v1/targets/"+esc(args[0])+"/initiators/"+esc(args[1])+"?dry_run="+strconv.FormatBool(dry), nil)
+			return destroy(c, "Sessions of "+args[1]+" with "+args[0]+" will end", "/v1/targets/"+esc(args[0])+"/initiators/"+esc(args[1]), url.Values{}, dry)
 		},
 	}
 	dryRun(deny, &dry)

@@ -3,6 +3,7 @@ package admincmd
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -44,7 +45,7 @@ func volume() *cobra.Command {
 	}
 	var spec admin.VolumeSpec
 	create := &cobra.Command{
-		Use: "create NAME SIZE", Short: "Create a sparse file volume", Args: cobra.RangeArgs(1, 2),
+		Use: "create NAME [SIZE]", Short: "Create a sparse file volume", Args: cobra.RangeArgs(1, 2),
 		Example: "  sluice volume create data 100GiB\n  sluice volume create copy --clone data",
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			spec.Name = args[0]
@@ -66,7 +67,7 @@ func volume() *cobra.Command {
 	create.Flags().BoolVar(&spec.DryRun, "dry-run", false, "say what would be done and do nothing")
 	var rs admin.ResizeSpec
 	resize := &cobra.Command{
-		Use: "resize NAME SIZE", Short: "Make a volume larger while it is used", Args: cobra.ExactArgs(2), ValidArgsFunction: names,
+		Use: "resize NAME SIZE", Short: "Make a volume larger while it is used", Args: cobra.ExactArgs(2), ValidArgsFunction: names, Example: "  sluice volume resize data 200GiB",
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			if rs.Size, err = parseSize(args[1]); err != nil {
 				return err
@@ -77,14 +78,13 @@ func volume() *cobra.Command {
 	resize.Flags().BoolVar(&rs.DryRun, "dry-run", false, "say what would be done and do nothing")
 	var data, dry bool
 	del := &cobra.Command{
-		Use: "delete NAME", Short: "Forget a volume; with --data delete its file too", Args: cobra.ExactArgs(1), ValidArgsFunction: names,
+		Use: "delete NAME", Short: "Forget a volume; with --data delete its file too", Args: cobra.ExactArgs(1), ValidArgsFunction: names, Example: "  sluice volume delete data --data",
 		RunE: func(c *cobra.Command, args []string) error {
-			if data && !dry {
-				if err := confirm(c, "All data of volume "+args[0]+" will be lost"); err != nil {
-					return err
-				}
+			at := "/v1/volumes/" + esc(args[0])
+			if data {
+				return destroy(c, "All data of volume "+args[0]+" will be lost", at, url.Values{"data": {"true"}}, dry)
 			}
-			return change(c, http.MethodDelete, "/v1/volumes/"+esc(args[0])+"?data="+strconv.FormatBool(data)+"&dry_run="+strconv.FormatBool(dry), nil)
+			return change(c, http.MethodDelete, at+"?data=false&dry_run="+strconv.FormatBool(dry), nil)
 		},
 	}
 	del.Flags().BoolVar(&data, "data", false, "delete the file too")

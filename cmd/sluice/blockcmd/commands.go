@@ -63,14 +63,18 @@ func discover() *cobra.Command {
 func inquiry() *cobra.Command {
 	var conn Connection
 	c := &cobra.Command{
-		Use:     "inquiry URL",
-		Short:   "Say what a volume is and can do",
-		Example: "  sluice inquiry iser://127.0.0.1/iqn.2026-11.io.sluice:default/0",
+		Use:   "inquiry URL",
+		Short: "Say what a volume is and can do",
+		Long: `Say what a volume is and can do. With --output json sizes are bytes, and the names are: size, logical_block, physical_block,
+optimal_io, longest_transfer, longest_unmap (0: no UNMAP), unmap_unit, longest_write_same, longest_compare_and_write (0: none),
+write_protected, write_cache, thin, write_same_unmaps, unmapped_reads_zero, rotational, alua, vendor, product, revision, serial, id,
+relative_port and port_group (null where the target names none).`,
+		Example: "  sluice inquiry iser://127.0.0.1/iqn.2026-11.io.sluice:default/0\n  sluice inquiry iser://127.0.0.1/iqn.2026-11.io.sluice:default/0 -o json | jq .size",
 		Args:    volumeArg(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return conn.WithVolume(c.Context(), args[0], func(v *block.Volume) error {
 				g := v.Geometry()
-				return ui.Print(c, g, func(t *ui.Table) {
+				return ui.Print(c, describe(&g), func(t *ui.Table) {
 					t.Row("vendor", g.Vendor)
 					t.Row("product", g.Product)
 					t.Row("revision", g.Revision)
@@ -92,6 +96,45 @@ func inquiry() *cobra.Command {
 	}
 	conn.Flags(c.Flags())
 	return c
+}
+
+// description is a volume's geometry under the names that scripts can trust; the help of inquiry lists them.
+type description struct {
+	Size           int64   `json:"size"`
+	Logical        int     `json:"logical_block"`
+	Physical       int     `json:"physical_block"`
+	OptimalIO      int     `json:"optimal_io"`
+	MaxTransfer    int64   `json:"longest_transfer"`
+	MaxUnmap       int64   `json:"longest_unmap"`
+	UnmapUnit      int64   `json:"unmap_unit"`
+	MaxWriteSame   int64   `json:"longest_write_same"`
+	MaxCompare     int64   `json:"longest_compare_and_write"`
+	WriteProtected bool    `json:"write_protected"`
+	WriteCache     bool    `json:"write_cache"`
+	Thin           bool    `json:"thin"`
+	UnmapSame      bool    `json:"write_same_unmaps"`
+	ReadsZero      bool    `json:"unmapped_reads_zero"`
+	Rotational     bool    `json:"rotational"`
+	ALUA           bool    `json:"alua"`
+	Vendor         string  `json:"vendor"`
+	Product        string  `json:"product"`
+	Revision       string  `json:"revision"`
+	Serial         string  `json:"serial"`
+	ID             string  `json:"id"`
+	RelativePort   uint16  `json:"relative_port"`
+	PortGroup      *uint16 `json:"port_group"`
+}
+
+func describe(g *block.Geometry) description {
+	d := description{Size: g.Size, Logical: g.Logical, Physical: g.Physical, OptimalIO: g.OptimalIO, MaxTransfer: g.MaxTransfer,
+		MaxUnmap: g.MaxDiscard, UnmapUnit: g.DiscardUnit, MaxWriteSame: g.MaxWriteSame, MaxCompare: g.MaxCompare,
+		WriteProtected: g.ReadOnly, WriteCache: g.WriteCache, Thin: g.Thin, UnmapSame: g.UnmapSame, ReadsZero: g.ReadsZero,
+		Rotational: g.Rotational, ALUA: g.ALUA, Vendor: g.Vendor, Product: g.Product, Revision: g.Revision, Serial: g.Serial, ID: g.ID,
+		RelativePort: g.RelativePort}
+	if g.HasPortGroup {
+		d.PortGroup = &g.PortGroup
+	}
+	return d
 }
 
 // span is the part of a volume that read and write move.

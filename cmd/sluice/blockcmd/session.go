@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-storage/sluice/cmd/internal/crcflag"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/internal/iscsi"
@@ -31,7 +32,7 @@ type Connection struct {
 // Flags adds the connection's flags.
 func (c *Connection) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Initiator, "initiator", "", "iSCSI name to log in with (default: made of the host name)")
-	fs.StringVar(&c.CRC, "crc", "on", "checksum of RDMA frames: on (but over loopback only if the peer asks), always, peer, off")
+	crcflag.Add(fs, &c.CRC)
 	fs.StringVar(&c.Credentials, "credentials", "", "file with CHAP credentials: lines username=, password=, target_username=, target_password=")
 }
 
@@ -42,9 +43,9 @@ func (c *Connection) Open() (*block.Initiator, func() error, error) {
 
 // Device is a software RNIC with the checksum policy that was asked for. Close it.
 func (c *Connection) Device() (*iwarp.Device, error) {
-	policy, ok := map[string]iwarp.CRC{"on": iwarp.CRCAuto, "always": iwarp.CRCOn, "peer": iwarp.CRCPeer, "off": iwarp.CRCOff}[c.CRC]
-	if !ok {
-		return nil, ui.Usagef("--crc %q is none of on, always, peer, off", c.CRC)
+	policy, err := crcflag.Parse(c.CRC)
+	if err != nil {
+		return nil, err
 	}
 	return iwarp.New(iwarp.Options{CRC: policy}), nil
 }

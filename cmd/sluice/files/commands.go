@@ -33,7 +33,7 @@ func mounted(c *cobra.Command, url string, f func(ctx context.Context, v *nfs.FS
 	if !nfs.IsURL(url) {
 		return ui.Usagef("%s is no nfs:// or nfs+rdma:// URL", url)
 	}
-	o, done := options()
+	o, done := options(iwarp.CRCAuto)
 	defer func() { err = explain(errors.Join(err, done())) }()
 	v, name, err := nfs.Mount(c.Context(), url, o)
 	if err != nil {
@@ -44,8 +44,8 @@ func mounted(c *cobra.Command, url string, f func(ctx context.Context, v *nfs.FS
 }
 
 // options give a mount the software RNIC; it does nothing until a URL asks for it.
-func options() (nfs.Options, func() error) {
-	var dev transport.Device = iwarp.New(iwarp.Options{})
+func options(crc iwarp.CRC) (nfs.Options, func() error) {
+	var dev transport.Device = iwarp.New(iwarp.Options{CRC: crc})
 	return nfs.Options{Device: dev}, dev.Close
 }
 
@@ -60,6 +60,22 @@ func explain(err error) error {
 		return ui.ExitError{Code: ui.CodeRefused, Err: err}
 	}
 	return err
+}
+
+// urls wants one URL of an NFS server or more, and looks at all of them before anything is done with the first.
+func urls(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return errors.New("a URL is missing")
+	}
+	for _, a := range args {
+		if !nfs.IsURL(a) {
+			return fmt.Errorf("%s is no nfs:// or nfs+rdma:// URL", a)
+		}
+		if _, err := nfs.ParseURL(a); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 type entry struct {
@@ -108,7 +124,7 @@ func listCommand() *cobra.Command {
 
 func catCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "cat URL...", Short: "Write files of an NFS server to standard output", Long: "Write files of an NFS server to standard output.\n\n" + urlHelp, Args: cobra.MinimumNArgs(1),
+		Use: "cat URL...", Short: "Write files of an NFS server to standard output", Long: "Write files of an NFS server to standard output.\n\n" + urlHelp, Args: urls, Example: "  sluice cat nfs://192.0.2.1/data/notes",
 		RunE: func(c *cobra.Command, args []string) error {
 			for _, url := range args {
 				err := mounted(c, url, func(ctx context.Context, v *nfs.FS, name string) error {
@@ -133,7 +149,7 @@ type onlyReader struct{ io.Reader }
 
 func treeCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "tree URL", Short: "Draw the tree below a directory of an NFS server", Long: "Draw the tree below a directory of an NFS server.\n\n" + urlHelp, Args: cobra.ExactArgs(1),
+		Use: "tree URL", Short: "Draw the tree below a directory of an NFS server", Long: "Draw the tree below a directory of an NFS server.\n\n" + urlHelp, Args: cobra.ExactArgs(1), Example: "  sluice tree nfs://192.0.2.1/data",
 		RunE: func(c *cobra.Command, args []string) error {
 			return mounted(c, args[0], func(ctx context.Context, v *nfs.FS, name string) error {
 				w := c.OutOrStdout()
@@ -187,7 +203,7 @@ func tree(ctx context.Context, w io.Writer, v *nfs.FS, dir, indent string) (dirs
 func mkdirCommand() *cobra.Command {
 	var parents bool
 	c := &cobra.Command{
-		Use: "mkdir URL", Short: "Make a directory on an NFS server", Long: "Make a directory on an NFS server.\n\n" + urlHelp, Args: cobra.ExactArgs(1),
+		Use: "mkdir URL", Short: "Make a directory on an NFS server", Long: "Make a directory on an NFS server.\n\n" + urlHelp, Args: cobra.ExactArgs(1), Example: "  sluice mkdir -p nfs://192.0.2.1/data/a/b",
 		RunE: func(c *cobra.Command, args []string) error {
 			return mounted(c, args[0], func(ctx context.Context, v *nfs.FS, name string) error {
 				if name == "." {
@@ -226,7 +242,7 @@ func mkdirAll(ctx context.Context, v *nfs.FS, name string) error {
 func removeCommand() *cobra.Command {
 	var recursive bool
 	c := &cobra.Command{
-		Use: "rm URL...", Short: "Remove files or empty directories of an NFS server", Long: "Remove files or empty directories of an NFS server.\n\n" + urlHelp, Args: cobra.MinimumNArgs(1),
+		Use: "rm URL...", Short: "Remove files or empty directories of an NFS server", Long: "Remove files or empty directories of an NFS server.\n\n" + urlHelp, Args: urls, Example: "  sluice rm nfs://192.0.2.1/data/old",
 		RunE: func(c *cobra.Command, args []string) error {
 			for _, url := range args {
 				// The directory above is mounted: what is mounted cannot be removed by name.

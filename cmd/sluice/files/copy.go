@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -15,8 +16,10 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-storage/sluice/cmd/internal/crcflag"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/nfs"
+	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
 // copyPiece is how much is read and written at a time: eight of the largest transfers, which go out side by side.
@@ -31,6 +34,14 @@ func ExtendCopy(c *cobra.Command) *cobra.Command {
 	c.Example += "\n  sluice cp -r ./src nfs+rdma://192.0.2.1/data/src"
 	c.Args = func(c *cobra.Command, args []string) error {
 		if len(args) == 2 && (nfs.IsURL(args[0]) || nfs.IsURL(args[1])) {
+			for _, a := range args {
+				if u, err := url.Parse(a); !nfs.IsURL(a) && err == nil && (u.Scheme == "iser" || u.Scheme == "iscsi") {
+					return fmt.Errorf("%s is a volume; cp goes from one to the other through a pipe: sluice cp %s - | sluice cp - %s", a, args[0], args[1])
+				}
+			}
+			if s := c.Flags().Lookup("sparse"); s != nil && s.Changed {
+				return errors.New("--sparse is for volumes")
+			}
 			return nil
 		}
 		return check(c, args)
@@ -39,6 +50,9 @@ func ExtendCopy(c *cobra.Command) *cobra.Command {
 		if nfs.IsURL(args[0]) || nfs.IsURL(args[1]) {
 			quiet, err := c.Flags().GetBool("quiet")
 			return Copy(c, args[0], args[1], recursive, quiet && err == nil)
+		}
+		if recursive {
+			return ui.Usagef("--recursive is for directories of NFS servers, and neither %s nor %s is an nfs:// URL", args[0], args[1])
 		}
 		return volumes(c, args)
 	}
@@ -60,7 +74,13 @@ type place interface {
 
 // Copy copies a file, or with recursive a tree, from or to an NFS server, or from one to another.
 func Copy(c *cobra.Command, from, to string, recursive, quiet bool) (err error) {
-	o, done := options()
+	crc := iwarp.CRCAuto
+	if f := c.Flags().Lookup("crc"); f != nil {
+		if crc, err = crcflag.Parse(f.Value.String()); err != nil {
+			return err
+		}
+	}
+	o, done := options(crc)
 	defer func() { err = explain(errors.Join(err, done())) }()
 	ctx := c.Context()
 	src, a, cl, err := openPlace(ctx, from, o, c)

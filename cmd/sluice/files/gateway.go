@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	irpc "github.com/sluice-storage/sluice/internal/rpc"
 	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
 func gatewayCommand() *cobra.Command {
@@ -37,7 +38,7 @@ it listens on loopback unless told otherwise.
 			if !nfs.IsURL(args[0]) {
 				return ui.Usagef("%s is no nfs:// or nfs+rdma:// URL", args[0])
 			}
-			o, done := options()
+			o, done := options(iwarp.CRCAuto)
 			err := gateway(c.Context(), args[0], listen, binder, o, func(a net.Addr) {
 				ui.Note(c.ErrOrStderr(), "gateway to %s on %s", args[0], a)
 			})

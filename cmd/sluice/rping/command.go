@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-storage/sluice/cmd/internal/crcflag"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/iwarp"
@@ -76,7 +77,7 @@ func serverCommand() *cobra.Command {
 func (f *flags) common(c *cobra.Command) {
 	c.Flags().StringVar(&f.address, "address", "127.0.0.1", "host or host:port, port "+DefaultPort+" if left out")
 	c.Flags().IntVar(&f.count, "count", 0, "pings, 0 for no end")
-	c.Flags().StringVar(&f.crc, "crc", "auto", "checksum of each frame: auto, on, off or peer")
+	crcflag.Add(c.Flags(), &f.crc)
 	c.Flags().IntVar(&f.ird, "ird", 1, "RDMA Reads of the peer to serve at a time")
 	c.Flags().IntVar(&f.ord, "ord", 1, "own RDMA Reads at a time")
 	c.Flags().BoolVar(&f.verify, "verify", true, "let the server too compare what it gets")
@@ -84,12 +85,10 @@ func (f *flags) common(c *cobra.Command) {
 	c.Flags().DurationVar(&f.timeout, "timeout", 0, "give up after this long, 0 for never")
 }
 
-var crcs = map[string]iwarp.CRC{"auto": iwarp.CRCAuto, "on": iwarp.CRCOn, "off": iwarp.CRCOff, "peer": iwarp.CRCPeer}
-
 func (f *flags) device() (transport.Device, error) {
-	crc, ok := crcs[f.crc]
-	if !ok {
-		return nil, ui.Usagef("--crc %q is not auto, on, off or peer", f.crc)
+	crc, err := crcflag.Parse(f.crc)
+	if err != nil {
+		return nil, err
 	}
 	if f.revision != 0 && f.revision != 1 && f.revision != 2 {
 		return nil, ui.Usagef("--mpa-rev is 1 or 2, not %d", f.revision)

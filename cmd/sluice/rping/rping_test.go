@@ -202,7 +202,7 @@ func TestServerSurvivesAGuessedKey(t *testing.T) {
 
 func TestCommandRefusesWrongFlags(t *testing.T) {
 	for _, args := range [][]string{
-		{"client", "--size", "25"}, {"client", "--size", "65536"}, {"client", "--crc", "maybe"}, {"client", "--mpa-rev", "3"}, {"server", "--size", "64"},
+		{"client", "--size", "25"}, {"client", "--size", "65536"}, {"client", "--crc", "auto"}, {"client", "--mpa-rev", "3"}, {"server", "--size", "64"},
 	} {
 		c := Command()
 		c.SilenceErrors, c.SilenceUsage = true, true
