@@ -43,6 +43,9 @@ func (c *Config) Check() error {
 	if c.Limits.Connections < 1 || c.Limits.Connections > 65536 {
 		return at("$.limits.connections", "limits.connections %d is not from 1 to 65536", c.Limits.Connections)
 	}
+	if c.Limits.PerHost < 1 || c.Limits.PerHost > c.Limits.Connections {
+		return at("$.limits.per_host", "limits.per_host %d is not from 1 to limits.connections, which is %d", c.Limits.PerHost, c.Limits.Connections)
+	}
 	if a := c.Admin; a.Listen != "" {
 		if _, _, err := net.SplitHostPort(a.Listen); err != nil {
 			return at("$.admin.listen", "admin.listen %q is not host:port (IPv6 as [::1]:3264)", a.Listen)

@@ -67,6 +67,7 @@ type TimeoutsConfig struct {
 // BoundsConfig bounds what all peers together may take.
 type BoundsConfig struct {
 	Connections int `yaml:"connections" json:"connections"` // block connections open at a time, unfinished logins included
+	PerHost     int `yaml:"per_host" json:"per_host"`       // of them by one host
 }
 
 // PortalConfig is one address that block sessions come in on, iSER and iSCSI/TCP alike.

@@ -91,7 +91,7 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 	}
 	d.server, err = iscsi.NewServer(iscsi.Options{
 		Memory: d.memory, Device: d.device, Log: log, Audit: d.audit, DiscoveryAuth: discovery,
-		Limits:   iscsi.Limits{Connections: cfg.Limits.Connections},
+		Limits:   iscsi.Limits{Connections: cfg.Limits.Connections, PerHost: cfg.Limits.PerHost},
 		Timeouts: iscsi.Timeouts{Login: time.Duration(cfg.Timeouts.Login), Peer: time.Duration(cfg.Timeouts.Peer), Drain: time.Duration(cfg.Timeouts.Drain)},
 	})
 	if err != nil {

@@ -177,6 +177,9 @@ func (c *Config) fill(dir string) {
 	if c.Limits.Connections == 0 {
 		c.Limits.Connections = DefaultConnections
 	}
+	if c.Limits.PerHost == 0 {
+		c.Limits.PerHost = max(1, c.Limits.Connections-c.Limits.Connections/4)
+	}
 	for i := range c.Portals {
 		if c.Portals[i].Group == 0 {
 			c.Portals[i].Group = 1

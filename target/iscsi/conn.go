@@ -66,6 +66,7 @@ type conn struct {
 	cancel        context.CancelFunc
 	began         time.Time
 	loginTimer    *time.Timer
+	counted       string        // its host, while it counts against limits; guarded by Server.mu
 	received      atomic.Uint64 // PDUs, for the keepalive
 	bulkOut       atomic.Int32  // R2Ts for much data that are not answered
 
@@ -112,6 +113,7 @@ type conn struct {
 	lastRx   uint64
 	pinged   bool // a NOP-In of ours waits for its answer
 	idleTick int
+	quiet    int // ticks of a discovery session since it asked something
 	nopTTT   uint32
 	stats    counters
 	rec      recorder
@@ -129,6 +131,8 @@ var (
 	errRefused      = errors.New("iscsi: the login was refused")
 	errLoginTimeout = errors.New("iscsi: the login took too long")
 	errLoginFlood   = errors.New("iscsi: too many unfinished logins; the oldest makes room")
+	errMadeRoom     = errors.New("iscsi: a discovery session makes room for another connection")
+	errIdle         = errors.New("iscsi: a discovery session that asks nothing ends")
 	errSilent       = errors.New("iscsi: the initiator does not answer; is it alive and reachable?")
 	errNotReading   = errors.New("iscsi: the initiator does not read its responses")
 	errDown         = errors.New("iscsi: the target is shutting down")
@@ -296,11 +300,14 @@ func (c *conn) tick() {
 		c.rec.note("silent for %v: asked whether it is there", 2*c.tickEvery())
 		c.pingLocked()
 		c.kickLocked()
-	case c.discovery && c.idleTick >= 8:
-		// A discovery session has one purpose and no reason to stay.
-		c.mu.Unlock()
-		c.kill(errSilent)
-		return
+	}
+	if c.discovery {
+		// A discovery session has one purpose and no reason to stay. Pings are no purpose.
+		if c.quiet++; c.quiet > 8 {
+			c.mu.Unlock()
+			c.kill(errIdle)
+			return
+		}
 	}
 	if c.peak*4 <= c.window && c.window > firstWindow {
 		c.window = max(firstWindow, c.window/2)
@@ -401,7 +408,7 @@ func (s *Server) countEnd(err error) {
 	for _, r := range []struct {
 		err  error
 		name string
-	}{{errLoggedOut, "logged_out"}, {errPeerClosed, "closed_by_initiator"}, {errReinstated, "reinstated"}, {errSilent, "silent"}, {errNotReading, "not_reading"},
+	}{{errLoggedOut, "logged_out"}, {errPeerClosed, "closed_by_initiator"}, {errReinstated, "reinstated"}, {errSilent, "silent"}, {errIdle, "idle_discovery"}, {errMadeRoom, "made_room"}, {errNotReading, "not_reading"},
 		{errDown, "shutdown"}, {errRemoved, "target_removed"}, {errDropped, "dropped_by_operator"}, {errReset, "cold_reset"}} {
 		if errors.Is(err, r.err) {
 			why = r.name
@@ -421,8 +428,8 @@ func (c *conn) logEnd(err error) {
 		f = append(f, zap.String("target", c.target.Name))
 	}
 	if errors.Is(err, errLoggedOut) || errors.Is(err, errPeerClosed) || errors.Is(err, errDown) {
-		c.plog.audit(zap.InfoLevel, "session ended", f...)
+		c.plog.session(c.sess, zap.InfoLevel, "session ended", f...)
 		return
 	}
-	c.plog.audit(zap.WarnLevel, "session lost", f...)
+	c.plog.session(c.sess, zap.WarnLevel, "session lost", f...)
 }

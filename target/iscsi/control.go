@@ -116,7 +116,7 @@ func (c *conn) taskRequest(b iscsi.BHS) {
 		c.kickLocked()
 		c.mu.Unlock()
 		if p.Function == iscsi.TargetColdReset && r == scsi.FunctionComplete {
-			c.srv.dropTarget(c.target, c, errReset)
+			c.srv.coldReset(c)
 		}
 	}
 	c.mu.Lock()
@@ -182,6 +182,9 @@ func (c *conn) taskAnswerLocked(p *iscsi.TaskRequest, r scsi.TMFResponse, info [
 
 // textRequest answers SendTargets and what may be negotiated in full-feature phase (section 11.10).
 func (c *conn) textRequest(b iscsi.BHS, data []byte) error {
+	c.mu.Lock()
+	c.quiet = 0
+	c.mu.Unlock()
 	if b.TTT() != iscsi.Reserved {
 		if c.textTTT == 0 || b.TTT() != c.textTTT || len(c.text) == 0 {
 			// The answer it asks for is gone; section 11.10.4 has the initiator begin anew.

@@ -91,6 +91,7 @@ const (
 // Limits bound what all peers together and each one may take. Zero fields get the defaults.
 type Limits struct {
 	Connections   int   // open at a time, unfinished logins included; default 1024
+	PerHost       int   // of them by one host; default three quarters
 	Logins        int   // unfinished logins; beyond it the oldest makes room; default 64
 	Queue         int   // commands a session may have in progress: the widest CmdSN window; default 128
 	SessionMemory int64 // registered bytes a session may hold; default 64 MiB
@@ -106,6 +107,7 @@ func (l *Limits) fill() {
 		}
 	}
 	def(&l.Connections, 1024)
+	def(&l.PerHost, max(1, l.Connections-l.Connections/4))
 	def(&l.Logins, 64)
 	def(&l.Queue, 128)
 	l.Queue = max(l.Queue, 2)

@@ -391,10 +391,7 @@ func (c *conn) full(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN uint
 	c.srv.mu.Lock()
 	c.srv.counts.Logins++
 	c.srv.mu.Unlock()
-	if ss.user != "" {
-		f = append(f, zap.String("user", ss.user))
-	}
-	c.plog.audit(zap.InfoLevel, "session began", f...)
+	c.plog.session(ss, zap.InfoLevel, "session began", f...)
 }
 
 // refuseLogin answers with status class and detail, logs what the operator can do, and ends the connection.
@@ -434,9 +431,9 @@ func (c *conn) refuseLogin(q *iscsi.LoginRequest, b iscsi.BHS, err error) error 
 	}
 	c.srv.mu.Unlock()
 	if r.addr != "" {
-		c.plog.audit(zap.InfoLevel, "login redirected", append(f, zap.String("to", r.addr))...)
+		c.plog.refused(zap.InfoLevel, "login redirected", append(f, zap.String("to", r.addr))...)
 	} else {
-		c.plog.audit(zap.WarnLevel, "login refused", f...)
+		c.plog.refused(zap.WarnLevel, "login refused", f...)
 	}
 	resp := iscsi.LoginResponse{CSG: q.CSG, NSG: q.NSG, ISID: q.ISID, TSIH: q.TSIH, ITT: b.ITT(), Status: r.status}
 	var text []byte

@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// peerLogs keeps a peer from flooding the log: each host has a few lines at once and then one now and then, and the
+// peerLogs keeps a peer from flooding the log: each host has a few lines of a kind at once and then one now and then, and the
 // next line that passes says how many did not.
 type peerLogs struct {
 	log   *zap.Logger
@@ -22,7 +22,19 @@ type peerLogs struct {
 type peerLog struct {
 	all *peerLogs
 
-	// Guarded by all.mu.
+	quotas [quotas]quota // guarded by all.mu
+}
+
+// What a peer does much of must not hide what else it does: each kind of line has a quota of its own.
+const (
+	quotaLog      = iota
+	quotaRefusals // of logins
+	quotaDiscovery
+	quotaSessions // of targets that ask for no proof
+	quotas
+)
+
+type quota struct {
 	tokens  float64
 	last    time.Time
 	dropped int
@@ -50,47 +62,79 @@ func (p *peerLogs) of(addr net.Addr) *peerLog {
 		var any string
 		for h, l := range p.hosts {
 			any = h
-			if now.Sub(l.last) > logBurst*logEvery {
+			if l.rested(now) {
 				break
 			}
 		}
 		delete(p.hosts, any)
 	}
-	l := &peerLog{all: p, tokens: logBurst, last: now}
+	l := &peerLog{all: p}
+	for i := range l.quotas {
+		l.quotas[i] = quota{tokens: logBurst, last: now}
+	}
 	p.hosts[host] = l
 	return l
 }
 
+// rested reports whether the host has all its lines again.
+func (l *peerLog) rested(now time.Time) bool {
+	for i := range l.quotas {
+		if now.Sub(l.quotas[i].last) <= logBurst*logEvery {
+			return false
+		}
+	}
+	return true
+}
+
 // take reports whether a line may pass and how many did not since the last that did.
-func (l *peerLog) take() (dropped int, ok bool) {
+func (l *peerLog) take(kind int) (dropped int, ok bool) {
 	l.all.mu.Lock()
 	defer l.all.mu.Unlock()
-	now := time.Now()
-	l.tokens = min(logBurst, l.tokens+float64(now.Sub(l.last))/float64(logEvery))
-	l.last = now
-	if l.tokens < 1 {
-		l.dropped++
+	q, now := &l.quotas[kind], time.Now()
+	q.tokens = min(logBurst, q.tokens+float64(now.Sub(q.last))/float64(logEvery))
+	q.last = now
+	if q.tokens < 1 {
+		q.dropped++
 		return 0, false
 	}
-	l.tokens--
-	dropped, l.dropped = l.dropped, 0
+	q.tokens--
+	dropped, q.dropped = q.dropped, 0
 	return dropped, true
 }
 
-func (l *peerLog) warn(msg string, f ...zap.Field) { l.write(l.all.log, zap.WarnLevel, msg, f) }
-func (l *peerLog) info(msg string, f ...zap.Field) { l.write(l.all.log, zap.InfoLevel, msg, f) }
-
-// audit writes a line that belongs into the record of who came, who was refused and who left.
-func (l *peerLog) audit(level zapcore.Level, msg string, f ...zap.Field) {
-	l.write(l.all.audit, level, msg, f)
+func (l *peerLog) warn(msg string, f ...zap.Field) {
+	l.write(l.all.log, quotaLog, zap.WarnLevel, msg, f)
 }
 
-func (l *peerLog) write(log *zap.Logger, level zapcore.Level, msg string, f []zap.Field) {
+func (l *peerLog) info(msg string, f ...zap.Field) {
+	l.write(l.all.log, quotaLog, zap.InfoLevel, msg, f)
+}
+
+// refused writes into the record that a login was refused or sent elsewhere.
+func (l *peerLog) refused(level zapcore.Level, msg string, f ...zap.Field) {
+	l.write(l.all.audit, quotaRefusals, level, msg, f)
+}
+
+// session writes into the record that a session began or ended. Who has proved a secret is always recorded.
+func (l *peerLog) session(ss *session, level zapcore.Level, msg string, f ...zap.Field) {
+	switch {
+	case ss.target == nil:
+		l.write(l.all.audit, quotaDiscovery, level, msg, f)
+	case ss.user == "":
+		l.write(l.all.audit, quotaSessions, level, msg, f)
+	default:
+		if ce := l.all.audit.Check(level, msg); ce != nil {
+			ce.Write(append(f, zap.String("user", ss.user))...)
+		}
+	}
+}
+
+func (l *peerLog) write(log *zap.Logger, kind int, level zapcore.Level, msg string, f []zap.Field) {
 	ce := log.Check(level, msg)
 	if ce == nil {
 		return
 	}
-	dropped, ok := l.take()
+	dropped, ok := l.take(kind)
 	if !ok {
 		return
 	}

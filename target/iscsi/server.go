@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -25,7 +26,9 @@ type Server struct {
 	closed   bool
 	targets  map[string]*targetEntry
 	conns    map[*conn]struct{}
-	logins   []*conn // unfinished, oldest first
+	open     int            // connections that count: one that makes room does not any more
+	hosts    map[string]int // of them, by host
+	logins   []*conn        // unfinished, oldest first
 	sessions map[uint16]*session
 	past     []Trace // of sessions that ended last
 	counts   Counts
@@ -67,7 +70,7 @@ func NewServer(o Options) (*Server, error) {
 	}
 	o.Limits.fill()
 	o.Timeouts.fill()
-	s := &Server{opt: o, logs: newPeerLogs(o.Log, o.Audit), counts: Counts{Refused: map[string]uint64{}, Ended: map[string]uint64{}}, targets: map[string]*targetEntry{}, conns: map[*conn]struct{}{}, devices: map[transport.Device]bool{},
+	s := &Server{opt: o, logs: newPeerLogs(o.Log, o.Audit), counts: Counts{Refused: map[string]uint64{}, Ended: map[string]uint64{}}, targets: map[string]*targetEntry{}, conns: map[*conn]struct{}{}, hosts: map[string]int{}, devices: map[transport.Device]bool{},
 		sessions: map[uint16]*session{}, byName: map[sessionKey]*session{}, changed: make(chan struct{})}
 	if o.Device != nil {
 		if err := s.register(o.Device); err != nil {
@@ -154,7 +157,7 @@ func (s *Server) RemoveTarget(ctx context.Context, name string) error {
 	delete(s.targets, name)
 	s.tellISNSLocked()
 	s.mu.Unlock()
-	s.dropTarget(t, nil, errRemoved)
+	s.dropTarget(t, func(*session) bool { return true }, errRemoved)
 	return s.wait(ctx, func() bool {
 		for _, ss := range s.sessions {
 			if ss.target != nil && ss.target.Name == name {
@@ -165,12 +168,12 @@ func (s *Server) RemoveTarget(ctx context.Context, name string) error {
 	})
 }
 
-// dropTarget ends the sessions of a target but for one.
-func (s *Server) dropTarget(t *targetEntry, but *conn, why error) {
+// dropTarget ends the sessions of a target that which accepts.
+func (s *Server) dropTarget(t *targetEntry, which func(*session) bool, why error) {
 	s.mu.Lock()
 	var drop []*conn
 	for _, ss := range s.sessions {
-		if ss.target != nil && t != nil && ss.target.Name == t.Name && ss.conn != but {
+		if ss.target != nil && t != nil && ss.target.Name == t.Name && which(ss) {
 			drop = append(drop, ss.conn)
 		}
 	}
@@ -178,6 +181,19 @@ func (s *Server) dropTarget(t *targetEntry, but *conn, why error) {
 	for _, c := range drop {
 		c.kill(why)
 	}
+}
+
+// coldReset ends the other sessions of a target after a TARGET COLD RESET by c (RFC 7143 section 11.5.1): those of initiators that
+// are shown a logical unit that c's is shown. A host does nothing to units that are hidden from it.
+func (s *Server) coldReset(c *conn) {
+	if c.target.SCSI == nil {
+		return
+	}
+	luns := c.target.SCSI.LUNs()
+	s.dropTarget(c.target, func(ss *session) bool {
+		t := s.targets[ss.target.Name]
+		return ss.conn != c && t != nil && slices.ContainsFunc(luns, func(l uint16) bool { return t.shows(c.initiator, l) && t.shows(ss.initiator, l) })
+	}, errReset)
 }
 
 func (s *Server) wait(ctx context.Context, done func() bool) error {
@@ -384,61 +400,6 @@ func (s *Server) newConn(ctx context.Context, local, remote net.Addr, p Portal) 
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	c.rec.note("connection from %s to %s", remote, local)
 	return c
-}
-
-// admit counts a connection in. When too many logins are unfinished the oldest makes room, so that a flood of silent
-// connections cannot keep others out (RFC 7145 section 11 and RFC 7143 section 9.3 ask for such a bound).
-func (s *Server) admit(c *conn) bool {
-	var oldest *conn
-	s.mu.Lock()
-	if s.closed || len(s.conns) >= s.opt.Limits.Connections {
-		closed := s.closed
-		s.mu.Unlock()
-		if !closed {
-			c.plog.warn("connection refused: too many are open; raise limits.connections", zap.Stringer("remote", c.remote), zap.Int("limit", s.opt.Limits.Connections))
-		}
-		return false
-	}
-	if len(s.logins) >= s.opt.Limits.Logins {
-		oldest = s.logins[0]
-		s.logins = s.logins[1:]
-	}
-	s.conns[c] = struct{}{}
-	s.logins = append(s.logins, c)
-	s.wg.Add(1)
-	s.mu.Unlock()
-	if oldest != nil {
-		oldest.plog.warn("unfinished login cut to make room", zap.Stringer("remote", oldest.remote))
-		oldest.kill(errLoginFlood)
-	}
-	c.mu.Lock()
-	c.loginTimer = time.AfterFunc(s.opt.Timeouts.Login, func() { c.kill(errLoginTimeout) })
-	c.mu.Unlock()
-	return true
-}
-
-// loggedIn takes a connection off the list of unfinished logins.
-func (s *Server) loggedIn(c *conn) {
-	s.mu.Lock()
-	s.forgetLoginLocked(c)
-	s.mu.Unlock()
-}
-
-func (s *Server) forgetLoginLocked(c *conn) {
-	for i, o := range s.logins {
-		if o == c {
-			s.logins = append(s.logins[:i], s.logins[i+1:]...)
-			return
-		}
-	}
-}
-
-func (s *Server) connGone(c *conn) {
-	s.mu.Lock()
-	s.forgetLoginLocked(c)
-	delete(s.conns, c)
-	s.changedLocked()
-	s.mu.Unlock()
 }
 
 // Close stops accepting, asks every initiator to leave (RFC 7143 section 11.9.1, event 1), waits until their tasks have

@@ -3,6 +3,7 @@ package scsi
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -66,10 +67,9 @@ func (t *Target) NewNexus(opt NexusOptions) *Nexus {
 	t.alua.addPort(opt.TargetPortGroup)
 	n.access.Store(uint32(t.stateOf(opt.TargetPortGroup)))
 	first := ASCPowerOnOrReset
-	if t.met[n.portKey()] {
+	if t.meetLocked(n.portKey()) {
 		first = ASCNexusLoss
 	}
-	t.met[n.portKey()] = true
 	t.nexuses[n] = struct{}{}
 	n.rebuildLocked(false)
 	for _, i := range *n.luns.Load() {
@@ -82,7 +82,7 @@ func (t *Target) NewNexus(opt NexusOptions) *Nexus {
 func (n *Nexus) Options() NexusOptions { return n.opt }
 
 func (n *Nexus) portKey() string {
-	return n.port + "," + string(rune(n.opt.TargetPortGroup))
+	return n.port + "," + strconv.Itoa(int(n.opt.TargetPortGroup))
 }
 
 // rebuildLocked brings the LUN map in line with the target's; t.mu is held. It returns what has gone.

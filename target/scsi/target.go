@@ -143,6 +143,28 @@ func (t *Target) LUN(lun uint16) *LogicalUnit {
 	return t.luns[lun]
 }
 
+// meetLocked notes an initiator port and reports whether it was here before. A target that has met too many forgets one that has no
+// nexus: such a port is told of a power on where it is told of a nexus loss now, which says more than it must.
+func (t *Target) meetLocked(port string) bool {
+	if t.met[port] {
+		return true
+	}
+	if len(t.met) >= maxMet {
+		here := map[string]bool{}
+		for n := range t.nexuses {
+			here[n.portKey()] = true
+		}
+		for p := range t.met {
+			if !here[p] {
+				delete(t.met, p)
+				break
+			}
+		}
+	}
+	t.met[port] = true
+	return false
+}
+
 // addPortLocked makes a relative target port known.
 func (t *Target) addPortLocked(port uint16) {
 	if i, found := slices.BinarySearch(t.ports, port); !found {

@@ -1,0 +1,139 @@
+package iscsi
+
+import (
+	"net"
+	"net/netip"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// hostOf is what counts as one host: an address of IPv4, and a network of 64 bits of IPv6, all of which a host may have.
+func hostOf(a net.Addr) string {
+	ap, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		if h, _, err := net.SplitHostPort(a.String()); err == nil {
+			return h
+		}
+		return a.String()
+	}
+	ip := ap.Addr().Unmap().WithZone("")
+	if ip.Is4() {
+		return ip.String()
+	}
+	p, err := ip.Prefix(64)
+	if err != nil {
+		return ip.String()
+	}
+	return p.String()
+}
+
+// admit counts a connection in. When too many logins are unfinished the oldest makes room, so that a flood of silent
+// connections cannot keep others out (RFC 7145 section 11 and RFC 7143 section 9.3 ask for such a bound). Discovery sessions make
+// room for whatever comes: they need no secret, and who is cut asks again. One host leaves room for others.
+func (s *Server) admit(c *conn) bool {
+	var room []*conn
+	var why string
+	lim := &s.opt.Limits
+	host := hostOf(c.remote)
+	s.mu.Lock()
+	if s.open >= lim.Connections {
+		if d := s.discoveryLocked(""); d != nil {
+			room = append(room, d)
+		} else {
+			why = "connection refused: too many are open; raise limits.connections"
+		}
+	}
+	if why == "" && s.hosts[host] >= lim.PerHost {
+		if d := s.discoveryLocked(host); d != nil {
+			room = append(room, d)
+		} else {
+			why = "connection refused: its host has too many open; raise limits.per_host"
+		}
+	}
+	if s.closed || why != "" {
+		closed := s.closed
+		s.mu.Unlock()
+		for _, d := range room {
+			d.kill(errMadeRoom)
+		}
+		if !closed {
+			c.plog.warn(why, zap.Stringer("remote", c.remote), zap.Int("connections", lim.Connections), zap.Int("per_host", lim.PerHost))
+		}
+		return false
+	}
+	var oldest *conn
+	if len(s.logins) >= lim.Logins {
+		oldest = s.logins[0]
+		s.logins = s.logins[1:]
+	}
+	s.conns[c] = struct{}{}
+	c.counted = host
+	s.open++
+	s.hosts[host]++
+	s.logins = append(s.logins, c)
+	s.wg.Add(1)
+	s.mu.Unlock()
+	for _, d := range room {
+		d.kill(errMadeRoom)
+	}
+	if oldest != nil {
+		oldest.plog.warn("unfinished login cut to make room", zap.Stringer("remote", oldest.remote))
+		oldest.kill(errLoginFlood)
+	}
+	c.mu.Lock()
+	c.loginTimer = time.AfterFunc(s.opt.Timeouts.Login, func() { c.kill(errLoginTimeout) })
+	c.mu.Unlock()
+	return true
+}
+
+// discoveryLocked takes the oldest discovery session, of a host or of any, out of the count; nil where there is none.
+func (s *Server) discoveryLocked(host string) *conn {
+	var oldest *session
+	for _, ss := range s.sessions {
+		if ss.target == nil && ss.conn.counted != "" && (host == "" || ss.conn.counted == host) && (oldest == nil || ss.since.Before(oldest.since)) {
+			oldest = ss
+		}
+	}
+	if oldest == nil {
+		return nil
+	}
+	s.uncountLocked(oldest.conn)
+	return oldest.conn
+}
+
+func (s *Server) uncountLocked(c *conn) {
+	if c.counted == "" {
+		return
+	}
+	s.open--
+	if s.hosts[c.counted]--; s.hosts[c.counted] == 0 {
+		delete(s.hosts, c.counted)
+	}
+	c.counted = ""
+}
+
+// loggedIn takes a connection off the list of unfinished logins.
+func (s *Server) loggedIn(c *conn) {
+	s.mu.Lock()
+	s.forgetLoginLocked(c)
+	s.mu.Unlock()
+}
+
+func (s *Server) forgetLoginLocked(c *conn) {
+	for i, o := range s.logins {
+		if o == c {
+			s.logins = append(s.logins[:i], s.logins[i+1:]...)
+			return
+		}
+	}
+}
+
+func (s *Server) connGone(c *conn) {
+	s.mu.Lock()
+	s.forgetLoginLocked(c)
+	s.uncountLocked(c)
+	delete(s.conns, c)
+	s.changedLocked()
+	s.mu.Unlock()
+}
