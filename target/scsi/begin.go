@@ -42,7 +42,7 @@ func (c *Command) admit() error {
 		x.itl.stats.conflicts.Add(1)
 		return statusError(StatusReservationConflict)
 	}
-	if f := x.lu.flags.Load(); f&(flagEjected|flagFormatting|flagSanitizing) != 0 && r.traits&notReadyToo == 0 {
+	if f := x.lu.flags.Load(); f&flagsNotReady != 0 && r.traits&notReadyToo == 0 {
 		return x.lu.notReady(f)
 	} else if f&flagSanitizeBad != 0 && r.traits&notReadyToo == 0 {
 		// SBC-3 section 4.11.3: until SANITIZE succeeds or EXIT FAILURE MODE ends it.
@@ -60,6 +60,8 @@ func (c *Command) admit() error {
 func (lu *LogicalUnit) notReady(f uint32) *SenseError {
 	e := check(NotReady, ASCNotReadyStart)
 	switch {
+	case f&flagNotReady != 0:
+		e.ASC = lu.opt.NotReady
 	case f&flagSanitizing != 0:
 		e.ASC, e.ProgressValid, e.Progress = ASCSanitizeInProgress, true, uint16(lu.progress.Load())
 	case f&flagFormatting != 0:

@@ -144,10 +144,10 @@ const protoISCSI = 5
 
 func vpdIdentification(c *Command, b []byte) []byte {
 	lu, n := c.x.lu, c.x.itl.nexus
-	b = designator(b, 0, 1, 0, 3, lu.naa[:])
-	b = designator(b, 0, 1, 0, 2, lu.eui[:])
+	b = designator(b, 0, 1, 0, 3, lu.naa)
+	b = designator(b, 0, 1, 0, 2, lu.eui)
 	b = designator(b, 0, 2, 0, 1, append(padded(nil, lu.opt.Vendor, 8), lu.serial...))
-	b = designator(b, 0, 3, 0, 8, nameString("naa."+hex.EncodeToString(lu.naa[:])))
+	b = designator(b, 0, 3, 0, 8, nameString("naa."+hex.EncodeToString(lu.naa)))
 	port := n.opt.TargetPortGroup
 	b = designator(b, protoISCSI, 1, 1, 4, []byte{0, 0, byte(port >> 8), byte(port)})
 	g := n.target.groupOf(port)

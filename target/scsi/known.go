@@ -16,13 +16,10 @@ type knownUnits struct {
 }
 
 // unitName is what tells one logical unit from another: a volume that comes back is the same unit.
-type unitName struct {
-	naa, eui [8]byte
-	serial   string
-}
+type unitName struct{ naa, eui, serial string }
 
 func (lu *LogicalUnit) unitName() unitName {
-	return unitName{naa: lu.naa, eui: lu.eui, serial: lu.serial}
+	return unitName{naa: string(lu.naa), eui: string(lu.eui), serial: lu.serial}
 }
 
 // unknownUnit is the state of a LUN that has come to mean another unit; guarded by knownUnits.mu.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -23,6 +24,13 @@ type LUOptions struct {
 	Name string
 	// Serial is the unit serial number, printable ASCII.
 	Serial string
+	// NAA is the unit's NAA designator, 8 or 16 bytes, and EUI its EUI-64 one. Empty ones follow from Serial, or from Name.
+	NAA, EUI []byte
+	// StateKey names the unit's state file; empty takes the NAA designator.
+	StateKey string
+	// NotReady, where it is not zero, says why the unit has no medium: every command that needs one ends with NOT READY and
+	// this code, and the unit keeps and reads no state. Device then answers nothing but Geometry.
+	NotReady ASC
 	// Vendor (8), Product (16) and Revision (4 bytes) appear in INQUIRY data.
 	Vendor, Product, Revision string
 	ReadOnly                  bool
@@ -48,6 +56,10 @@ const (
 	flagSanitizing              // SANITIZE runs
 	flagTAS                     // task aborted status
 	flagSanitizeBad             // SANITIZE failed and was not repeated yet
+	flagNotReady                // LUOptions.NotReady
+
+	// flagsNotReady are those with which commands that need the medium end with NOT READY.
+	flagsNotReady = flagEjected | flagFormatting | flagSanitizing | flagNotReady
 )
 
 // LogicalUnit is a volume as initiators see it. It may be added to several targets; it is the same unit behind all of
@@ -61,8 +73,8 @@ type LogicalUnit struct {
 	bs     uint32
 	shift  uint
 	serial string
-	naa    [8]byte
-	eui    [8]byte
+	naa    []byte
+	eui    []byte
 	tasks  taskSet
 
 	low      atomic.Bool   // below the thin provisioning threshold
@@ -71,7 +83,8 @@ type LogicalUnit struct {
 	stateMu     sync.Mutex // one writer of the state file; taken before mu
 	mu          sync.Mutex
 	itls        map[*itl]struct{}
-	closing     map[*itl]struct{} // of nexuses that have ended, while a command of theirs may still reach the medium
+	closing     map[*itl]struct{} // of nexuses that have ended or lost sight of the unit, while a command of theirs may still reach the medium
+	idle        []chan struct{}   // closed when closing is empty
 	stateDir    string
 	modes       modeState
 	clock       timestamp
@@ -98,8 +111,11 @@ func NewLogicalUnit(opt LUOptions) (*LogicalUnit, error) {
 	if g.Logical != 512 && g.Logical != 4096 {
 		return nil, fmt.Errorf("scsi: logical blocks of %d bytes; 512 and 4096 are possible", g.Logical)
 	}
-	if g.Size < int64(g.Logical) {
+	if g.Size < int64(g.Logical) && opt.NotReady == 0 {
 		return nil, fmt.Errorf("scsi: volume %q is smaller than one block", opt.Name)
+	}
+	if n := len(opt.NAA); n != 0 && n != 8 && n != 16 || len(opt.EUI) != 0 && len(opt.EUI) != 8 {
+		return nil, fmt.Errorf("scsi: volume %q: an NAA designator has 8 or 16 bytes, an EUI-64 one 8", opt.Name)
 	}
 	if opt.Vendor == "" {
 		opt.Vendor = "SLUICE"
@@ -117,38 +133,75 @@ func NewLogicalUnit(opt LUOptions) (*LogicalUnit, error) {
 	lu.bs, lu.shift = uint32(g.Logical), uint(bits.TrailingZeros(uint(g.Logical)))
 	lu.geo.Store(&g)
 	lu.identify()
+	lu.set(flagNotReady, opt.NotReady != 0)
 	lu.stop, lu.stopNow = context.WithCancel(context.Background())
 	lu.pr.Store(&reservations{})
 	lu.initModes()
+	if opt.StateDir != "" {
+		if err := lu.adopt(opt.StateDir); err != nil {
+			return nil, err
+		}
+	}
 	return lu, nil
 }
 
-// identify derives the designators from the serial, or from the name when there is none: nothing that a restart or a
-// move to another host changes.
+// identify takes the designators, and derives those that are not given from the serial, or from the name when there is
+// none: nothing that a restart or a move to another host changes.
 func (lu *LogicalUnit) identify() {
-	seed := "sluice volume\x00" + lu.opt.Name
-	lu.serial = lu.opt.Serial
-	if lu.serial != "" {
-		seed = "sluice serial\x00" + lu.serial
+	naa, eui, serial := DeriveIdentity(lu.opt.Name, lu.opt.Serial)
+	if len(lu.opt.NAA) != 0 {
+		naa = lu.opt.NAA
+	}
+	if len(lu.opt.EUI) != 0 {
+		eui = lu.opt.EUI
+	}
+	lu.naa, lu.eui, lu.serial = naa, eui, serial
+}
+
+// DeriveIdentity makes designators and a serial number of a name, or of a serial number where that is not empty.
+func DeriveIdentity(name, serial string) (naa, eui []byte, sn string) {
+	seed := "sluice volume\x00" + name
+	if serial != "" {
+		seed = "sluice serial\x00" + serial
 	}
 	h := sha256.Sum256([]byte(seed))
-	if lu.serial == "" {
-		lu.serial = hex.EncodeToString(h[16:26])
+	if serial == "" {
+		serial = hex.EncodeToString(h[16:26])
 	}
-	copy(lu.naa[:], h[:8])
-	lu.naa[0] = lu.naa[0]&0x0F | 0x30 // NAA 3h, locally assigned (SPC-4 section 7.8.6.6.4)
-	copy(lu.eui[:], h[8:16])
-	lu.eui[0] = lu.eui[0]&^0x01 | 0x02 // locally administered, individual
+	naa, eui = LocalDesignators(h[:16])
+	return naa, eui, serial
 }
+
+// LocalDesignators makes an NAA and an EUI-64 designator of 16 bytes: locally assigned ones, which are what they are by
+// chance or by agreement and claim no registered vendor (SPC-4 section 7.8.6.6.4).
+func LocalDesignators(b []byte) (naa, eui []byte) {
+	naa, eui = slices.Clone(b[:8]), slices.Clone(b[8:16])
+	naa[0] = naa[0]&0x0F | 0x30  // NAA 3h
+	eui[0] = eui[0]&^0x01 | 0x02 // locally administered, individual
+	return naa, eui
+}
+
+// Identity is what initiators know the unit by.
+func (lu *LogicalUnit) Identity() (naa, eui []byte) { return lu.naa, lu.eui }
 
 // Name is the volume's name.
 func (lu *LogicalUnit) Name() string { return lu.opt.Name }
 
-// Close stops what the unit does by itself, FORMAT UNIT and SANITIZE with IMMED, and waits for it. The unit has been
-// removed from its targets; the device is the caller's to close afterwards.
+// Close stops what the unit does by itself, FORMAT UNIT and SANITIZE with IMMED, and waits for it and for the last command
+// that may still be with the device, which a medium that hangs can make long. The unit has been removed from its targets;
+// the device is the caller's to close afterwards.
 func (lu *LogicalUnit) Close() {
 	lu.stopNow()
 	lu.background.Wait()
+	lu.mu.Lock()
+	if len(lu.closing) == 0 {
+		lu.mu.Unlock()
+		return
+	}
+	ch := make(chan struct{})
+	lu.idle = append(lu.idle, ch)
+	lu.mu.Unlock()
+	<-ch
 }
 
 // Serial is the unit serial number.
@@ -199,7 +252,7 @@ func (lu *LogicalUnit) leave(i *itl) {
 	lu.mu.Unlock()
 }
 
-// close is leave for a nexus that ends; the commands of i are remembered until closed.
+// close is leave for a nexus that ends, or that sees the unit no longer; the commands of i are remembered until closed.
 func (lu *LogicalUnit) close(i *itl) {
 	lu.leave(i)
 	lu.mu.Lock()
@@ -213,6 +266,12 @@ func (lu *LogicalUnit) close(i *itl) {
 func (lu *LogicalUnit) closed(i *itl) {
 	lu.mu.Lock()
 	delete(lu.closing, i)
+	if len(lu.closing) == 0 {
+		for _, ch := range lu.idle {
+			close(ch)
+		}
+		lu.idle = nil
+	}
 	lu.mu.Unlock()
 }
 

@@ -85,7 +85,8 @@ func (n *Nexus) portKey() string {
 	return n.port + "," + strconv.Itoa(int(n.opt.TargetPortGroup))
 }
 
-// rebuildLocked brings the LUN map in line with the target's; t.mu is held. It returns what has gone.
+// rebuildLocked brings the LUN map in line with the target's; t.mu is held. It returns what has gone, which the caller gives
+// to outOfSight without the lock.
 func (n *Nexus) rebuildLocked(tell bool) []*itl {
 	old := map[uint16]*itl{}
 	if m := n.luns.Load(); m != nil {
@@ -112,7 +113,7 @@ func (n *Nexus) rebuildLocked(tell bool) []*itl {
 	var gone []*itl
 	for lun, i := range old {
 		if now[lun] != i {
-			i.lu.leave(i)
+			i.lu.close(i)
 			gone = append(gone, i)
 			changed = true
 		}

@@ -90,8 +90,15 @@ func readState(path string, v any) error {
 }
 
 func (lu *LogicalUnit) statePathLocked() string {
-	return filepath.Join(lu.stateDir, "lu-"+hex.EncodeToString(lu.naa[:])+".json")
+	key := lu.opt.StateKey
+	if key == "" {
+		key = hex.EncodeToString(lu.naa)
+	}
+	return filepath.Join(lu.stateDir, StateFile(key))
 }
+
+// StateFile is the name of the state file of a unit with that LUOptions.StateKey.
+func StateFile(key string) string { return "lu-" + key + ".json" }
 
 // durable reports whether the unit has somewhere to keep state.
 func (lu *LogicalUnit) durable() bool {
@@ -104,7 +111,7 @@ func (lu *LogicalUnit) durable() bool {
 func (lu *LogicalUnit) adopt(dir string) error {
 	lu.mu.Lock()
 	defer lu.mu.Unlock()
-	if lu.stateDir != "" {
+	if lu.stateDir != "" || lu.opt.NotReady != 0 {
 		return nil
 	}
 	if lu.opt.StateDir != "" {

@@ -73,7 +73,7 @@ func (t *Target) AddLUN(lun uint16, lu *LogicalUnit) error {
 		return fmt.Errorf("scsi: %s has a LUN %d already", t.opt.Name, lun)
 	}
 	t.luns[lun] = lu
-	t.rebuildUnlock()
+	outOfSight(t.rebuildUnlock())
 	return nil
 }
 
@@ -93,8 +93,20 @@ func (t *Target) rebuildUnlock() []*itl {
 	return gone
 }
 
-// RemoveLUN takes a LUN away. Commands that run on it are aborted, and have gone when it returns; those that come later
-// find no such LUN. A session's own goroutine must not call it.
+// outOfSight ends what nexuses had with units that they see no longer. It waits for nothing: a medium that hangs keeps its
+// commands, and its unit remembers them until they have completed.
+func outOfSight(gone []*itl) {
+	for _, i := range gone {
+		i.gone.Store(true)
+		w := newWait(func() { i.lu.closed(i) })
+		i.abortAll(w, abortReported)
+		i.lu.nexusLost(i)
+		w.release()
+	}
+}
+
+// RemoveLUN takes a LUN away, at once. Commands that run on it are aborted; LogicalUnit.Close waits for the last of them. Those
+// that come later find no such LUN.
 func (t *Target) RemoveLUN(lun uint16) error {
 	t.mu.Lock()
 	if t.luns[lun] == nil {
@@ -102,15 +114,7 @@ func (t *Target) RemoveLUN(lun uint16) error {
 		return fmt.Errorf("scsi: %s has no LUN %d", t.opt.Name, lun)
 	}
 	delete(t.luns, lun)
-	gone := t.rebuildUnlock()
-	ended := make(chan struct{})
-	w := newWait(func() { close(ended) })
-	for _, i := range gone {
-		i.gone.Store(true)
-		i.abortAll(w, abortReported)
-	}
-	w.release()
-	<-ended
+	outOfSight(t.rebuildUnlock())
 	return nil
 }
 
@@ -118,10 +122,7 @@ func (t *Target) RemoveLUN(lun uint16) error {
 // longer see are aborted.
 func (t *Target) RefreshVisible() {
 	t.mu.Lock()
-	for _, i := range t.rebuildUnlock() {
-		i.gone.Store(true)
-		i.abortAll(nil, abortReported)
-	}
+	outOfSight(t.rebuildUnlock())
 }
 
 // LUNs lists the logical unit numbers in order.

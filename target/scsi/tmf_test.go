@@ -345,27 +345,32 @@ func TestLUNInventoryChanges(t *testing.T) {
 	}
 }
 
-func TestRemoveLUNWaitsForItsCommands(t *testing.T) {
+// A LUN goes at once, also below a medium that hangs; its unit is closed when its last command has ended.
+func TestAUnitIsClosedAfterItsLastCommand(t *testing.T) {
 	r := newRig(t)
 	hold(r.disk)
 	c, h := r.start(r.n, cdb("2a 00 00000000 00 0001 00"), pattern(512, 1), 0)
 	<-r.disk.arrived
-	done := make(chan error, 1)
-	go func() { done <- r.target.RemoveLUN(0) }()
-	for aborted := false; !aborted; time.Sleep(time.Millisecond) {
-		c.x.mu.Lock()
-		aborted = c.x.aborted
-		c.x.mu.Unlock()
+	if err := r.target.RemoveLUN(0); err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan struct{})
+	go func() {
+		r.lu.Close()
+		close(closed)
+	}()
+	for waits := false; !waits; time.Sleep(time.Millisecond) {
+		r.lu.mu.Lock()
+		waits = len(r.lu.idle) > 0
+		r.lu.mu.Unlock()
 	}
 	select {
-	case <-done:
-		t.Fatal("removed while the medium has a write")
+	case <-closed:
+		t.Fatal("closed while the medium has a write")
 	default:
 	}
 	r.disk.letGo()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	wait(t, "close", closed)
 	wait(t, "completion", h.done)
 	if c.Silent || c.Status != StatusTaskAborted {
 		t.Errorf("%v, silent %v", c.Status, c.Silent)

@@ -182,9 +182,9 @@ func be24(b []byte) uint32 { return uint32(b[0])<<16 | uint32(b[1])<<8 | uint32(
 func (lu *LogicalUnit) designated(codeSet, kind byte, id []byte) bool {
 	switch {
 	case kind == 3 && codeSet == 1:
-		return bytes.Equal(id, lu.naa[:])
+		return bytes.Equal(id, lu.naa)
 	case kind == 2 && codeSet == 1:
-		return bytes.Equal(id, lu.eui[:])
+		return bytes.Equal(id, lu.eui)
 	case kind == 1:
 		t10 := append(padded(nil, lu.opt.Vendor, 8), lu.serial...)
 		return len(id) > 8 && bytes.HasPrefix(t10, id) && (len(id) == 20 || len(id) == len(t10))
@@ -234,7 +234,7 @@ func (c *Command) copySegment(targets []copyTarget, s copySegment) (int64, error
 		return 0, check(DataProtect, ASCWriteProtected)
 	}
 	for _, lu := range [...]*LogicalUnit{src.lu, dst.lu} {
-		if f := lu.flags.Load(); f&(flagEjected|flagFormatting|flagSanitizing) != 0 {
+		if f := lu.flags.Load(); f&flagsNotReady != 0 {
 			return 0, lu.notReady(f)
 		}
 	}
