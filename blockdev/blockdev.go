@@ -138,6 +138,8 @@ type Resizable interface {
 type Growable interface {
 	// Grow makes the medium size bytes long and the device with it. After an error both are as they were.
 	Grow(size int64) error
+	// Ungrow takes the last Grow back, before any request has used what it brought.
+	Ungrow() error
 }
 
 // LossReporter is a Device that can have lost writes that it acknowledged.

@@ -8,6 +8,14 @@ func Refresh(d Device) (bool, error) {
 	return false, nil
 }
 
+// Ungrow is Growable's, for a device that may have no such method.
+func Ungrow(d Device) error {
+	if g, ok := d.(Growable); ok {
+		return g.Ungrow()
+	}
+	return nil
+}
+
 // SpaceOf is SpaceReporter's, for a device that may have no such method: ErrUnsupported then.
 func SpaceOf(d Device) (Space, error) {
 	if s, ok := d.(SpaceReporter); ok {

@@ -78,6 +78,9 @@ func (d *Device) Refresh() (bool, error) { return blockdev.Refresh(d.Device) }
 // Grow implements blockdev.Growable.
 func (d *Device) Grow(size int64) error { return blockdev.Grow(d.Device, size) }
 
+// Ungrow implements blockdev.Growable.
+func (d *Device) Ungrow() error { return blockdev.Ungrow(d.Device) }
+
 // Lost implements blockdev.LossReporter.
 func (d *Device) Lost() error { return blockdev.Lost(d.Device) }
 

@@ -77,6 +77,7 @@ type Device struct {
 	useMu     sync.Mutex
 	closing   atomic.Bool // guarded by useMu where that decides
 	refreshMu sync.Mutex
+	ungrown   int64 // the file's length before the last Grow, guarded by refreshMu
 }
 
 // breakage is why nothing may be written any more, and where a part of an atomic write may be on the medium.

@@ -81,12 +81,36 @@ func (d *Device) Grow(size int64) error {
 	case size < now || size%int64(d.geo.Logical) != 0:
 		return fmt.Errorf("%w: %s has %d bytes and can grow to a larger number of whole blocks, not to %d", blockdev.ErrRange, d.path, now, size)
 	}
+	var st unix.Stat_t
+	if err := unix.Fstat(d.fd, &st); err != nil {
+		return wrap("size of "+d.path, err)
+	}
+	d.ungrown = st.Size
 	if size > now {
 		if err := d.extend(size, d.thick); err != nil {
 			return err
 		}
 	}
 	_, err = d.refreshLocked()
+	return err
+}
+
+// Ungrow implements blockdev.Growable.
+func (d *Device) Ungrow() error {
+	if err := d.use(); err != nil {
+		return err
+	}
+	defer d.running.Done()
+	d.refreshMu.Lock()
+	defer d.refreshMu.Unlock()
+	if d.ungrown == 0 {
+		return nil // nothing was grown since it was opened
+	}
+	if err := d.cutBack(d.ungrown); err != nil {
+		return err
+	}
+	d.ungrown = 0
+	_, err := d.refreshLocked()
 	return err
 }
 

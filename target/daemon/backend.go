@@ -57,8 +57,8 @@ func (d *Daemon) managedVolume(name string) bool {
 	return d.cfg.managed != nil && slices.ContainsFunc(d.cfg.managed.Volumes, func(v VolumeConfig) bool { return v.Name == name })
 }
 
-func (d *Daemon) managedTarget(name string) bool {
-	return d.cfg.managed != nil && slices.ContainsFunc(d.cfg.managed.Targets, func(t TargetConfig) bool { return t.Name == name })
+func (c *Config) managedTarget(name string) bool {
+	return c.managed != nil && slices.ContainsFunc(c.managed.Targets, func(t TargetConfig) bool { return t.Name == name })
 }
 
 // Targets implements admin.Backend.
@@ -71,7 +71,7 @@ func (d *Daemon) Targets() []admin.Target {
 	defer d.mu.Unlock()
 	out := make([]admin.Target, 0, len(d.cfg.Targets))
 	for _, t := range d.cfg.Targets {
-		a := admin.Target{Name: t.Name, Alias: t.Alias, LUNs: []admin.LUN{}, Initiators: []string{}, CHAP: t.Auth != nil, Sessions: sessions[t.Name], Managed: d.managedTarget(t.Name)}
+		a := admin.Target{Name: t.Name, Alias: t.Alias, LUNs: []admin.LUN{}, Initiators: []string{}, CHAP: t.Auth != nil, Sessions: sessions[t.Name], Managed: d.cfg.managedTarget(t.Name)}
 		for _, l := range t.LUNs {
 			a.LUNs = append(a.LUNs, admin.LUN{LUN: l.LUN, Volume: l.Volume})
 		}
@@ -147,12 +147,12 @@ func (d *Daemon) ReloadConfig(_ context.Context, dryRun bool) (admin.Done, error
 		d.mu.Unlock()
 	} else {
 		var err error
-		var bad *ConfigError
-		switch changes, err = d.reloadFile(); {
-		case errors.As(err, &bad):
-			return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: err.Error()}
-		case err != nil:
-			return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
+		if changes, err = d.reloadFile(); err != nil {
+			kind := admin.Conflict
+			if ce := (*ConfigError)(nil); errors.As(err, &ce) {
+				kind = admin.Invalid
+			}
+			return admin.Done{}, &admin.Error{Kind: kind, Msg: err.Error()}
 		}
 	}
 	done := admin.Done{Changes: []string{}, DryRun: dryRun}
@@ -169,68 +169,14 @@ func (d *Daemon) ReloadConfig(_ context.Context, dryRun bool) (admin.Done, error
 	return done, nil
 }
 
-// change edits the managed part of the configuration: what results is checked, written down durably, and then made so.
-// When it cannot be made so the written part goes back to what it was. A dry run only checks, and writes nothing.
-func (d *Daemon) change(dryRun bool, what string, edit func(*managed) error) (admin.Done, error) {
+// CreateVolume implements admin.Backend. The volume's file is made first, and goes again when the volume cannot be.
+func (d *Daemon) CreateVolume(ctx context.Context, s admin.VolumeSpec) (admin.Done, error) {
 	d.changeMu.Lock()
 	defer d.changeMu.Unlock()
-	now, err := readManaged(d.stateDir)
-	if err != nil {
-		return admin.Done{}, err
-	}
-	next, err := now.clone()
-	if err != nil {
-		return admin.Done{}, err
-	}
-	if err := edit(next); err != nil {
-		return admin.Done{}, err
-	}
-	if dryRun {
-		d.mu.Lock()
-		with := d.cfg.with
-		d.mu.Unlock()
-		if with == nil {
-			return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "nothing can be tried: this daemon does not read its configuration from files"}
-		}
-		if _, err := with(next); err != nil {
-			return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
-		}
-		return admin.Done{Changes: []string{what}, DryRun: true}, nil
-	}
-	if err := next.write(d.stateDir); err != nil {
-		return admin.Done{}, fmt.Errorf("write %s: %w", managedPath(d.stateDir), err)
-	}
-	cfg, err := d.load()
-	if err == nil {
-		_, err = d.reload(cfg)
-	}
-	if err != nil {
-		if werr := now.write(d.stateDir); werr != nil {
-			return admin.Done{}, errors.Join(err, fmt.Errorf("%s could not be put back: %w", managedPath(d.stateDir), werr))
-		}
-	}
-	if err != nil {
-		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
-	}
-	return admin.Done{Changes: []string{what}}, nil
-}
-
-func (d *Daemon) volumeConfig(name string) (VolumeConfig, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	v := d.volumes[name]
-	if v == nil {
-		return VolumeConfig{}, &admin.Error{Kind: admin.NotFound, Msg: "there is no volume " + name}
-	}
-	return v.cfg, nil
-}
-
-// CreateVolume implements admin.Backend.
-func (d *Daemon) CreateVolume(ctx context.Context, s admin.VolumeSpec) (admin.Done, error) {
 	if s.Name == "" {
 		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: "a volume needs a name"}
 	}
-	if _, err := d.volumeConfig(s.Name); err == nil {
+	if d.volumes[s.Name] != nil {
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "there is a volume " + s.Name + " already"}
 	}
 	v := VolumeConfig{Name: s.Name, Engine: "file", Path: s.Path, Size: Size(s.Size), Block: s.Block, ReadOnly: s.ReadOnly}
@@ -239,45 +185,67 @@ func (d *Daemon) CreateVolume(ctx context.Context, s admin.VolumeSpec) (admin.Do
 	} else if !filepath.IsAbs(v.Path) {
 		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: "the path must be absolute"}
 	}
-	what := fmt.Sprintf("volume %s of %v created in %s", s.Name, v.Size, v.Path)
 	if s.Clone != "" {
-		from, err := d.volumeConfig(s.Clone)
-		if err != nil {
-			return admin.Done{}, err
+		from := d.volumes[s.Clone]
+		if from == nil {
+			return admin.Done{}, &admin.Error{Kind: admin.NotFound, Msg: "there is no volume " + s.Clone}
 		}
-		if v.Size, v.Block, v.Physical = max(v.Size, from.Size), from.Block, from.Physical; !s.DryRun {
-			how, err := d.cloneFile(ctx, s.Clone, v.Path)
-			if err != nil {
-				return admin.Done{}, err
-			}
-			what = fmt.Sprintf("volume %s created from %s in %s (%s)", s.Name, s.Clone, v.Path, how)
-		}
+		v.Size, v.Block, v.Physical = max(v.Size, Size(from.dev.Geometry().Size)), from.cfg.Block, from.cfg.Physical
 	} else if s.Size <= 0 {
-		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: "a volume needs a size"}
+		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: fmt.Sprintf("a volume needs a size: sluice volume create %s 10GiB", s.Name)}
 	}
-	done, err := d.change(s.DryRun, what, func(m *managed) error {
+	what := fmt.Sprintf("volume %s of %v created in %s", s.Name, v.Size, v.Path)
+	add := func(m *managed) error {
 		m.Volumes = append(m.Volumes, v)
 		return nil
-	})
-	if err != nil && s.Clone != "" && !s.DryRun {
-		err = errors.Join(err, os.Remove(v.Path)) // the copy that was made a moment ago
+	}
+	// What is wrong with names and sizes is said before a file is made.
+	if done, err := d.changeLocked(true, what, add); err != nil || s.DryRun {
+		return done, err
+	}
+	var made *madeFile
+	var err error
+	if s.Clone != "" {
+		var how string
+		made, how, err = d.cloneFile(ctx, d.volumes[s.Clone], v.Path)
+		what = fmt.Sprintf("volume %s created from %s in %s (%s)", s.Name, s.Clone, v.Path, how)
+	} else {
+		made, err = makeFile(v.Path, fillEmpty(int64(v.Size), v.Thick))
+	}
+	if err != nil {
+		return admin.Done{}, asRefusal(err)
+	}
+	done, err := d.changeLocked(false, what, add)
+	if err != nil {
+		err = errors.Join(err, made.remove())
 	}
 	return done, err
 }
 
+// asRefusal makes an error of the system one that the operator is told; the interface keeps others to the log.
+func asRefusal(err error) error {
+	if e := (*admin.Error)(nil); errors.As(err, &e) {
+		return err
+	}
+	return &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
+}
+
 // ResizeVolume implements admin.Backend.
 func (d *Daemon) ResizeVolume(_ context.Context, name string, s admin.ResizeSpec) (admin.Done, error) {
-	v, err := d.volumeConfig(name)
-	if err != nil {
-		return admin.Done{}, err
+	d.changeMu.Lock()
+	defer d.changeMu.Unlock()
+	v := d.volumes[name]
+	if v == nil {
+		return admin.Done{}, &admin.Error{Kind: admin.NotFound, Msg: "there is no volume " + name}
 	}
+	has := Size(v.dev.Geometry().Size)
 	switch {
-	case v.Engine != "file":
+	case v.cfg.Engine != "file":
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "only volumes of the file engine can be resized"}
-	case s.Size <= int64(v.Size):
-		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf("volume %s has %v; it can only grow while it is served", name, v.Size)}
+	case s.Size <= int64(has):
+		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf("volume %s has %v; it can only grow while it is served", name, has)}
 	}
-	return d.change(s.DryRun, fmt.Sprintf("volume %s grown from %v to %v", name, v.Size, Size(s.Size)), func(m *managed) error {
+	return d.changeLocked(s.DryRun, fmt.Sprintf("volume %s grown from %v to %v", name, has, Size(s.Size)), func(m *managed) error {
 		for i := range m.Volumes {
 			if m.Volumes[i].Name == name {
 				m.Volumes[i].Size = Size(s.Size)
@@ -291,37 +259,45 @@ func (d *Daemon) ResizeVolume(_ context.Context, name string, s admin.ResizeSpec
 
 // DeleteVolume implements admin.Backend.
 func (d *Daemon) DeleteVolume(_ context.Context, name string, data, dryRun bool) (admin.Done, error) {
-	v, err := d.volumeConfig(name)
-	if err != nil {
-		return admin.Done{}, err
+	d.changeMu.Lock()
+	defer d.changeMu.Unlock()
+	v := d.volumes[name]
+	if v == nil {
+		return admin.Done{}, &admin.Error{Kind: admin.NotFound, Msg: "there is no volume " + name}
 	}
-	d.mu.Lock()
-	mine := d.managedVolume(name)
-	d.mu.Unlock()
-	if !mine {
+	if !d.managedVolume(name) {
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "volume " + name + " is defined in " + d.source + "; remove it there and reload"}
 	}
-	for _, t := range d.Targets() {
+	for _, t := range d.cfg.Targets {
 		for _, l := range t.LUNs {
 			if l.Volume == name {
 				return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf("volume %s is LUN %d of %s; unmap it first", name, l.LUN, t.Name)}
 			}
 		}
 	}
-	done, err := d.change(dryRun, "volume "+name+" forgotten", func(m *managed) error {
+	var files []string
+	if data {
+		var err error
+		if files, err = v.files(); err != nil {
+			return admin.Done{}, err
+		}
+	}
+	done, err := d.changeLocked(dryRun, "volume "+name+" forgotten", func(m *managed) error {
 		// A map that is left belongs to a target that is not there.
 		m.Maps = slices.DeleteFunc(m.Maps, func(p managedMap) bool { return p.Volume == name })
 		m.Volumes = slices.DeleteFunc(m.Volumes, func(v VolumeConfig) bool { return v.Name == name })
 		return nil
 	})
-	if err != nil || !data {
+	if err != nil {
 		return done, err
 	}
-	done.Changes = append(done.Changes, v.Path+" deleted")
-	if !dryRun {
-		if err := os.Remove(v.Path); err != nil {
-			return done, fmt.Errorf("the volume is forgotten, but its file could not be deleted: %w", err)
+	for _, f := range files {
+		if !dryRun {
+			if err := os.Remove(f); err != nil {
+				return done, &admin.Error{Kind: admin.Conflict, Msg: "the volume is forgotten, but its file could not be deleted: " + err.Error()}
+			}
 		}
+		done.Changes = append(done.Changes, f+" deleted")
 	}
 	return done, nil
 }

@@ -46,14 +46,20 @@ type Daemon struct {
 	failed    chan error   // a portal's listener failed while serving
 
 	load     func() (*Config, error)
-	changeMu sync.Mutex // changes of the administrative interface, one at a time; held around mu
+	changeMu sync.Mutex      // changes of what is served, one at a time; held around mu
+	life     context.Context // of changes under way, until the daemon ends
+	lifeEnd  context.CancelFunc
+	closing  sync.WaitGroup // of volumes that were removed
 
-	mu      sync.Mutex // what is served
+	// What is served. It changes with both locks held and is read with either; nothing waits with mu held, so that who
+	// only looks gets an answer below a medium that hangs.
+	mu      sync.Mutex
 	cfg     *Config
 	volumes map[string]*volume
 	targets map[string]*scsi.Target
 	portals map[string]*portal
 	serving bool
+	ended   bool   // nothing changes any more
 	files   *files // nil without exports
 }
 
@@ -71,6 +77,7 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 		log: log, load: load, cfg: cfg, stateDir: cfg.StateDir, drain: time.Duration(cfg.Timeouts.Drain), source: cfg.source, started: time.Now(), drained: make(chan struct{}), failed: make(chan error, 1),
 		volumes: map[string]*volume{}, targets: map[string]*scsi.Target{}, portals: map[string]*portal{},
 	}
+	d.life, d.lifeEnd = context.WithCancel(context.Background())
 	if err := os.MkdirAll(cfg.StateDir, 0o750); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
@@ -108,14 +115,20 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 		d.volumes[v.Name] = vol
 	}
 	for _, t := range cfg.Targets {
-		if err := d.addTarget(t); err != nil {
+		st, err := d.scsiTarget(t, func(volume string) *scsi.LogicalUnit { return d.volumes[volume].lu })
+		if err == nil {
+			err = d.addTarget(t, st)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
 	for _, p := range cfg.Portals {
-		if err := d.openPortal(p); err != nil {
+		pt, err := d.openPortal(p)
+		if err != nil {
 			return nil, err
 		}
+		d.portals[p.Address] = pt
 	}
 	if d.files, err = d.openFiles(cfg); err != nil {
 		return nil, err
@@ -129,8 +142,8 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 // scsiState is where the device server keeps what survives a restart.
 func (d *Daemon) scsiState() string { return filepath.Join(d.stateDir, "scsi") }
 
-// scsiTarget makes a target device with its LUN map.
-func (d *Daemon) scsiTarget(t TargetConfig) (*scsi.Target, error) {
+// scsiTarget makes a target device with its LUN map; nil for a target that only redirects.
+func (d *Daemon) scsiTarget(t TargetConfig, unit func(volume string) *scsi.LogicalUnit) (*scsi.Target, error) {
 	if t.Redirect != "" {
 		return nil, nil
 	}
@@ -149,7 +162,7 @@ func (d *Daemon) scsiTarget(t TargetConfig) (*scsi.Target, error) {
 		return nil, fmt.Errorf("target %s: %w", t.Name, err)
 	}
 	for _, l := range t.LUNs {
-		if err := st.AddLUN(l.LUN, d.volumes[l.Volume].lu); err != nil {
+		if err := st.AddLUN(l.LUN, unit(l.Volume)); err != nil {
 			return nil, fmt.Errorf("target %s: lun %d: %w", t.Name, l.LUN, err)
 		}
 	}
@@ -172,11 +185,7 @@ func iscsiTarget(t TargetConfig, st *scsi.Target) (iscsi.Target, error) {
 	return out, nil
 }
 
-func (d *Daemon) addTarget(t TargetConfig) error {
-	st, err := d.scsiTarget(t)
-	if err != nil {
-		return err
-	}
+func (d *Daemon) addTarget(t TargetConfig, st *scsi.Target) error {
 	it, err := iscsiTarget(t, st)
 	if err != nil {
 		return err
@@ -184,22 +193,23 @@ func (d *Daemon) addTarget(t TargetConfig) error {
 	if err := d.server.AddTarget(it); err != nil {
 		return fmt.Errorf("target %s: %w", t.Name, err)
 	}
+	d.mu.Lock()
 	d.targets[t.Name] = st
+	d.mu.Unlock()
 	return nil
 }
 
 // openPortal binds the address, or takes the service manager's socket for it.
-func (d *Daemon) openPortal(p PortalConfig) error {
+func (d *Daemon) openPortal(p PortalConfig) (*portal, error) {
 	l := d.given[p.Address]
 	if l == nil {
 		var err error
 		if l, err = net.Listen(network(p.Address), p.Address); err != nil {
-			return fmt.Errorf("portal %s: %w; is another target running on this machine?", p.Address, err)
+			return nil, fmt.Errorf("portal %s: %w; is another target running on this machine?", p.Address, err)
 		}
 	}
 	delete(d.given, p.Address)
-	d.portals[p.Address] = &portal{cfg: p, l: l}
-	return nil
+	return &portal{cfg: p, l: l}, nil
 }
 
 // network keeps an address to the family it is written in: "tcp" would let 0.0.0.0 take IPv6's port as well, and a portal
@@ -315,11 +325,15 @@ func (d *Daemon) serveAdmin(a AdminConfig) (func(context.Context) error, error) 
 	}, nil
 }
 
-// closeAll takes down what is there: sessions before volumes, so that no command meets a closed device.
+// closeAll takes down what is there: sessions before volumes, so that no command meets a closed device. It waits for a medium
+// that hangs until ctx ends.
 func (d *Daemon) closeAll(ctx context.Context) error {
+	d.lifeEnd()
+	d.changeMu.Lock()
+	defer d.changeMu.Unlock()
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.serving = false
+	d.serving, d.ended = false, true
+	d.mu.Unlock()
 	var errs []error
 	if d.server != nil {
 		errs = append(errs, d.server.Close(ctx))
@@ -338,13 +352,41 @@ func (d *Daemon) closeAll(ctx context.Context) error {
 	for _, l := range d.given {
 		errs = append(errs, l.Close())
 	}
-	for _, v := range d.volumes {
-		errs = append(errs, v.close())
-	}
+	errs = append(errs, d.closeVolumes(ctx))
 	if d.device != nil {
 		errs = append(errs, d.device.Close())
 	}
 	return errors.Join(errs...)
+}
+
+func (d *Daemon) closeVolumes(ctx context.Context) error {
+	failed := make(chan error, len(d.volumes))
+	for _, v := range d.volumes {
+		d.closing.Go(func() { failed <- v.close() })
+	}
+	done := make(chan struct{})
+	go func() {
+		d.closing.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-afterwards(ctx, time.Second): // what does not hang is closed in a moment
+		return errors.New("a volume was not closed in order: its medium does not answer")
+	}
+	close(failed)
+	var errs []error
+	for err := range failed {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// afterwards is closed a while after ctx has ended.
+func afterwards(ctx context.Context, while time.Duration) <-chan struct{} {
+	ch := make(chan struct{})
+	context.AfterFunc(ctx, func() { time.AfterFunc(while, func() { close(ch) }) })
+	return ch
 }
 
 func (v *volume) close() error {

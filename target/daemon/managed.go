@@ -63,31 +63,69 @@ func (m *managed) unmap(target string) {
 	m.Maps = slices.DeleteFunc(m.Maps, func(p managedMap) bool { return p.Target == target })
 }
 
-// write replaces the file durably: the new content is on the disk before the old name points at it, and the name before
-// write returns.
-func (m *managed) write(stateDir string) error {
+// text is the file's content. It is read again before it is anything: a name with bytes that YAML cannot carry would come
+// back as another one, or keep the daemon from starting.
+func (m *managed) text() ([]byte, error) {
 	b, err := yaml.Marshal(m)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	var back managed
+	if err := decodeStrictly(b, &back); err != nil {
+		return nil, fmt.Errorf("the change cannot be written down: its text is not read again (%w); leave out special characters", err)
+	}
+	if again, err := yaml.Marshal(&back); err != nil || !bytes.Equal(again, b) {
+		return nil, errors.New("the change cannot be written down: it would be read as another one; leave out special characters")
 	}
 	head := []byte("# Written by sluiced for what \"sluice volume\" and \"sluice target\" change. Stop the daemon before editing.\n")
-	return replaceFile(managedPath(stateDir), append(head, b...))
+	return append(head, b...), nil
 }
 
+// readied is a file's new content, on the disk beside it.
+type readied struct{ temp, path string }
+
+func layReady(path string, b []byte) (*readied, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
+	if err != nil {
+		return nil, err
+	}
+	_, err = f.Write(b)
+	r := &readied{f.Name(), path}
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return nil, errors.Join(err, r.drop())
+	}
+	return r, nil
+}
+
+// put makes the content the file's; the name is on the disk, too, before it returns.
+func (r *readied) put() error {
+	if err := os.Rename(r.temp, r.path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(r.path))
+}
+
+// drop forgets the content, unless it was put.
+func (r *readied) drop() error {
+	if err := os.Remove(r.temp); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// replaceFile replaces a file durably: the new content is on the disk before the old name points at it.
 func replaceFile(path string, b []byte) error {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, filepath.Base(path)+".new-*")
+	r, err := layReady(path, b)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(b)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
+	if err := r.put(); err != nil {
+		return errors.Join(err, r.drop())
 	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
+	return nil
+}
+
+func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"maps"
+	"slices"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/scsi"
@@ -18,10 +20,16 @@ import (
 // reloadLimit bounds how long a change waits for the sessions it ends.
 const reloadLimit = 30 * time.Second
 
-// Reload makes the daemon serve next. Sessions that no change touches do not notice. Everything that can fail is done
-// first, beside what is served; when any of it fails nothing has changed.
+// closeLimit is how long a change waits for a volume that goes to be closed: for its last commands. Below a medium that hangs
+// it is closed later, and its file stays locked until then.
+const closeLimit = 2 * time.Second
+
+// Reload makes the daemon serve next. Sessions that no change touches do not notice. A change that cannot be made as a whole
+// is taken back.
 func (d *Daemon) Reload(next *Config) error {
-	_, err := d.reload(next)
+	d.changeMu.Lock()
+	defer d.changeMu.Unlock()
+	_, err := d.reloadLocked(next, nil)
 	return err
 }
 
@@ -31,8 +39,7 @@ func (d *Daemon) ReloadFile() error {
 	return err
 }
 
-// reloadFile reads and serves as one step among the changes of the administrative interface: what was read before one of them
-// would take it back.
+// reloadFile reads under the lock of changes: what was read before another change would take that back.
 func (d *Daemon) reloadFile() ([]Change, error) {
 	d.changeMu.Lock()
 	defer d.changeMu.Unlock()
@@ -44,22 +51,19 @@ func (d *Daemon) reloadFile() ([]Change, error) {
 		d.notify(sd.SdNotifyReady)
 		return nil, fmt.Errorf("configuration not changed: %w", err)
 	}
-	changes, err := d.reload(next)
-	if err != nil {
-		return changes, err
-	}
-	return changes, d.dropMaps(changes)
+	before := d.cfg
+	return d.reloadLocked(next, func() error { return d.dropMaps(before, next) })
 }
 
-// dropMaps forgets the LUNs that the administrative interface mapped into targets that have left the operator's file: a later
+// dropMaps forgets the LUNs that the administrative interface mapped into targets that leave the operator's file: a later
 // target of such a name is another one.
-func (d *Daemon) dropMaps(changes []Change) error {
+func (d *Daemon) dropMaps(before, next *Config) error {
 	m, err := readManaged(d.stateDir)
 	if err != nil {
 		return err
 	}
 	n := len(m.Maps)
-	for _, c := range changes {
+	for _, c := range before.Diff(next) {
 		if c.Kind == "target" && c.What == "removed" {
 			m.unmap(c.Name)
 		}
@@ -67,92 +71,171 @@ func (d *Daemon) dropMaps(changes []Change) error {
 	if len(m.Maps) == n {
 		return nil
 	}
-	return m.write(d.stateDir)
+	text, err := m.text()
+	if err != nil {
+		return err
+	}
+	return replaceFile(managedPath(d.stateDir), text)
 }
 
-func (d *Daemon) reload(next *Config) ([]Change, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// reloadLocked makes the daemon serve next. Whoever calls it holds changeMu, under which alone what is served changes; mu is
+// taken for moments only, so that nothing that waits for a medium or a peer holds up who only looks. Everything that can fail
+// is done first, beside what is served. commit, if any, makes the change last over a restart; what cannot be made or committed
+// is taken back.
+func (d *Daemon) reloadLocked(next *Config, commit func() error) ([]Change, error) {
 	d.notify(reloading())
 	defer d.notify(sd.SdNotifyReady)
-	changes := d.cfg.Diff(next)
-	p, err := d.plan(next)
-	if err != nil {
-		p.undo()
-		return nil, fmt.Errorf("configuration not changed: %w", err)
+	ctx, cancel := context.WithTimeout(d.life, reloadLimit)
+	defer cancel()
+	if d.ended {
+		return nil, errors.New("configuration not changed: the daemon is ending")
 	}
-	err = d.apply(next, p)
+	before := d.cfg
+	changes := before.Diff(next)
+	p, err := d.plan(next, false)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("configuration not changed: %w", err), p.undo())
+	}
+	if err = d.apply(ctx, next, p); err == nil && commit != nil {
+		err = commit()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("configuration not changed: %w", err), d.takeBack(ctx, before, p))
+	}
+	err = d.finish(before, next, p)
 	for _, c := range changes {
 		d.log.Info("configuration", zap.String("audit", c.What), zap.String("kind", c.Kind), zap.String("name", c.Name), zap.Bool("needs_restart", c.Restart))
 	}
 	return changes, err
 }
 
+// takeBack makes the daemon serve before again, after apply has failed somewhere in p.
+func (d *Daemon) takeBack(ctx context.Context, before *Config, p *plan) error {
+	errs := []error{p.ungrow()}
+	back, err := d.plan(before, true)
+	if err != nil {
+		errs = append(errs, err, back.undo())
+	} else {
+		errs = append(errs, d.apply(ctx, before, back), d.finish(before, before, back))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("and not all of it could be taken back: %w; restart the daemon", err)
+	}
+	return nil
+}
+
 // plan is what a reload opened before it touched anything.
 type plan struct {
-	volumes map[string]*volume // opened: new ones, and changed ones under their new configuration
-	grow    []VolumeConfig
+	volumes map[string]*volume // opened
+	grown   []*volume          // have a larger medium, which initiators have not seen yet
 	portals []*portal
 	targets map[string]TargetConfig // new or changed
-	fresh   map[string]bool         // targets that need a new device: their LUN map's volumes were opened again
+	fresh   map[string]bool         // targets that need a new device: their groups or their kind have changed
+	devices map[string]*scsi.Target // of new and fresh targets
 	files   *files                  // the file service, when there was none
 }
 
-func (p *plan) undo() {
+func (p *plan) ungrow() error {
+	var errs []error
+	for _, v := range p.grown {
+		errs = append(errs, blockdev.Ungrow(v.dev))
+	}
+	return errors.Join(errs...)
+}
+
+func (p *plan) undo() error {
+	errs := []error{p.ungrow()}
 	for _, v := range p.volumes {
-		_ = v.close() // it was opened a moment ago and nobody used it
+		_ = v.close() // it was opened a moment ago and nothing has used it
 	}
 	for _, pt := range p.portals {
 		_ = pt.l.Close()
 	}
 	if p.files != nil {
-		_ = p.files.close(context.Background()) // it served nobody
+		_ = p.files.close(context.Background()) // it has served nothing
 	}
+	return errors.Join(errs...)
 }
 
 // plan opens what next needs and the daemon has not. A file volume that must be opened again under another configuration
-// is refused while it is served: its lock is held.
-func (d *Daemon) plan(next *Config) (*plan, error) {
-	p := &plan{volumes: map[string]*volume{}, targets: map[string]TargetConfig{}, fresh: map[string]bool{}}
+// is refused while it is served: its lock is held. With all every target counts as changed.
+func (d *Daemon) plan(next *Config, all bool) (*plan, error) {
+	p := &plan{volumes: map[string]*volume{}, targets: map[string]TargetConfig{}, fresh: map[string]bool{}, devices: map[string]*scsi.Target{}}
+	grow := map[string]int64{}
 	for _, v := range next.Volumes {
 		old := d.volumes[v.Name]
-		switch {
-		case old != nil && same(old.cfg, v):
-		case old != nil && sizeOnly(old.cfg, v):
-			p.grow = append(p.grow, v)
-		case old != nil:
-			return p, fmt.Errorf("volume %s: only its size can change, and only upwards, while it is served; remove it, reload, and add it again", v.Name)
-		default:
+		if old == nil {
 			vol, err := d.openVolume(v)
 			if err != nil {
 				return p, err
 			}
 			p.volumes[v.Name] = vol
+			continue
+		}
+		to, err := old.follows(v)
+		if err != nil {
+			return p, err
+		}
+		if to > 0 {
+			grow[v.Name] = to
 		}
 	}
+	if err := d.planTargets(next, p, all); err != nil {
+		return p, err
+	}
+	for _, pc := range next.Portals {
+		if d.portals[pc.Address] == nil {
+			pt, err := d.openPortal(pc)
+			if err != nil {
+				return p, err
+			}
+			p.portals = append(p.portals, pt)
+		}
+	}
+	if err := d.planFiles(next, p); err != nil {
+		return p, err
+	}
+	for name, to := range grow {
+		v := d.volumes[name]
+		if err := blockdev.Grow(v.dev, to); err != nil {
+			return p, fmt.Errorf("volume %s: %w", name, err)
+		}
+		p.grown = append(p.grown, v)
+	}
+	return p, nil
+}
+
+// planTargets makes the devices of new targets.
+func (d *Daemon) planTargets(next *Config, p *plan, all bool) error {
 	was := map[string]TargetConfig{}
 	for _, t := range d.cfg.Targets {
 		was[t.Name] = t
 	}
+	unit := func(volume string) *scsi.LogicalUnit {
+		if v := p.volumes[volume]; v != nil {
+			return v.lu
+		}
+		return d.volumes[volume].lu
+	}
 	for _, t := range next.Targets {
 		if _, err := iscsiTarget(t, nil); err != nil { // reads the secrets
-			return p, err
+			return err
 		}
-		if old, ok := was[t.Name]; !ok || !same(old, t) || t.Auth != nil {
+		old := was[t.Name]
+		_, served := d.targets[t.Name]
+		if all || !served || !same(old, t) || t.Auth != nil {
 			p.targets[t.Name] = t
-			p.fresh[t.Name] = ok && ((old.Redirect == "") != (t.Redirect == "") || !statesOnly(old, t))
+			p.fresh[t.Name] = served && ((old.Redirect == "") != (t.Redirect == "") || !statesOnly(old, t))
 		}
-	}
-	for _, pc := range next.Portals {
-		if d.portals[pc.Address] == nil {
-			if err := d.openPortal(pc); err != nil {
-				return p, err
+		if !served || p.fresh[t.Name] {
+			st, err := d.scsiTarget(t, unit)
+			if err != nil {
+				return err
 			}
-			p.portals = append(p.portals, d.portals[pc.Address])
-			delete(d.portals, pc.Address)
+			p.devices[t.Name] = st
 		}
 	}
-	return p, d.planFiles(next, p)
+	return nil
 }
 
 // planFiles opens the file service when the first export comes, and otherwise sees whether the exports could be opened.
@@ -171,46 +254,51 @@ func (d *Daemon) planFiles(next *Config, p *plan) (err error) {
 func (d *Daemon) applyFiles(ctx context.Context, next *Config, p *plan) error {
 	switch {
 	case p.files != nil:
+		d.mu.Lock()
 		d.files = p.files
+		d.mu.Unlock()
 		return nil
 	case d.files == nil:
 		return nil
 	case next.Files == nil:
-		err := d.files.close(ctx)
+		f := d.files
+		d.mu.Lock()
 		d.files = nil
+		d.mu.Unlock()
+		if err := f.close(ctx); err != nil {
+			d.log.Warn("files not closed in order", zap.Error(err))
+		}
 		d.log.Info("files closed", zap.String("why", "the last export is gone"))
-		return err
+		return nil
 	case !same(d.cfg.Exports, next.Exports):
 		return d.files.nfs.SetExports(next.exports()...)
 	}
 	return nil
 }
 
-// apply makes the change: away with what goes, in with what comes, then what changed. An error here leaves the rest done
-// and is reported, for nothing of it can be taken back without hurting sessions.
-func (d *Daemon) apply(next *Config, p *plan) error {
-	ctx, cancel := context.WithTimeout(context.Background(), reloadLimit)
-	defer cancel()
-	var errs []error
-	keep, there := map[string]bool{}, map[string]bool{}
+// apply makes the change: away with what goes, in with what comes, then what changed. Volumes that go and sizes that grow are
+// left to finish: they cannot be taken back.
+func (d *Daemon) apply(ctx context.Context, next *Config, p *plan) error {
+	keep := map[string]bool{}
 	for _, t := range next.Targets {
-		keep[t.Name], there[t.Name] = !p.fresh[t.Name], true
+		keep[t.Name] = !p.fresh[t.Name]
 	}
-	for _, t := range d.cfg.Targets {
-		if !keep[t.Name] {
-			errs = append(errs, d.server.RemoveTarget(ctx, t.Name))
-			delete(d.targets, t.Name)
+	for name := range maps.Clone(d.targets) {
+		if keep[name] {
+			continue
 		}
-		if !there[t.Name] {
-			errs = append(errs, d.forget(t.Name, d.managedTarget(t.Name)))
+		d.mu.Lock()
+		delete(d.targets, name)
+		d.mu.Unlock()
+		// It takes no new session from now on; what its last commands wait for is not the change's business.
+		if err := d.server.RemoveTarget(ctx, name); err != nil {
+			d.log.Warn("commands of a target that was removed are still running", zap.String("target", name), zap.Error(err))
 		}
 	}
-	for name, v := range p.volumes {
-		d.volumes[name] = v
-	}
-	for _, v := range p.grow {
-		errs = append(errs, d.grow(v))
-	}
+	d.mu.Lock()
+	maps.Copy(d.volumes, p.volumes)
+	d.mu.Unlock()
+	var errs []error
 	old := map[string]TargetConfig{}
 	for _, t := range d.cfg.Targets {
 		old[t.Name] = t
@@ -219,70 +307,97 @@ func (d *Daemon) apply(next *Config, p *plan) error {
 		if _, changed := p.targets[t.Name]; !changed {
 			continue
 		}
-		st := d.targets[t.Name]
-		if st == nil {
-			errs = append(errs, d.addTarget(t))
+		st, served := d.targets[t.Name]
+		if !served {
+			errs = append(errs, d.addTarget(t, p.devices[t.Name]))
 			continue
 		}
-		errs = append(errs, d.remap(st, old[t.Name], t), moveGroups(st, old[t.Name], t))
+		if st != nil {
+			errs = append(errs, d.remap(st, t), moveGroups(st, old[t.Name], t))
+		}
 		it, err := iscsiTarget(t, st)
 		if err == nil {
 			err = d.server.UpdateTarget(it)
 		}
 		errs = append(errs, err)
 	}
-	errs = append(errs, d.dropVolumes(next), d.movePortals(ctx, next, p), d.applyFiles(ctx, next, p))
+	errs = append(errs, d.movePortals(ctx, next, p), d.applyFiles(ctx, next, p))
+	d.mu.Lock()
 	d.cfg = next
 	if p.files != nil && d.serving {
 		d.serveFiles()
 	}
+	d.mu.Unlock()
 	return errors.Join(errs...)
 }
 
-// grow makes the file of a volume larger and tells its sessions.
-func (d *Daemon) grow(v VolumeConfig) error {
-	vol := d.volumes[v.Name]
-	if err := os.Truncate(v.Path, int64(v.Size)); err != nil {
-		return fmt.Errorf("volume %s: %w", v.Name, err)
+// finish does what cannot be taken back: initiators learn of sizes, and what next does not name any more is closed and
+// forgotten.
+func (d *Daemon) finish(before, next *Config, p *plan) error {
+	var errs []error
+	for _, t := range before.Targets {
+		if !slices.ContainsFunc(next.Targets, func(o TargetConfig) bool { return o.Name == t.Name }) {
+			errs = append(errs, d.forget(t.Name, before.managedTarget(t.Name)))
+		}
 	}
-	vol.cfg = v
-	return vol.lu.Refresh()
+	for _, v := range p.grown {
+		if err := v.lu.Refresh(); err != nil {
+			errs = append(errs, fmt.Errorf("volume %s has grown, but its new size cannot be served yet: %w; reload", v.cfg.Name, err))
+		}
+	}
+	named := map[string]bool{}
+	d.mu.Lock()
+	for _, c := range next.Volumes {
+		named[c.Name] = true
+		d.volumes[c.Name].cfg = c
+	}
+	var gone []*volume
+	for name, v := range d.volumes {
+		if !named[name] {
+			gone = append(gone, v)
+			delete(d.volumes, name)
+		}
+	}
+	d.mu.Unlock()
+	for _, v := range gone {
+		d.retire(v)
+	}
+	return errors.Join(errs...)
 }
 
-// remap changes a target's LUN map in place: LUNs that stay are not touched.
-func (d *Daemon) remap(st *scsi.Target, old, next TargetConfig) error {
-	was, will := map[uint16]string{}, map[uint16]string{}
-	for _, l := range old.LUNs {
-		was[l.LUN] = l.Volume
+// retire closes a volume that nothing refers to any more, and waits for that as long as closeLimit.
+func (d *Daemon) retire(v *volume) {
+	done := make(chan struct{})
+	d.closing.Go(func() {
+		defer close(done)
+		if err := v.close(); err != nil {
+			d.log.Error("volume not closed in order", zap.Error(err))
+		}
+	})
+	t := time.NewTimer(closeLimit)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+		d.log.Warn("the medium of a volume that was removed does not answer; it is closed when its last command has ended", zap.String("volume", v.cfg.Name))
 	}
-	for _, l := range next.LUNs {
-		will[l.LUN] = l.Volume
+}
+
+// remap brings a target's LUN map in line with t in place: LUNs that stay are not touched.
+func (d *Daemon) remap(st *scsi.Target, t TargetConfig) error {
+	will := map[uint16]*scsi.LogicalUnit{}
+	for _, l := range t.LUNs {
+		will[l.LUN] = d.volumes[l.Volume].lu
 	}
 	var errs []error
-	for lun, v := range was {
-		if will[lun] != v {
+	for _, lun := range st.LUNs() {
+		if will[lun] != st.LUN(lun) {
 			errs = append(errs, st.RemoveLUN(lun))
 		}
 	}
-	for lun, v := range will {
-		if was[lun] != v {
-			errs = append(errs, st.AddLUN(lun, d.volumes[v].lu))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// dropVolumes closes what next does not name any more.
-func (d *Daemon) dropVolumes(next *Config) error {
-	keep := map[string]bool{}
-	for _, v := range next.Volumes {
-		keep[v.Name] = true
-	}
-	var errs []error
-	for name, v := range d.volumes {
-		if !keep[name] {
-			errs = append(errs, v.close())
-			delete(d.volumes, name)
+	for lun, lu := range will {
+		if st.LUN(lun) == nil {
+			errs = append(errs, st.AddLUN(lun, lu))
 		}
 	}
 	return errors.Join(errs...)
@@ -295,14 +410,20 @@ func (d *Daemon) movePortals(ctx context.Context, next *Config, p *plan) error {
 	keep := map[string]bool{}
 	for _, pc := range next.Portals {
 		keep[pc.Address] = true
-		if pt := d.portals[pc.Address]; pt != nil && pt.cfg.Group != pc.Group {
-			pt.cfg = pc
-			if pt.stop != nil {
-				errs = append(errs, d.server.UpdatePortal(ctx, pt.l.Addr(), iscsi.Portal{Group: pc.Group}))
-			}
-			d.log.Info("portal group", zap.String("address", pc.Address), zap.Uint16("group", pc.Group))
+		pt := d.portals[pc.Address]
+		if pt == nil || pt.cfg.Group == pc.Group {
+			continue
 		}
+		d.mu.Lock()
+		pt.cfg = pc
+		d.mu.Unlock()
+		if pt.stop != nil {
+			errs = append(errs, d.server.UpdatePortal(ctx, pt.l.Addr(), iscsi.Portal{Group: pc.Group}))
+		}
+		d.log.Info("portal group", zap.String("address", pc.Address), zap.Uint16("group", pc.Group))
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for addr, pt := range d.portals {
 		if !keep[addr] {
 			if pt.stop != nil {

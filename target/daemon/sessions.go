@@ -3,12 +3,8 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"strconv"
 
-	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/target/iscsi"
 )
@@ -43,45 +39,4 @@ func (d *Daemon) CloseSession(_ context.Context, id string) (admin.Done, error) 
 		return admin.Done{}, err
 	}
 	return admin.Done{Changes: []string{"session " + id + " ended"}}, nil
-}
-
-// cloneFile makes the file to share all blocks of a volume's file (ioctl_ficlone(2)): one moment's content, at once and
-// at no cost. A file system that cannot share gets no slow copy instead, for that would not be one moment's.
-func (d *Daemon) cloneFile(ctx context.Context, volume, to string) (string, error) {
-	d.mu.Lock()
-	v := d.volumes[volume]
-	d.mu.Unlock()
-	if v == nil || v.cfg.Engine != "file" {
-		return "", &admin.Error{Kind: admin.Conflict, Msg: "only volumes of the file engine can be cloned"}
-	}
-	if err := blockdev.Do(ctx, v.dev, &blockdev.Request{Op: blockdev.Flush}); err != nil {
-		return "", err
-	}
-	cloner, ok := v.dev.(blockdev.Cloner)
-	if !ok {
-		return "", &admin.Error{Kind: admin.Conflict, Msg: "volume " + volume + " cannot share its blocks"}
-	}
-	dst, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return "", &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
-	}
-	// A log of atomic writes that an older volume of that name left behind is nothing to this one.
-	if err = os.Remove(to + ".redo"); errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	if err == nil {
-		err = cloner.Clone(dst)
-	}
-	if err == nil {
-		err = dst.Sync()
-	}
-	err = errors.Join(err, dst.Close())
-	if err == nil {
-		return "sharing its blocks", nil
-	}
-	err = errors.Join(err, os.Remove(to))
-	if errors.Is(err, blockdev.ErrUnsupported) {
-		return "", &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf("the file system of %s cannot share blocks (btrfs and xfs can); copy the volume with sluice cp instead", to)}
-	}
-	return "", err
 }

@@ -1,0 +1,55 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/sluice-storage/sluice/target/admin"
+)
+
+// change edits the managed part of the configuration: what results is checked, laid ready beside managed.yaml, made so, and
+// then takes its place. A change that cannot be made or written down is taken back as a whole. A dry run only checks.
+func (d *Daemon) change(dryRun bool, what string, edit func(*managed) error) (admin.Done, error) {
+	d.changeMu.Lock()
+	defer d.changeMu.Unlock()
+	return d.changeLocked(dryRun, what, edit)
+}
+
+// changeLocked is change for who holds changeMu, because what it asked before must still be so.
+func (d *Daemon) changeLocked(dryRun bool, what string, edit func(*managed) error) (admin.Done, error) {
+	now, err := readManaged(d.stateDir)
+	if err != nil {
+		return admin.Done{}, err
+	}
+	next, err := now.clone()
+	if err != nil {
+		return admin.Done{}, err
+	}
+	if err := edit(next); err != nil {
+		return admin.Done{}, err
+	}
+	with := d.cfg.with
+	if with == nil {
+		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "nothing can be changed: this daemon does not read its configuration from files"}
+	}
+	text, err := next.text()
+	if err != nil {
+		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: err.Error()}
+	}
+	cfg, err := with(next)
+	if err != nil {
+		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
+	}
+	if dryRun {
+		return admin.Done{Changes: []string{what}, DryRun: true}, nil
+	}
+	// All that needs room or may be refused happens before anything is touched: what is left for the end is a rename.
+	ready, err := layReady(managedPath(d.stateDir), text)
+	if err != nil {
+		return admin.Done{}, fmt.Errorf("write %s: %w", managedPath(d.stateDir), err)
+	}
+	if _, err = d.reloadLocked(cfg, ready.put); err != nil {
+		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: errors.Join(err, ready.drop()).Error()}
+	}
+	return admin.Done{Changes: []string{what}}, nil
+}

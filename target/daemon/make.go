@@ -1,0 +1,111 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/target/admin"
+)
+
+// madeFile is a volume's file that this daemon has just made.
+type madeFile struct {
+	path string
+	info os.FileInfo
+}
+
+// makeFile makes a file that was not there, filled and on the disk before it has its name: it is never seen in part, and
+// nothing that has the name already is touched.
+func makeFile(path string, fill func(*os.File) error) (*madeFile, error) {
+	switch _, err := os.Lstat(path); {
+	case err == nil:
+		return nil, &admin.Error{Kind: admin.Conflict, Msg: path + " is there already, and a new volume takes no file over; move it, or name another with --path"}
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	if _, err := os.Lstat(path + ".redo"); err == nil {
+		return nil, &admin.Error{Kind: admin.Conflict, Msg: path + ".redo is there, the log of an earlier volume, which would be written to the new one; remove it first"}
+	}
+	m, err := makeUnnamed(path, fill)
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EISDIR): // open(2), O_TMPFILE: what file systems and kernels say that have none
+		m, err = makeNamed(path, fill)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil, &admin.Error{Kind: admin.Conflict, Msg: path + " has come to be there meanwhile; nothing was made"}
+	}
+	return m, err
+}
+
+func makeUnnamed(path string, fill func(*os.File) error) (*madeFile, error) {
+	fd, err := unix.Open(filepath.Dir(path), unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, &os.PathError{Op: "create", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close() // written and synced
+	return finishFile(f, path, fill, func() error {
+		return unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
+	})
+}
+
+func makeNamed(path string, fill func(*os.File) error) (*madeFile, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".new-*")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // written and synced
+	m, err := finishFile(f, path, fill, func() error {
+		return unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
+	})
+	if err != nil {
+		return nil, errors.Join(err, os.Remove(f.Name()))
+	}
+	return m, nil
+}
+
+func finishFile(f *os.File, path string, fill func(*os.File) error, name func() error) (*madeFile, error) {
+	if err := fill(f); err != nil {
+		return nil, err
+	}
+	if err := f.Sync(); err != nil {
+		return nil, err
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if err := name(); err != nil {
+		return nil, &os.LinkError{Op: "name", Old: f.Name(), New: path, Err: err}
+	}
+	m := &madeFile{path, fi}
+	if err := syncDir(filepath.Dir(path)); err != nil {
+		return nil, errors.Join(err, m.remove())
+	}
+	return m, nil
+}
+
+// remove takes the file away again, unless another has its name by now.
+func (m *madeFile) remove() error {
+	fi, err := os.Lstat(m.path)
+	if err != nil || !os.SameFile(fi, m.info) {
+		return nil // it is not there any more
+	}
+	return os.Remove(m.path)
+}
+
+// fillEmpty makes a file of size bytes, with all of its room where it is to be thick.
+func fillEmpty(size int64, thick bool) func(*os.File) error {
+	return func(f *os.File) error {
+		if thick {
+			if err := unix.Fallocate(int(f.Fd()), 0, 0, size); err != nil {
+				return &os.PathError{Op: "take room for", Path: f.Name(), Err: err}
+			}
+		}
+		return f.Truncate(size)
+	}
+}
