@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-storage/sluice/internal/iscsi"
 )
 
-// sendRaw opens a TCP connection, says b, and waits for the target to end the connection. half ends our direction.
+// sendRaw opens a TCP connection, says b, and waits for the target to end the connection without a word: what is no
+// request has no answer (RFC 5044 section 7.1.2, RFC 7143 section 6.3). half ends our direction.
 func sendRaw(ctx context.Context, rig *Rig, b []byte, half bool) error {
 	c, err := dial(ctx, rig.Addr)
 	if err != nil {
@@ -28,9 +29,10 @@ func sendRaw(ctx context.Context, rig *Rig, b []byte, half bool) error {
 	}
 	buf := make([]byte, 4096)
 	for {
-		_, err := c.Read(buf)
+		n, err := c.Read(buf)
 		switch {
 		case err == nil:
+			return fmt.Errorf("the target answered with %x", buf[:n])
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return errors.New("the target neither answered nor ended the connection")
 		default:
@@ -80,7 +82,7 @@ var mpaPeers = []Peer{
 }
 
 // onQP runs do on a fresh RDMA connection with CRC, and wants the target to end it for one of the reasons.
-func onQP(do func(r *rnic) error, want ...cause) func(context.Context, *Rig) error {
+func onQP(do func(r *rnic) error, first cause, more ...cause) func(context.Context, *Rig) error {
 	return func(ctx context.Context, rig *Rig) error {
 		r, err := connect(ctx, rig, true)
 		if err != nil {
@@ -92,7 +94,7 @@ func onQP(do func(r *rnic) error, want ...cause) func(context.Context, *Rig) err
 		if err := do(r); err != nil && !gone(err) {
 			return errors.Join(err, r.c.Close())
 		}
-		return r.terminated(want...)
+		return r.terminated(append(more, first)...)
 	}
 }
 
@@ -111,7 +113,8 @@ func one(f frame) func(*rnic) error {
 
 // The codes of RFC 5044 section 8, RFC 5041 section 7.2 and RFC 5040 section 4.8.
 var (
-	llpCRC = cause{2, 0, 2}
+	llpCRC  = cause{2, 0, 2}
+	llpFPDU = cause{2, 0, 3}
 
 	ddpSTag      = cause{1, 1, 0}
 	ddpTaggedVer = cause{1, 1, 4}
@@ -133,9 +136,9 @@ var (
 
 // fpduPeers break framing: RFC 5044 section 4.
 var fpduPeers = []Peer{
-	{"fpdu: length 0", onQP(bytesOf(func(*rnic) []byte { return make([]byte, 64) }))},
-	{"fpdu: shorter than a header", onQP(bytesOf(func(r *rnic) []byte { return r.encode(make([]byte, 5)) }))},
-	{"fpdu: an untagged header cut short", onQP(bytesOf(func(r *rnic) []byte { return r.encode((&frame{op: opSend, msn: 1}).ulpdu()[:15]) }))},
+	{"fpdu: length 0", onQP(bytesOf(func(*rnic) []byte { return make([]byte, 64) }), llpFPDU)},
+	{"fpdu: shorter than a header", onQP(bytesOf(func(r *rnic) []byte { return r.encode(make([]byte, 5)) }), llpFPDU)},
+	{"fpdu: an untagged header cut short", onQP(bytesOf(func(r *rnic) []byte { return r.encode((&frame{op: opSend, msn: 1}).ulpdu()[:15]) }), llpFPDU)},
 	{"fpdu: the longest length and nothing more", onQP(func(r *rnic) error {
 		b := r.encode((&frame{op: opSend, msn: 1, data: make([]byte, 100)}).ulpdu())
 		b[0], b[1] = 0xff, 0xff
@@ -143,14 +146,14 @@ var fpduPeers = []Peer{
 			return err
 		}
 		return r.c.(*net.TCPConn).CloseWrite()
-	})},
+	}, silent)},
 	{"fpdu: cut in the middle", onQP(func(r *rnic) error {
 		b := r.encode((&frame{op: opSend, msn: 1, data: make([]byte, 1000)}).ulpdu())
 		if _, err := r.c.Write(b[:300]); err != nil {
 			return err
 		}
 		return r.c.(*net.TCPConn).CloseWrite()
-	})},
+	}, silent)},
 	{"fpdu: a wrong CRC", onQP(bytesOf(func(r *rnic) []byte {
 		b := r.encode((&frame{op: opSend, msn: 1, data: make([]byte, 100)}).ulpdu())
 		b[len(b)-1] ^= 1
@@ -161,7 +164,7 @@ var fpduPeers = []Peer{
 		b[60] ^= 0x20
 		return b
 	}), llpCRC)},
-	{"fpdu: noise", onQP(bytesOf(func(*rnic) []byte { return bytes.Repeat([]byte{0xde, 0xad, 0xbe, 0xef, 0x55}, 1000) }))},
+	{"fpdu: noise", onQP(bytesOf(func(*rnic) []byte { return bytes.Repeat([]byte{0xde, 0xad, 0xbe, 0xef, 0x55}, 20_000) }), llpCRC)},
 }
 
 // rdmapPeers break RFC 5041 and RFC 5040, and guess.
@@ -183,14 +186,14 @@ var rdmapPeers = []Peer{
 			}
 		}
 		return nil
-	})},
+	}, ddpTooLong)},
 	{"ddp: more messages than receives", onQP(func(r *rnic) error {
 		var frames []frame
 		for i := range uint32(300) {
 			frames = append(frames, frame{op: opSend, msn: i + 1, more: i == 299})
 		}
 		return r.put(frames...)
-	})},
+	}, ddpNoBuffer)},
 	{"rdmap: version 0", onQP(one(frame{op: opSend, msn: 1, data: make([]byte, 8), ctrl: 0x0040}), rdmapVersion)},
 	{"rdmap: opcode 9", onQP(one(frame{op: 9, msn: 1, data: make([]byte, 8)}), rdmapOpcode)},
 	{"rdmap: a Write that is untagged", onQP(one(frame{op: opWrite, msn: 1, data: make([]byte, 8)}), rdmapOpcode)},
@@ -204,12 +207,12 @@ var rdmapPeers = []Peer{
 		f := r.readReq(4096, 1, 0)
 		f.data = f.data[:20]
 		return r.put(f)
-	})},
+	}, ddpTooLong)},
 	{"rdmap: a Read Request too long", onQP(func(r *rnic) error {
 		f := r.readReq(4096, 1, 0)
 		f.data = append(f.data, make([]byte, 100)...)
 		return r.put(f)
-	})},
+	}, ddpTooLong)},
 	{"rdmap: Reads beyond the depth", onQP(func(r *rnic) error {
 		var frames []frame
 		for range 500 {
@@ -218,15 +221,15 @@ var rdmapPeers = []Peer{
 		frames = append(frames, frame{op: 9, msn: 1}) // an end of its own, should all be answered
 		return r.put(frames...)
 	}, ddpNoBuffer, ddpMSN, rdmapStream, rdmapOther, rdmapOpcode)},
-	{"rdmap: a Read Response that nobody asked for", onQP(one(frame{op: opReadResp, tagged: true, stag: 7, data: make([]byte, 64)}))},
+	{"rdmap: a Read Response that nobody asked for", onQP(one(frame{op: opReadResp, tagged: true, stag: 7, data: make([]byte, 64)}), rdmapOpcode)},
 	{"rdmap: an invalidate of a guessed STag", onQP(one(frame{op: opSendInv, msn: 1, stag: 0x12345678, data: make([]byte, 76)}), rdmapInv, rdmapInv1, rdmapSTag)},
 	{"rdmap: a Terminate, and more", onQP(func(r *rnic) error {
 		return r.put(frame{op: opTerminate, qn: qnTerm, msn: 1, data: []byte{0, 0, 0, 0}}, frame{op: opSend, msn: 1, data: make([]byte, 76)})
-	})},
-	{"rdmap: a Terminate that is empty", onQP(one(frame{op: opTerminate, qn: qnTerm, msn: 1}))},
+	}, silent)},
+	{"rdmap: a Terminate that is empty", onQP(one(frame{op: opTerminate, qn: qnTerm, msn: 1}), silent)},
 	{"rdmap: two messages woven into one another", onQP(func(r *rnic) error {
 		return r.put(frame{op: opSend, msn: 1, more: true, data: make([]byte, 8)}, frame{op: opSend, msn: 2, data: make([]byte, 8)})
-	})},
+	}, ddpMSN)},
 }
 
 // onISER runs do in the full-feature phase of an iSER session, and wants the target to end the connection.
@@ -275,10 +278,12 @@ func (s *session) writeCommand(rig *Rig, blocks uint32) (*iscsi.SCSICommand, []b
 
 // iserPeers break RFC 7145, most of them after a good login.
 var iserPeers = []Peer{
-	{"iser: a first Send of 10 bytes", onQP(func(r *rnic) error { return r.send(make([]byte, 10)) })},
-	{"iser: an empty Send", onQP(func(r *rnic) error { return r.send(nil) })},
-	{"iser: Hello", onQP(func(r *rnic) error { return r.send(append([]byte{0x20, 0x10, 0, 0}, make([]byte, 24)...)) })},
-	{"iser: a header of no type", onISER(func(s *session, rig *Rig) error {
+	{"iser: a first Send of 10 bytes", onQP(func(r *rnic) error { return r.send(make([]byte, 10)) }, rdmapOther)},
+	{"iser: an empty Send", onQP(func(r *rnic) error { return r.send(nil) }, rdmapOther)},
+	// No exchange of Hellos was agreed on; LIO logs one and goes on.
+	{"iser: Hello", inSession(true, ignores, func(s *session, _ *Rig) error {
+		return s.r.send(append([]byte{0x20, 0x10, 0, 0}, make([]byte, 24)...))
+	})}, {"iser: a header of no type", onISER(func(s *session, rig *Rig) error {
 		b := control()
 		b[0] = 0xf0
 		return s.r.send(append(b, s.pdu(s.command(rig, cdb(0, 0, 0)))...))
@@ -299,12 +304,9 @@ var iserPeers = []Peer{
 		q.AHSLen = 255 * 4
 		return s.r.send(append(control(), s.pdu(q)...))
 	})},
-	{"iser: Data-Out that nobody asked for", onISER(func(s *session, rig *Rig) error {
+	{"iser: Data-Out that nobody asked for", inSession(true, ignores, func(s *session, rig *Rig) error {
 		d := &iscsi.DataOut{Final: true, LUN: uint64(rig.LUN) << 48, ITT: 77, TTT: iscsi.Reserved, DataLen: 512, Offset: 1 << 31}
-		if err := s.put(s.pdu(d), make([]byte, 512), iscsi.ISERHeader{}); err != nil {
-			return err
-		}
-		return s.r.c.(*net.TCPConn).CloseWrite() // a Reject is an answer too
+		return s.put(s.pdu(d), make([]byte, 512), iscsi.ISERHeader{})
 	})},
 	{"iser: more commands than the window", onISER(func(s *session, rig *Rig) error {
 		for range 2000 {
@@ -314,7 +316,7 @@ var iserPeers = []Peer{
 				return err
 			}
 		}
-		return s.r.c.(*net.TCPConn).CloseWrite()
+		return nil
 	})},
 	{"iser: a Read Response to another STag", onISER(func(s *session, rig *Rig) error {
 		_, _, err := s.writeCommand(rig, 8)

@@ -190,27 +190,98 @@ func (s *session) r2t(rig *Rig, blocks uint32) (*iscsi.R2T, error) {
 	}
 }
 
-// dataOut answers an R2T with one PDU that do may spoil, and then ends our direction: an answer by Reject or by a failed
-// command is as good as the end of the connection.
-func dataOut(do func(d *iscsi.DataOut, r *iscsi.R2T)) func(context.Context, *Rig) error {
-	return onTCP(func(s *session, rig *Rig) error {
+// An answer is how the target has to take a PDU that breaks a rule.
+type answer int
+
+const (
+	ends    answer = iota // it ends the connection: what follows could not be understood, or is not to be trusted
+	rejects               // it sends a Reject and goes on
+	refuses               // it sends a Reject and ends the connection
+	fails                 // it ends the command with CHECK CONDITION and goes on
+	ignores               // it drops the PDU, whose task it may have aborted, and goes on
+)
+
+func (a answer) String() string {
+	return [...]string{"ends the connection", "rejects the PDU", "rejects the PDU and ends the connection", "fails the command", "ignores the PDU"}[a]
+}
+
+// answered waits for what the target makes of a PDU. Our direction stays open, so that an end of the connection is the
+// target's own, and in time: before the login timeout or a lost peer could be its cause.
+func (s *session) answered() (answer, error) {
+	for {
+		p, err := s.hear()
+		switch {
+		case gone(err) || s.r != nil && err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
+			return ends, nil
+		case err != nil:
+			return ends, fmt.Errorf("the target neither answered nor ended the connection: %w", err)
+		case p.bhs == nil:
+		case p.bhs.Opcode() == iscsi.OpReject:
+			return rejects, nil
+		case p.bhs.Opcode() == iscsi.OpSCSIResponse:
+			var r iscsi.SCSIResponse
+			if r.Parse(p.bhs); r.Status == 2 {
+				return fails, nil
+			}
+			return ends, fmt.Errorf("the command ended with status 0x%02x", r.Status)
+		}
+	}
+}
+
+// must checks the answer, and that a session which goes on does so.
+func (s *session) must(rig *Rig, want answer) error {
+	defer s.close()
+	if want == ignores {
+		return s.still(rig)
+	}
+	got, err := s.answered()
+	if err != nil {
+		return err
+	}
+	if want == refuses && got == rejects {
+		return s.ended()
+	}
+	if got != want {
+		return fmt.Errorf("the target %v; it should be that it %v", got, want)
+	}
+	if got == ends {
+		return nil
+	}
+	return s.still(rig)
+}
+
+// inSession runs do in the full-feature phase, and checks what the target makes of it.
+func inSession(iser bool, want answer, do func(s *session, rig *Rig) error, more ...string) func(context.Context, *Rig) error {
+	return func(ctx context.Context, rig *Rig) error {
+		s, err := full(ctx, rig, iser, more...)
+		if err != nil {
+			return err
+		}
+		if err := do(s, rig); err != nil && !gone(err) {
+			s.close()
+			return err
+		}
+		return s.must(rig, want)
+	}
+}
+
+// dataOut answers an R2T with one PDU that do may spoil.
+func dataOut(want answer, do func(d *iscsi.DataOut, r *iscsi.R2T)) func(context.Context, *Rig) error {
+	return inSession(false, want, func(s *session, rig *Rig) error {
 		r, err := s.r2t(rig, 64)
 		if err != nil {
 			return err
 		}
 		d := &iscsi.DataOut{Final: true, LUN: uint64(rig.LUN) << 48, ITT: r.ITT, TTT: r.TTT, ExpStatSN: s.statSN, Offset: r.Offset, DataLen: int(r.Length)}
 		do(d, r)
-		if err := s.put(s.pdu(d), make([]byte, d.DataLen), iscsi.ISERHeader{}); err != nil {
-			return err
-		}
-		return s.c.(*net.TCPConn).CloseWrite()
+		return s.put(s.pdu(d), make([]byte, d.DataLen), iscsi.ISERHeader{})
 	}, "InitialR2T=Yes", "ImmediateData=No")
 }
 
 // tcpPeers break RFC 7143 in the full-feature phase.
 var tcpPeers = []Peer{
 	{"tcp: noise", func(ctx context.Context, rig *Rig) error {
-		return sendRaw(ctx, rig, []byte("GET / HTTP/1.1\r\nHost: storage\r\n\r\n0123456789012345678901234567890123456789"), true)
+		return sendRaw(ctx, rig, []byte("GET / HTTP/1.1\r\nHost: storage\r\n\r\n0123456789012345678901234567890123456789"), false)
 	}},
 	{"tcp: nothing", func(ctx context.Context, rig *Rig) error { return sendRaw(ctx, rig, nil, true) }},
 	{"tcp: a header cut short", onTCP(func(s *session, rig *Rig) error {
@@ -233,25 +304,20 @@ var tcpPeers = []Peer{
 		_, err := s.c.Write(s.pdu(q))
 		return err
 	})},
-	{"tcp: immediate data beyond what is expected", onTCP(func(s *session, rig *Rig) error {
+	{"tcp: immediate data beyond what is expected", inSession(false, refuses, func(s *session, rig *Rig) error {
 		q := s.command(rig, cdb(cdbWrite16, 0, 1))
 		q.Write, q.EDTL, q.DataLen = true, 512, 8192
-		if err := s.put(s.pdu(q), make([]byte, 8192), iscsi.ISERHeader{}); err != nil {
-			return err
-		}
-		return s.c.(*net.TCPConn).CloseWrite()
+		return s.put(s.pdu(q), make([]byte, 8192), iscsi.ISERHeader{})
 	})},
-	{"tcp: additional headers that are noise", onTCP(func(s *session, rig *Rig) error {
+	{"tcp: additional headers that are noise", inSession(false, refuses, func(s *session, rig *Rig) error {
 		q := s.command(rig, cdb(0, 0, 0))
 		q.AHSLen = 64
 		b := append(s.pdu(q), make([]byte, 64)...)
 		for i := range 64 {
 			b[48+i] = byte(i*37 + 1)
 		}
-		if _, err := s.c.Write(b); err != nil {
-			return err
-		}
-		return s.c.(*net.TCPConn).CloseWrite()
+		_, err := s.c.Write(b)
+		return err
 	})},
 	{"tcp: a wrong header digest", func(ctx context.Context, rig *Rig) error {
 		s, err := openTCP(ctx, rig)
@@ -268,13 +334,13 @@ var tcpPeers = []Peer{
 		}
 		return s.ended()
 	}},
-	{"tcp: Data-Out beyond the burst", dataOut(func(d *iscsi.DataOut, r *iscsi.R2T) { d.Offset = r.Offset + r.Length })},
-	{"tcp: Data-Out before the burst", dataOut(func(d *iscsi.DataOut, _ *iscsi.R2T) { d.Offset = 1<<32 - 512 })},
-	{"tcp: Data-Out longer than the burst", dataOut(func(d *iscsi.DataOut, r *iscsi.R2T) { d.DataLen = int(r.Length) + 512 })},
-	{"tcp: Data-Out that ends too early", dataOut(func(d *iscsi.DataOut, _ *iscsi.R2T) { d.DataLen = 512 })},
-	{"tcp: Data-Out of a wrong number", dataOut(func(d *iscsi.DataOut, _ *iscsi.R2T) { d.DataSN = 99 })},
-	{"tcp: Data-Out of no transfer", dataOut(func(d *iscsi.DataOut, _ *iscsi.R2T) { d.TTT ^= 0x5555 })},
-	{"tcp: Data-Out of no task", dataOut(func(d *iscsi.DataOut, _ *iscsi.R2T) { d.ITT ^= 0x5555 })},
+	{"tcp: Data-Out beyond the burst", dataOut(fails, func(d *iscsi.DataOut, r *iscsi.R2T) { d.Offset = r.Offset + r.Length })},
+	{"tcp: Data-Out before the burst", dataOut(fails, func(d *iscsi.DataOut, _ *iscsi.R2T) { d.Offset = 1<<32 - 512 })},
+	{"tcp: Data-Out longer than the burst", dataOut(fails, func(d *iscsi.DataOut, r *iscsi.R2T) { d.DataLen = int(r.Length) + 512 })},
+	{"tcp: Data-Out that ends too early", dataOut(fails, func(d *iscsi.DataOut, _ *iscsi.R2T) { d.DataLen = 512 })},
+	{"tcp: Data-Out of a wrong number", dataOut(fails, func(d *iscsi.DataOut, _ *iscsi.R2T) { d.DataSN = 99 })},
+	{"tcp: Data-Out of no transfer", dataOut(ignores, func(d *iscsi.DataOut, _ *iscsi.R2T) { d.TTT ^= 0x5555 })},
+	{"tcp: Data-Out of no task", dataOut(ignores, func(d *iscsi.DataOut, _ *iscsi.R2T) { d.ITT ^= 0x5555 })},
 	{"tcp: gone in the middle of a write", func(ctx context.Context, rig *Rig) error {
 		s, err := full(ctx, rig, false, "InitialR2T=Yes", "ImmediateData=No")
 		if err != nil {

@@ -270,15 +270,16 @@ func (q *QP) process() *transport.TerminateError {
 				return nil
 			}
 			n := headerLen(b)
+			// Before the rest of the header is waited for: it may never come.
+			if u := int(b[0])<<8 | int(b[1]); u+2 < n {
+				x.rawLen = 0
+				return violation(transport.LayerLLP, 0, llpMarker, "RFC 5044 section 4.1",
+					"an FPDU with %d bytes of ULPDU, too few for its %d-byte DDP header", u, n-2)
+			}
 			if len(b) < n {
 				return nil
 			}
 			x.h.parse(b)
-			if x.h.ulpdu+2 < n {
-				x.rawLen = 0
-				return violation(transport.LayerLLP, 0, llpMarker, "RFC 5044 section 4.1",
-					"an FPDU with %d bytes of ULPDU, too few for its %d-byte DDP header", x.h.ulpdu, n-2)
-			}
 			if !x.h.tagged && x.h.op == opReadReq && x.h.ulpdu == untaggedLen-2+readReqLen {
 				if n += readReqLen; len(b) < n {
 					return nil
