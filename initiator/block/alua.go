@@ -12,6 +12,7 @@ import (
 const (
 	aluaOptimized    = 0x0
 	aluaNonOptimized = 0x1
+	aluaTransition   = 0xf
 )
 
 // alua is the state of a target port group by REPORT TARGET PORT GROUPS (SPC-4 section 6.37).

@@ -104,11 +104,12 @@ func (s *session) status(t *task, status uint8, sense []byte, residual int64, ov
 		}
 	case statusCheck:
 		e := parseSense(sense)
-		if e.Key == keyNoSense && len(sense) > 0 || e.Key == keyRecovered {
+		s.heed(t.cmdSN, e)
+		if !e.Deferred && (e.Key == keyNoSense && len(sense) > 0 || e.Key == keyRecovered) {
 			r.Transferred = moved
 			break // the command succeeded and has something to tell
 		}
-		if e.Key == keyMiscompare {
+		if e.Key == keyMiscompare && !e.Deferred {
 			r.Miss = -1
 			if e.HasInfo {
 				r.Miss = int64(e.Info)
@@ -117,6 +118,9 @@ func (s *session) status(t *task, status uint8, sense []byte, residual int64, ov
 		r.Transferred = moved
 		t.err = e
 	default:
+		if status == statusTaskAborted {
+			s.doubt() // what took it away may have changed what the unit is
+		}
 		t.err = &StatusError{Status: status}
 	}
 }
@@ -136,7 +140,7 @@ func (s *session) taskResponse(b iscsi.BHS) (*task, error) {
 		if p.Response != iscsi.TaskComplete && p.Response != iscsi.TaskNotFound {
 			return nil, fmt.Errorf("the target will not abort a command: %s", p.Response)
 		}
-		t.answered, t.err = true, ErrCancelled
+		t.answered, t.err = true, t.abortedErr(s.ini.o.CommandTimeout)
 		return t, nil
 	case ctlReset:
 		s.resetDone(p.Response)
@@ -182,7 +186,7 @@ func (s *session) async(b iscsi.BHS, data []byte) error {
 	case iscsi.AsyncSCSI:
 		if len(data) >= 2 {
 			n := int(data[0])<<8 | int(data[1])
-			s.attention(parseSense(data[2:min(2+n, len(data))]).asc())
+			s.heed(s.cmdSN, parseSense(data[2:min(2+n, len(data))]))
 		}
 	case iscsi.AsyncLogout:
 		// Commands without an answer are replayed by the login that follows.

@@ -13,6 +13,8 @@ type Geometry struct {
 	MaxCompare    int64 // the longest COMPARE AND WRITE; 0: not supported
 	ReadOnly      bool
 	WriteCache    bool
+	WriteThrough  bool // known to have no volatile cache: what is acknowledged is durable
+	TaskAborted   bool // commands that another initiator clears end with TASK ABORTED (TAS)
 	Thin          bool // logical block provisioning is on
 	UnmapSame     bool // WRITE SAME may unmap (LBPWS)
 	ReadsZero     bool // unmapped blocks read as zeroes (LBPRZ)
@@ -36,11 +38,13 @@ type limits struct {
 	maxUnmap     int64
 	maxWriteSame int64
 	unmapSame    bool
+	writeThrough bool
 	noWriteSame  bool // found out by trying
 }
 
 func (g *Geometry) limits(piece int64) limits {
-	l := limits{block: int64(g.Logical), piece: piece, maxUnmap: g.MaxDiscard, maxWriteSame: g.MaxWriteSame, unmapSame: g.UnmapSame}
+	l := limits{block: int64(g.Logical), piece: piece, maxUnmap: g.MaxDiscard, maxWriteSame: g.MaxWriteSame, unmapSame: g.UnmapSame,
+		writeThrough: g.WriteThrough}
 	if g.MaxTransfer > 0 {
 		l.piece = min(l.piece, g.MaxTransfer)
 	}

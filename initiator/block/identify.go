@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/sluice-storage/sluice/internal/mem"
 )
@@ -30,7 +31,7 @@ func (p *probe) close() { p.buf.Release() }
 // in runs a command that reads up to n bytes, again after unit attentions and while the unit becomes ready.
 func (p *probe) in(ctx context.Context, cdb []byte, n int) ([]byte, error) {
 	var err error
-	for range maxRetries {
+	for try := 0; try < maxRetries; try++ {
 		r := &Request{Op: Raw, In: true, CDB: cdb}
 		if n > 0 {
 			r.Data = []mem.Span{p.buf.Span().Cut(0, n)}
@@ -41,8 +42,16 @@ func (p *probe) in(ctx context.Context, cdb []byte, n int) ([]byte, error) {
 		var se *SenseError
 		var st *StatusError
 		switch {
-		case errors.As(err, &se) && (se.Key == keyUnitAttention || se.Key == keyAborted):
-		case errors.As(err, &st) && (st.Status == statusBusy || st.Status == statusTaskSetFull):
+		case errors.As(err, &se) && (se.Key == keyUnitAttention || se.Key == keyAborted || se.Deferred):
+		case errors.As(err, &st) && (st.Status == statusBusy || st.Status == statusTaskSetFull || st.Status == statusTaskAborted):
+			try-- // the context bounds it
+			t := time.NewTimer(retryDelay)
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				t.Stop()
+				return nil, fmt.Errorf("%w: %w", context.Cause(ctx), err)
+			}
 		default:
 			return nil, err
 		}
@@ -78,11 +87,72 @@ func (s *session) reason() error {
 	return s.err
 }
 
-// identify asks the logical unit what it is (SPC-4 sections 6.4 and 7.8, SBC-3 sections 5.10 and 6.6).
-func (p *probe) identify(ctx context.Context) (*Geometry, error) {
-	if _, err := p.in(ctx, make([]byte, 6), 0); err != nil && !mayGoOn(err) {
-		return nil, fmt.Errorf("TEST UNIT READY: %w", err)
+// identify asks the logical unit what it is, again while it says meanwhile that it changes, and returns what it says with
+// the number of the doubts that are settled by it.
+func (p *probe) identify(ctx context.Context) (*Geometry, int, error) {
+	for range maxLooks {
+		g, seen, err := p.ask(ctx)
+		if err != nil {
+			return nil, 0, err
+		}
+		if seen == p.s.doubtful() {
+			return g, seen, nil
+		}
 	}
+	return nil, 0, errors.New("block: the unit goes on changing while it is asked what it is")
+}
+
+func (s *session) doubtful() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.doubts
+}
+
+// ask is SPC-4 sections 6.4 and 7.8, SBC-3 sections 5.10 and 6.6. The last INQUIRY is for the name once more: a target
+// takes any INQUIRY for the sign that this initiator knows what the unit is now.
+func (p *probe) ask(ctx context.Context) (*Geometry, int, error) {
+	if _, err := p.in(ctx, make([]byte, 6), 0); err != nil && !mayGoOn(err) {
+		return nil, 0, fmt.Errorf("TEST UNIT READY: %w", err)
+	}
+	seen := p.s.doubtful()
+	g, err := p.geometry(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	again := &Geometry{}
+	switch {
+	case g.ID != "":
+		err = p.designators(ctx, again)
+	case g.Serial != "":
+		err = p.serial(ctx, again)
+	}
+	if err == nil && (again.ID != g.ID || g.ID == "" && again.Serial != g.Serial) {
+		err = fmt.Errorf("%w: it says %q and then %q", errUnsaid, g.name(), again.name())
+	}
+	return g, seen, err
+}
+
+// serial reads the Unit Serial Number page. An answer that is lost or empty is an error: it is no name.
+func (p *probe) serial(ctx context.Context, g *Geometry) error {
+	b, err := p.inquiry(ctx, 0x80)
+	if err != nil || len(b) < 4 {
+		return fmt.Errorf("INQUIRY page 0x80: %w", orShort(err))
+	}
+	g.Serial = text(b[4:min(len(b), 4+int(b[3]))])
+	return nil
+}
+
+// designators is the same with the Device Identification page.
+func (p *probe) designators(ctx context.Context, g *Geometry) error {
+	b, err := p.inquiry(ctx, 0x83)
+	if err != nil || len(b) < 4 {
+		return fmt.Errorf("INQUIRY page 0x83: %w", orShort(err))
+	}
+	g.designators(b)
+	return nil
+}
+
+func (p *probe) geometry(ctx context.Context) (*Geometry, error) {
 	g := &Geometry{}
 	b, err := p.inquiry(ctx, -1)
 	if err != nil || len(b) < 36 {
@@ -97,19 +167,27 @@ func (p *probe) identify(ctx context.Context) (*Geometry, error) {
 	}
 	g.ALUA = b[5]&0x30 != 0
 	g.Vendor, g.Product, g.Revision = text(b[8:16]), text(b[16:32]), text(b[32:36])
-	pages := p.pages(ctx)
-	if err := p.capacity(ctx, g); err != nil {
+	pages, err := p.pages(ctx)
+	if err != nil {
 		return nil, err
 	}
 	if pages[0x80] {
-		if b, err := p.inquiry(ctx, 0x80); err == nil && len(b) > 4 {
-			g.Serial = text(b[4:min(len(b), 4+int(b[3]))])
+		if err := p.serial(ctx, g); err != nil {
+			return nil, err
 		}
 	}
 	if pages[0x83] {
-		if b, err := p.inquiry(ctx, 0x83); err == nil {
-			g.designators(b)
+		if err := p.designators(ctx, g); err != nil {
+			return nil, err
 		}
+	}
+	if err := p.capacity(ctx, g); err != nil {
+		old := p.s.path.v.geom.Load()
+		if old == nil || !mayGoOn(err) {
+			return nil, err
+		}
+		// Standby need not tell the capacity (SPC-4 section 5.15.2.4.4); what was known is as good.
+		g.Size, g.Logical, g.Physical, g.Thin, g.ReadsZero = old.Size, old.Logical, old.Physical, old.Thin, old.ReadsZero
 	}
 	p.vpdLimits(ctx, g, pages)
 	p.modes(ctx, g)
@@ -119,10 +197,11 @@ func (p *probe) identify(ctx context.Context) (*Geometry, error) {
 // ErrNoUnit is a LUN behind which there is no disk.
 var ErrNoUnit = errors.New("block: no such logical unit")
 
-// mayGoOn: a unit that is in standby still answers INQUIRY and tells its capacity.
+// mayGoOn: a unit that is in standby still answers INQUIRY and tells its capacity, and one that has come to be another may
+// give its unit attention to every command until it is asked INQUIRY.
 func mayGoOn(err error) bool {
 	var se *SenseError
-	return errors.As(err, &se) && se.Key == keyNotReady
+	return errors.As(err, &se) && (se.Key == keyNotReady || se.Key == keyUnitAttention)
 }
 
 func orShort(err error) error {
@@ -143,14 +222,19 @@ func (p *probe) inquiry(ctx context.Context, page int) ([]byte, error) {
 	return p.in(ctx, cdb, 255)
 }
 
-func (p *probe) pages(ctx context.Context) map[byte]bool {
+func (p *probe) pages(ctx context.Context) (map[byte]bool, error) {
 	m := map[byte]bool{}
-	if b, err := p.inquiry(ctx, 0); err == nil && len(b) > 4 {
-		for _, c := range b[4:min(len(b), 4+int(b[3]))] {
-			m[c] = true
-		}
+	b, err := p.inquiry(ctx, 0)
+	switch {
+	case errors.Is(err, ErrUnsupported):
+		return m, nil // SCSI-2 has no such pages
+	case err != nil || len(b) < 4:
+		return nil, fmt.Errorf("INQUIRY page 0x00: %w", orShort(err))
 	}
-	return m
+	for _, c := range b[4:min(len(b), 4+int(b[3]))] {
+		m[c] = true
+	}
+	return m, nil
 }
 
 func (p *probe) capacity(ctx context.Context, g *Geometry) error {
@@ -263,5 +347,10 @@ func (p *probe) modes(ctx context.Context, g *Geometry) {
 	g.ReadOnly = b[2]&0x80 != 0
 	if pg := 4 + int(b[3]); len(b) > pg+2 && b[pg]&0x3f == 0x08 {
 		g.WriteCache = b[pg+2]&0x04 != 0
+		g.WriteThrough = !g.WriteCache
+	}
+	// The Control page (SPC-4 section 7.5.8).
+	if b, err := p.in(ctx, []byte{opModeSense6, 0x08, 0x0a, 0, 192, 0}, 192); err == nil && len(b) > 4+5 && b[4]&0x3f == 0x0a {
+		g.TaskAborted = b[4+5]&0x40 != 0
 	}
 }

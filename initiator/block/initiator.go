@@ -36,8 +36,13 @@ type Options struct {
 	Immediate int
 	// Keepalive is the silence after which the target is asked whether it is there; three times that ends the session.
 	Keepalive time.Duration
-	// ReconnectLimit is how long requests wait for a path that is lost, a minute if 0, for ever if negative.
+	// ReconnectLimit is how long requests wait for a path that is lost, or for a target that asks to wait (BUSY, becoming
+	// ready, in transition), a minute if 0, for ever if negative.
 	ReconnectLimit time.Duration
+	// CommandTimeout is how long one command may take before it is aborted, 30 s if 0, for ever if negative; flushes and
+	// what moves no data may take four times that, raw commands any time. A request is begun three times at most. The path
+	// is dropped where the abort is not answered either.
+	CommandTimeout time.Duration
 	// Own and Theirs are the CHAP secrets of URLs that hold none: ours, and for mutual CHAP the target's.
 	Own, Theirs iscsi.Secret
 	// MinBackoff and MaxBackoff bound the pause between attempts to log in, 100 ms and 5 s if 0.
@@ -72,6 +77,7 @@ func New(o Options) (*Initiator, error) {
 	setDefault(&o.Immediate, iscsi.DefaultRecvData)
 	setDefault(&o.Keepalive, keepalive)
 	setDefault(&o.ReconnectLimit, reconnectLimit)
+	setDefault(&o.CommandTimeout, commandTimeout)
 	setDefault(&o.MinBackoff, minBackoff)
 	setDefault(&o.MaxBackoff, maxBackoff)
 	o.Depth = min(o.Depth, MaxDepth)

@@ -10,6 +10,16 @@ const (
 	// DefaultPiece is the longest transfer of one command: Linux's initiators stop at 1 MiB as well, and siw registers
 	// no more than that.
 	DefaultPiece = 1 << 20
+	// commandTimeout is how long one command may take before it is aborted: Linux's sd waits as long.
+	commandTimeout = 30 * time.Second
+	// slowPatience is how many times that flushes, UNMAP and WRITE SAME may take.
+	slowPatience = 4
+	// maxTimeouts bounds how often a request is begun that the target does not answer.
+	maxTimeouts = 3
+	// vouchTimeout is how long another path is asked whether the target has had its power all along.
+	vouchTimeout = 5 * time.Second
+	// maxLooks bounds how often a unit is asked what it is while it says that it changes.
+	maxLooks = 8
 	// maxRetries bounds how often one request is sent again after a status that asks for it.
 	maxRetries = 8
 	// retryDelay is the pause after BUSY, TASK SET FULL and a target port in transition.

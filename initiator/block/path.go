@@ -20,13 +20,17 @@ type path struct {
 	u    *URL
 	isid iscsi.ISID
 	sess atomic.Pointer[session]
-	tpgt string // of the last session; guarded by login
+	tpgt atomic.Value  // string: of the last session
+	look chan struct{} // asks watch to look at the unit
+	// powerOn: the target has reported POWER ON here, and judge has not seen it. It outlives the session that was told.
+	powerOn atomic.Bool
 
 	// login is held while a session of this path's ISID begins, be it the path's own or a fence: the later one would
 	// end the earlier.
 	login sync.Mutex
 	err   error // why the path is down; the volume's lock
 	gen   int   // counts sessions that came up; the volume's lock
+	other bool  // another unit was seen there last; the volume's lock
 }
 
 // connect logs in, asks who is there and starts the session's owner.
@@ -37,11 +41,13 @@ func (p *path) connect(ctx context.Context) (*session, *Geometry, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	p.tpgt = s.tpgt
+	p.tpgt.Store(s.tpgt)
+	s.path = p
 	s.start(p.lost)
 	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, fmt.Errorf("block: %s did not answer INQUIRY in %v", p.u.Addr(), loginTimeout))
 	defer cancel()
-	g, err := p.identify(ctx, s)
+	g, seen, err := p.identify(ctx, s)
+	s.settled = seen
 	if err != nil {
 		s.leave()
 		return nil, nil, err
@@ -49,26 +55,27 @@ func (p *path) connect(ctx context.Context) (*session, *Geometry, error) {
 	return s, g, nil
 }
 
-func (p *path) identify(ctx context.Context, s *session) (*Geometry, error) {
+// identify asks what the unit is and in what state its path; the number tells which doubts that settles.
+func (p *path) identify(ctx context.Context, s *session) (*Geometry, int, error) {
 	pr, err := p.v.ini.probe(s)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer pr.close()
-	g, err := pr.identify(ctx)
+	g, seen, err := pr.identify(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("block: %s: %w", p.u, err)
+		return nil, 0, fmt.Errorf("block: %s: %w", p.u, err)
 	}
 	state := uint8(0)
 	if g.ALUA && g.HasPortGroup {
 		if state, err = pr.alua(ctx, g.PortGroup); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
 	p.v.mu.Lock()
 	s.setState(state, g.PortGroup)
 	p.v.mu.Unlock()
-	return g, nil
+	return g, seen, nil
 }
 
 // keep is the goroutine of a path: it waits for the end of a session and begins the next.
@@ -83,9 +90,11 @@ func (p *path) keep(first *session) {
 			return
 		}
 		if err := v.up(p, s, g); err != nil {
-			v.ini.o.Log.Warn("path refused", zap.String("path", p.u.String()), zap.Error(err))
+			v.tell(p, "path is refused", err)
 			s.leave()
 			v.note(p, err)
+			v.unfence(p) // the login was the end of the last session's commands all the same
+			v.refuse()
 			if !p.pause(v.ini.o.MaxBackoff) {
 				return
 			}
@@ -163,6 +172,7 @@ func (p *path) lost(s *session, reqs reqList, err error) {
 			v.park(r)
 		}
 	}
+	v.refuse()
 	v.dispatch()
 	v.fencing(p)
 }
@@ -187,7 +197,7 @@ func (p *path) fence(ctx context.Context, over *path, gen int) error {
 	if s == nil {
 		return ErrNoPath
 	}
-	if p.tpgt != "" && p.tpgt == s.tpgt && p.u.Target == over.u.Target {
+	if t, _ := p.tpgt.Load().(string); t != "" && t == s.tpgt && p.u.Target == over.u.Target {
 		// The same portal group: a login there with this path's ISID is the reinstatement of its session, which the
 		// target does not answer before the old tasks are over (RFC 7143 section 6.3.5).
 		u := *over.u

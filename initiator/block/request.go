@@ -79,6 +79,11 @@ type Request struct {
 	sent      bool // a command has been given to a connection, whose end may leave its outcome unknown
 	flushing  bool // WriteZeroes with FUA: the second step
 	failed    error
+	epoch     uint32 // losses of power that were known when its first command left
+	mark      uint32 // Flush: the marks of its begin, and the losses known then
+	born      uint32
+	waiting   time.Time // since when the target has asked to wait
+	timeouts  int
 	fence     *path // not to be sent again before that path's commands are known to be over
 	pin       *session
 	cancelled atomic.Bool
@@ -100,7 +105,7 @@ func (r *Request) reset() {
 // begin makes r a new request without a waiter.
 func (r *Request) begin() {
 	r.reset()
-	r.lostAt = time.Time{}
+	r.lostAt, r.waiting, r.timeouts = time.Time{}, time.Time{}, 0
 	r.Err, r.Miss, r.retries, r.sent, r.fence, r.pin, r.waiter = nil, 0, 0, false, nil, nil, nil
 	r.cancelled.Store(false)
 }
@@ -110,6 +115,12 @@ func (r *Request) repeatable() bool { return r.Op != CompareWrite && r.Op != Raw
 
 // harmless reports whether a command of r that still runs at the target cannot hurt anyone.
 func (r *Request) harmless() bool { return r.Op == Read || r.Op == Status || r.Op == Flush }
+
+// asks reports whether r is a question whose answer tells the target that the initiator knows what the unit is now. Commands
+// that it would otherwise refuse, because it shows another unit, would be executed behind the answer.
+func (r *Request) asks() bool {
+	return r.Op == Raw && len(r.CDB) > 0 && (r.CDB[0] == opInquiry || r.CDB[0] == opReportLUNs)
+}
 
 func (r *Request) whole() bool {
 	switch r.Op {

@@ -27,6 +27,7 @@ type SenseError struct {
 	Key, ASC, ASCQ uint8
 	Info           uint64 // INFORMATION, when HasInfo
 	HasInfo        bool
+	Deferred       bool   // it is about an earlier command, and the one that reports it was not performed
 	Raw            []byte // as received
 }
 
@@ -83,6 +84,7 @@ func parseSense(b []byte) *SenseError {
 	if len(b) < 4 {
 		return e
 	}
+	e.Deferred = b[0]&0x7f == 0x71 || b[0]&0x7f == 0x73 // SPC-4 section 4.5.7
 	switch b[0] & 0x7f {
 	case 0x70, 0x71:
 		e.Key = b[2] & 0x0f

@@ -2,7 +2,6 @@ package block
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -40,14 +39,16 @@ type session struct {
 	params iscsi.Params
 	tpgt   string
 	isid   iscsi.ISID
-	onUA   func(asc uint16) // unit attentions; called with the lock, must not block
-	bounce func(r *Request) // takes a request that this path cannot serve in its state; called with the lock
-	usable bool             // asymmetric access state allows I/O; the volume's lock
-	rank   int              // 0 active/optimized, 1 active/non-optimized; the volume's lock
-	group  uint16           // target port group; the volume's lock
-	resetC chan iscsi.TaskStatus
-	resets sync.Mutex    // held from a LOGICAL UNIT RESET to its answer, around mu
-	ended  chan struct{} // closed when nothing of the session runs any more
+	path   *path  // whose it is, nil for one that serves no volume; set before the first command
+	usable bool   // asymmetric access state allows I/O; the volume's lock
+	rank   int    // 0 active/optimized, 1 active/non-optimized; the volume's lock
+	group  uint16 // target port group; the volume's lock
+	// witness: it has been up for as long as any unflushed write is old, so that what it says of the target's power is of
+	// all of them; set before it is in use
+	witness bool
+	resetC  chan iscsi.TaskStatus
+	resets  sync.Mutex    // held from a LOGICAL UNIT RESET to its answer, around mu
+	ended   chan struct{} // closed when nothing of the session runs any more
 
 	mu       sync.Mutex
 	dead     bool // no command may start; the owner loop is ending or has ended
@@ -59,9 +60,21 @@ type session struct {
 	tasks    []task
 	free     []*task
 	queue    reqList
+	asks     reqList // requests of this session's own, which go before all others and through the gate
+	userAsks reqList // INQUIRY and REPORT LUNS of the user, for the next look
 	done     reqList
 	corked   bool
 	paused   bool
+	inUse    bool          // the volume's requests come here
+	gated    bool          // they wait: what the unit is has to be asked first
+	doubts   int           // counts what put that in doubt
+	settled  int           // those that its login's look settled
+	out      int           // tasks under way
+	drained  chan struct{} // closed when none is, if there is such a channel
+	epoch    uint32        // losses of power that are known
+	beat     int           // of the watchdog
+	starved  int           // beats with a queue and without a command
+	watchdog *time.Timer
 	batch    []*task
 	heard    uint64 // PDUs received
 	lastTick uint64
@@ -89,6 +102,7 @@ func (s *session) open(depth int, slots []mem.Span) {
 	// Until INQUIRY and READ CAPACITY have said more, only raw commands are sent.
 	s.limits = limits{block: 512, piece: 512, maxUnmap: 512, maxWriteSame: 512}
 	s.ticker = time.AfterFunc(s.ini.o.Keepalive, s.tick)
+	s.watchdog = time.AfterFunc(s.ini.beat(), s.watch)
 }
 
 // start runs the owner loop; lost gets the requests without an outcome, after the last of them is safe from the peer.
@@ -111,6 +125,7 @@ func (s *session) end(err error) (reqList, error) {
 	}
 	err = s.err
 	s.ticker.Stop()
+	s.watchdog.Stop()
 	if s.resume != nil {
 		s.resume.Stop()
 	}
@@ -129,12 +144,14 @@ func (s *session) end(err error) (reqList, error) {
 		t.active = false
 		r := t.req
 		if r.inflight--; r.inflight == 0 {
-			s.queue.remove(r)
+			s.unqueue(r)
 			reqs.insert(r)
 		}
 	}
-	for r := s.queue.pop(); r != nil; r = s.queue.pop() {
-		reqs.insert(r)
+	for _, l := range []*reqList{&s.asks, &s.userAsks, &s.queue} {
+		for r := l.pop(); r != nil; r = l.pop() {
+			reqs.insert(r)
+		}
 	}
 	done := s.done.take()
 	s.mu.Unlock()
@@ -171,7 +188,7 @@ func (s *session) submit(rs ...*Request) bool {
 			r.Err = ErrCancelled
 			s.done.push(r)
 		} else {
-			s.queue.push(r)
+			s.enqueue(r)
 		}
 	}
 	s.pump()
@@ -199,18 +216,52 @@ func (s *session) flush() {
 	}
 }
 
+// enqueue gives a request its queue. The lock is held.
+func (s *session) enqueue(r *Request) {
+	r.epoch = s.epoch
+	switch {
+	case r.pin != nil:
+		s.asks.push(r)
+	case r.asks() && s.inUse:
+		s.userAsks.push(r)
+		s.doubt()
+	default:
+		s.queue.push(r)
+	}
+}
+
+// unqueue takes a request out of its queue.
+func (s *session) unqueue(r *Request) bool {
+	return s.queue.remove(r) || s.asks.remove(r) || s.userAsks.remove(r)
+}
+
+// next is the queue whose turn it is, nil when none may send.
+func (s *session) next() *reqList {
+	switch {
+	case s.asks.head != nil:
+		return &s.asks
+	case s.queue.head != nil && !s.gated && !s.paused:
+		return &s.queue
+	}
+	return nil
+}
+
 // pump starts as many commands as slots and the target's window allow (RFC 7143 section 4.2.2.1). The lock is held.
 func (s *session) pump() {
-	if s.corked || s.dead || s.paused {
+	if s.corked || s.dead {
 		return
 	}
 	batch := s.batch[:0]
-	for s.queue.head != nil && len(s.free) > 0 && iscsi.SNLessEq(s.cmdSN, s.maxCmdSN) {
-		r := s.queue.head
+	for len(s.free) > 0 && iscsi.SNLessEq(s.cmdSN, s.maxCmdSN) {
+		queue := s.next()
+		if queue == nil {
+			break
+		}
+		r := queue.head
 		t := s.free[len(s.free)-1]
 		if !t.build(r, &s.limits, s.mv.maxSGE(), s.ini.zero) {
 			r.failed = fmt.Errorf("%w: its memory is in more pieces than one command can take", ErrBadRequest)
-			s.queue.pop()
+			queue.pop()
 			if r.inflight == 0 {
 				s.settle(r)
 			}
@@ -219,11 +270,13 @@ func (s *session) pump() {
 		s.free = s.free[:len(s.free)-1]
 		t.gen = (t.gen + 1) & 0x7fff
 		t.itt, t.active, t.cmdSN = t.gen<<taskIndexBits|uint32(t.idx), true, s.cmdSN
+		t.beat = s.beat
 		s.cmdSN++
+		s.out++
 		r.inflight++
 		r.sent = true
 		if r.whole() {
-			s.queue.pop()
+			queue.pop()
 		}
 		batch = append(batch, t)
 	}
@@ -261,6 +314,10 @@ func (s *session) finish(t *task) {
 	r := t.req
 	t.active, t.req = false, nil
 	s.free = append(s.free, t)
+	if s.out--; s.out == 0 && s.drained != nil {
+		close(s.drained)
+		s.drained = nil
+	}
 	r.inflight--
 	if t.err != nil {
 		if r.failed == nil {
@@ -271,93 +328,10 @@ func (s *session) finish(t *task) {
 	}
 	over := r.failed != nil || r.cancelled.Load()
 	if over && !r.whole() {
-		s.queue.remove(r) // no more pieces of it
+		s.unqueue(r) // no more pieces of it
 	}
 	if r.inflight == 0 && (over || r.whole()) {
 		s.settle(r)
-	}
-}
-
-// settle decides what becomes of a request without commands out: done, or once more. The lock is held.
-func (s *session) settle(r *Request) {
-	switch {
-	case r.cancelled.Load():
-		r.Err = ErrCancelled
-	case r.failed == nil && r.Op == WriteZeroes && r.FUA && !r.flushing:
-		// WRITE SAME has no FUA bit; the cache is flushed instead.
-		r.flushing, r.started = true, false
-		s.queue.push(r)
-		return
-	case r.failed != nil && s.again(r):
-		return
-	default:
-		r.Err = r.failed
-	}
-	s.done.push(r)
-}
-
-// again sends a request once more if its failure asks for it: a unit attention says that the command was not begun, BUSY
-// and TASK SET FULL that it was not taken, TASK ABORTED and ABORTED COMMAND that somebody else's doing ended it.
-func (s *session) again(r *Request) bool {
-	if r.Op == Raw || r.retries >= maxRetries {
-		return false
-	}
-	wait := false
-	var se *SenseError
-	var st *StatusError
-	switch {
-	case errors.As(r.failed, &se):
-		switch {
-		case se.Key == keyUnitAttention:
-			s.attention(se.asc())
-		case se.Key == keyNotReady && (se.asc() == 0x0401 || se.asc() == 0x040a):
-			wait = true
-		case se.Key == keyNotReady && (se.asc() == 0x040b || se.asc() == 0x040c) && s.bounce != nil && r.pin == nil:
-			r.retries++
-			r.reset()
-			s.bounce(r)
-			return true
-		case se.Key == keyIllegalRequest && se.asc() == 0x2000 && r.Op == WriteZeroes && !s.limits.noWriteSame:
-			s.limits.noWriteSame = true // then zeroes are written as data
-		case se.Key == keyAborted && r.repeatable():
-		default:
-			return false
-		}
-	case errors.As(r.failed, &st):
-		switch st.Status {
-		case statusBusy, statusTaskSetFull:
-			wait = true
-		case statusTaskAborted:
-			if !r.repeatable() {
-				r.failed = ErrOutcomeUnknown
-				return false
-			}
-		default:
-			return false
-		}
-	default:
-		return false
-	}
-	r.retries++
-	r.reset()
-	s.queue.pushFront(r)
-	if wait && !s.paused {
-		s.paused = true
-		s.resume = time.AfterFunc(retryDelay, func() {
-			s.mu.Lock()
-			s.paused = false
-			s.pump()
-			done := s.done.take()
-			s.mu.Unlock()
-			done.complete()
-		})
-	}
-	return true
-}
-
-func (s *session) attention(asc uint16) {
-	if s.onUA != nil {
-		s.onUA(asc)
 	}
 }
 
@@ -369,7 +343,7 @@ func (s *session) cancel(r *Request) {
 		s.mu.Unlock()
 		return
 	}
-	if s.queue.remove(r) && r.inflight == 0 {
+	if s.unqueue(r) && r.inflight == 0 {
 		r.Err = ErrCancelled
 		s.done.push(r)
 	}
@@ -387,55 +361,12 @@ func (s *session) cancel(r *Request) {
 	done.complete()
 }
 
-// abort asks the target to end a task (RFC 7143 section 11.5). Its answer, not the asking, ends it here. It waits its
-// turn when as many immediate PDUs are out as the target has room for (RFC 7145 section 8.1.1).
-func (s *session) abort(t *task) {
-	t.aborting = true
-	most := maxAborts
-	if n := int(s.params.PeerUnexpected); s.params.RDMA && n > 0 {
-		most = max(min(most, n-1), 1) // one is left for a ping or logout
-	}
-	if s.aborts >= most {
-		t.abortWaits = true
-		return
-	}
-	s.aborts++
-	t.abortWaits = false
-	s.abortSeq++
-	// The tag tells this abort from one of the slot's earlier command, whose answer may still be on its way.
-	t.abortITT = ctlAbort | uint32(s.abortSeq)<<16 | uint32(t.idx)
-	req := iscsi.TaskRequest{Immediate: true, Function: iscsi.AbortTask, LUN: s.lun, ITT: t.abortITT, RefTag: t.itt,
-		CmdSN: s.cmdSN, ExpStatSN: s.statSN, RefCmdSN: t.cmdSN}
-	if err := s.sendControl(&req, nil); err != nil {
-		s.fail(fmt.Errorf("abort a command: %w", err))
-	}
-}
-
-// nextAbort sends one that waited.
-func (s *session) nextAbort() {
-	s.aborts = max(s.aborts-1, 0)
-	for i := range s.tasks {
-		if t := &s.tasks[i]; t.active && t.abortWaits && !t.answered && !s.dead {
-			s.abort(t)
-			return
-		}
-	}
-}
-
 // tick runs every keepalive interval.
 func (s *session) tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.dead {
 		return
-	}
-	for i := range s.tasks {
-		if t := &s.tasks[i]; t.active && t.aborting && !t.abortWaits {
-			if t.aborted++; time.Duration(t.aborted-1)*s.ini.o.Keepalive >= abortTimeout {
-				s.fail(errors.New("the target did not answer the abort of a command"))
-				return
-			}
-		}
 	}
 	if s.heard != s.lastTick {
 		s.lastTick, s.silent = s.heard, 0

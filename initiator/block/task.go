@@ -30,7 +30,10 @@ type task struct {
 	// abortWaits: the abort has not been sent yet
 	abortWaits bool
 	abortITT   uint32 // of the abort that was sent, 0 for none
-	aborted    int    // keepalive ticks since the abort was sent
+	aborted    int    // beat of the watchdog at which the abort was sent
+	beat       int    // the same of the command
+	late       bool   // aborted because it took too long
+	swept      bool   // aborted because another initiator may have cleared it
 
 	// iSER
 	win   transport.Window
@@ -79,6 +82,7 @@ const (
 // build makes the next command of r. It reports false when the request's memory is too fragmented for one block.
 func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
 	t.req, t.err, t.answered, t.aborting, t.abortWaits, t.abortITT, t.aborted, t.n, t.imm = r, nil, false, false, false, 0, 0, 0, 0
+	t.late, t.swept = false, false
 	t.in, t.out, t.rcvd, t.dataSN, t.r2tSN = false, false, 0, 0, 0
 	t.edtl = 0 // LIO rejects a command that moves nothing and expects something
 	t.spans = t.spans[:0]

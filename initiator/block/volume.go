@@ -25,7 +25,8 @@ type Volume struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	look   chan struct{} // asks watch to look at capacity and access states
+	power  power
+	events events
 
 	mu      sync.Mutex
 	parked  reqList // wait for a path or for a fence, in the order of submission
@@ -41,7 +42,7 @@ func (i *Initiator) Open(ctx context.Context, urls ...string) (*Volume, error) {
 	if len(urls) == 0 {
 		return nil, badURL("none given")
 	}
-	v := &Volume{ini: i, look: make(chan struct{}, 1), fencers: map[*path]bool{}}
+	v := &Volume{ini: i, fencers: map[*path]bool{}}
 	v.ctx, v.cancel = context.WithCancel(context.Background())
 	v.active.Store(&[]*path{})
 	base := iscsi.RandomISID(0)
@@ -55,7 +56,7 @@ func (i *Initiator) Open(ctx context.Context, urls ...string) (*Volume, error) {
 		}
 		isid := base
 		isid[5] = byte(k)
-		v.paths = append(v.paths, &path{v: v, u: u, isid: isid})
+		v.paths = append(v.paths, &path{v: v, u: u, isid: isid, look: make(chan struct{}, 1)})
 	}
 	type first struct {
 		s *session
@@ -101,8 +102,8 @@ func (i *Initiator) Open(ctx context.Context, urls ...string) (*Volume, error) {
 	for k, p := range v.paths {
 		f := got[k]
 		v.wg.Go(func() { p.keep(f.s) })
+		v.wg.Go(p.watch)
 	}
-	v.wg.Go(v.watch)
 	return v, nil
 }
 
@@ -187,6 +188,9 @@ func (v *Volume) admit(r *Request) bool {
 	if r.Err != nil || r.Length == 0 && (r.Op == Read || r.Op == Write || r.Op == Discard || r.Op == WriteZeroes) {
 		r.alone()
 		return false
+	}
+	if r.Op == Flush {
+		v.power.begin(r)
 	}
 	return true
 }
@@ -387,24 +391,26 @@ func (v *Volume) unfence(p *path) {
 
 // up takes a path into use; its login was the end of all commands of its last session.
 func (v *Volume) up(p *path, s *session, g *Geometry) error {
-	v.mu.Lock()
-	old := v.geom.Load()
-	if old.ID != g.ID || old.Serial != g.Serial || old.Logical != g.Logical {
-		v.mu.Unlock()
-		return fmt.Errorf("block: another logical unit answers at %s: %q and not %q", p.u, g.ID+" "+g.Serial, old.ID+" "+old.Serial)
+	if err := v.same(p, g); err != nil {
+		return err
 	}
+	v.judge(v.ctx, p, s)
+	v.mu.Lock()
 	if v.closed {
 		v.mu.Unlock()
 		return ErrClosed
 	}
 	v.geom.Store(g)
+	// A path that comes for the first time while writes are unflushed knows nothing of their time, unless another does.
+	s.witness = p.gen > 0 || !v.power.risk() || len(*v.active.Load()) > 0
 	s.mu.Lock()
 	s.limits = g.limits(int64(v.ini.o.Piece))
-	s.onUA = v.attention
-	s.bounce = func(r *Request) { go v.bounced(p, s, r) }
+	if s.inUse = true; s.doubts != s.settled {
+		s.doubt()
+	}
 	dead := s.dead
 	s.mu.Unlock()
-	p.err = nil
+	p.err, p.other = nil, false
 	p.gen++
 	if !dead {
 		p.sess.Store(s)
@@ -412,7 +418,7 @@ func (v *Volume) up(p *path, s *session, g *Geometry) error {
 	v.electLocked()
 	v.failed = nil
 	v.mu.Unlock()
-	v.ini.o.Log.Info("path is up", zap.String("path", p.u.String()))
+	v.tell(p, "path is up", nil)
 	v.unfence(p)
 	for _, q := range v.paths {
 		v.fencing(q)
@@ -425,9 +431,9 @@ func (v *Volume) down(p *path, s *session, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if p.sess.CompareAndSwap(s, nil) {
-		p.err = err
+		p.err, p.other = err, errors.Is(err, ErrOtherUnit)
 		if !v.closed {
-			v.ini.o.Log.Warn("path is lost", zap.String("path", p.u.String()), zap.Error(err))
+			v.tell(p, "path is lost", err)
 		}
 	}
 	v.electLocked()
@@ -437,6 +443,36 @@ func (v *Volume) note(p *path, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	p.err = err
+	if errors.Is(err, ErrOtherUnit) {
+		p.other = true
+	}
+}
+
+// refuse ends what waits, and what comes, when every path has shown another unit last.
+func (v *Volume) refuse() {
+	v.mu.Lock()
+	for _, p := range v.paths {
+		if p.sess.Load() != nil || !p.other {
+			v.mu.Unlock()
+			return
+		}
+	}
+	v.failed = v.paths[0].err
+	if !errors.Is(v.failed, ErrOtherUnit) {
+		v.failed = fmt.Errorf("%w: %w", ErrOtherUnit, v.failed)
+	}
+	var ends reqList
+	all := v.parked.take()
+	for r := all.pop(); r != nil; r = all.pop() {
+		if r.fence != nil {
+			v.parked.push(r)
+			continue
+		}
+		r.Err = v.failed
+		ends.push(r)
+	}
+	v.mu.Unlock()
+	ends.complete()
 }
 
 // electLocked chooses the paths that commands go to: those of the best asymmetric access state that allows I/O.
@@ -450,65 +486,6 @@ func (v *Volume) electLocked() {
 		}
 	}
 	v.active.Store(&best)
-}
-
-// attention is called for unit attentions, with a session's lock.
-func (v *Volume) attention(asc uint16) {
-	switch asc {
-	case 0x2a09, 0x2a06, 0x2a01, 0x3f03, 0x2900:
-		select {
-		case v.look <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// bounced takes a request back that a path in standby did not serve.
-func (v *Volume) bounced(p *path, s *session, r *Request) {
-	v.mu.Lock()
-	s.usable = false
-	v.electLocked()
-	v.mu.Unlock()
-	v.park(r)
-	v.attention(0x2a06)
-}
-
-// watch reads capacity and access states again when a unit attention said that they have changed.
-func (v *Volume) watch() {
-	for {
-		select {
-		case <-v.ctx.Done():
-			return
-		case <-v.look:
-		}
-		for _, p := range v.paths {
-			s := p.sess.Load()
-			if s == nil {
-				continue
-			}
-			ctx, cancel := context.WithTimeout(v.ctx, loginTimeout)
-			g, err := p.identify(ctx, s)
-			cancel()
-			if err != nil {
-				v.ini.o.Log.Debug("look at a path", zap.String("path", p.u.String()), zap.Error(err))
-				continue
-			}
-			v.mu.Lock()
-			v.geom.Store(g)
-			v.electLocked()
-			v.mu.Unlock()
-			s.mu.Lock()
-			s.limits = g.limits(int64(v.ini.o.Piece))
-			s.mu.Unlock()
-		}
-		v.dispatch()
-		if len(*v.active.Load()) == 0 && !v.sleep(v.ini.o.MinBackoff) {
-			return
-		}
-		if len(*v.active.Load()) == 0 {
-			v.attention(0x2a06) // every path is in standby: look again
-		}
-	}
 }
 
 func (v *Volume) sleep(d time.Duration) bool {

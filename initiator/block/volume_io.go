@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/sluice-storage/sluice/internal/mem"
 )
@@ -13,11 +12,9 @@ import (
 // Do submits a request and waits for it. When the context ends first, the commands are aborted and their end is waited
 // for, so that the memory is the caller's again on return; the error is then the context's. Done is not called.
 func (v *Volume) Do(ctx context.Context, r *Request) error {
-	r.reset()
 	ch, _ := v.ini.waiters.Get().(chan struct{})
-	r.lostAt = time.Time{}
-	r.Err, r.Miss, r.retries, r.sent, r.fence, r.pin, r.waiter = nil, 0, 0, false, nil, nil, ch
-	r.cancelled.Store(false)
+	r.begin()
+	r.waiter = ch
 	v.start(r)
 	select {
 	case <-ch:

@@ -54,6 +54,7 @@ type stand struct {
 	dev  blockdev.Device
 	pool *mem.Pool
 	scsi *scsi.Target
+	unit *scsi.LogicalUnit
 	srv  *iscsi.Server
 	rnic *iwarp.Device
 	done []chan error
@@ -83,6 +84,7 @@ func stands(t testing.TB, o iwarp.Options, to scsi.TargetOptions, serial string,
 	must(t, err)
 	lu, err := scsi.NewLogicalUnit(scsi.LUOptions{Device: s.dev, Name: "disk", Serial: serial})
 	must(t, err)
+	s.unit = lu
 	must(t, s.scsi.AddLUN(0, lu))
 	s.srv, err = iscsi.NewServer(iscsi.Options{Memory: s.pool, Device: s.rnic, Timeouts: iscsi.Timeouts{Drain: time.Second}})
 	must(t, err)
