@@ -190,7 +190,13 @@ type CHAPTarget struct {
 
 	challenge *chapChallenge
 	name      string
+	secret    string // that the initiator proved
 	done      bool
+}
+
+// Proved reports whether what the initiator proved is that it knows this secret.
+func (t *CHAPTarget) Proved(secret string) bool {
+	return t.done && subtle.ConstantTimeCompare([]byte(secret), []byte(t.secret)) == 1
 }
 
 // Done reports whether the initiator is authenticated; Name is then who it is.
@@ -240,7 +246,7 @@ func (t *CHAPTarget) Step(pairs []KV) ([]KV, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.done = true
+	t.secret, t.done = secret, true
 	if mutual == nil {
 		return nil, nil
 	}

@@ -44,6 +44,46 @@ func (a *Auth) binding(user, initiator string) Binding {
 	return a.Binding(user, initiator)
 }
 
+// judge says whether the target as it is now admits a login that began under an earlier one: an operator may have changed who may
+// log in while it was under way. It returns the target as it is.
+func (c *conn) judge(l *login) (*targetEntry, error) {
+	was, name := l.target, l.target.Name
+	t := c.srv.target(name)
+	if t == nil {
+		return nil, refuse(iscsi.LoginNotFound, "", "target %s was removed during the login", name)
+	}
+	if r := t.Redirect; r != nil {
+		return nil, r.refusal()
+	}
+	if t.SCSI != was.SCSI {
+		return nil, refuse(iscsi.LoginUnavailable, "", "target %s was made anew during the login", name)
+	}
+	if _, ok := t.allow(l.initiator); !ok {
+		return nil, refuse(iscsi.LoginNotAuthorized, fmt.Sprintf("add %s to the target's initiators", l.initiator), "initiator %q was taken off the access list of %s during the login", clip(l.initiator), name)
+	}
+	if t.Auth == nil {
+		return t, nil
+	}
+	if !l.proved || l.chap == nil {
+		return nil, refuse(iscsi.LoginAuthFailed, "configure CHAP on the initiator", "target %s has come to want authentication during the login", name)
+	}
+	secret, known := t.Auth.Secret(l.chap.Name())
+	b := t.Auth.binding(l.chap.Name(), l.initiator)
+	if !known || !l.chap.Proved(secret) || b == Stranger {
+		return nil, refuse(iscsi.LoginAuthFailed, "", "the secret of user %q was changed or taken away during the login", clip(l.chap.Name()))
+	}
+	l.bound = b == Bound
+	return t, nil
+}
+
+func (r *Redirect) refusal() error {
+	st := iscsi.LoginMovedTemporarily
+	if r.Permanent {
+		st = iscsi.LoginMovedPermanently
+	}
+	return &refusal{status: st, detail: "redirected", addr: r.Address}
+}
+
 // user is the name that the initiator gave for its proof, if any.
 func (l *login) user() string {
 	if l.chap == nil {

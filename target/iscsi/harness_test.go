@@ -87,6 +87,7 @@ type fixture struct {
 	pool *mem.Pool
 	dev  *gate
 	st   *scsi.Target
+	lu   *scsi.LogicalUnit
 	logs *observer.ObservedLogs
 	addr string // TCP
 	rnic transport.Device
@@ -189,6 +190,7 @@ func bare(t testing.TB, opts ...func(*Options)) *fixture {
 	must(t, err)
 	lu, err := scsi.NewLogicalUnit(scsi.LUOptions{Device: f.dev, Name: "disk", Serial: "0001"})
 	must(t, err)
+	f.lu = lu
 	must(t, f.st.AddLUN(0, lu))
 	f.srv, err = NewServer(o)
 	must(t, err)
@@ -257,6 +259,8 @@ type peer struct {
 	isid   iscsi.ISID
 	tsih   uint16
 	max    uint32 // MaxCmdSN as last seen
+
+	beforeEnd func() // runs before the last request of chap
 }
 
 // tcpWire speaks over a byte stream.

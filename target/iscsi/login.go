@@ -206,11 +206,7 @@ func (c *conn) identify(l *login, q *iscsi.LoginRequest) error {
 		return refuse(iscsi.LoginNotAuthorized, fmt.Sprintf("add %s to the target's initiators", name), "initiator %q is not on the access list of %s", clip(name), t.Name)
 	}
 	if r := t.Redirect; r != nil {
-		st := iscsi.LoginMovedTemporarily
-		if r.Permanent {
-			st = iscsi.LoginMovedPermanently
-		}
-		return &refusal{status: st, detail: "redirected", addr: r.Address}
+		return r.refusal()
 	}
 	l.auth = t.Auth
 	if q.TSIH != 0 {
@@ -310,14 +306,14 @@ func (c *conn) sendLoginLocked(r *iscsi.LoginResponse, text []byte) {
 func (c *conn) enter(l *login, r *iscsi.LoginResponse, text []byte) error {
 	c.params = l.neg.Params()
 	c.rec.note("negotiated: %d bytes at most in a PDU to it, bursts of %d, first bursts of %d", c.params.MaxSend, c.params.MaxBurst, c.params.FirstBurst)
-	c.initiator, c.target = l.initiator, l.target
+	c.initiator = l.initiator
 	if c.iser && !c.discovery && !c.params.RDMA {
 		return refuse(iscsi.LoginInitiatorError, "use an iser or tcp interface on the initiator, not a mixture", "a login over RDMA without RDMAExtensions=Yes (RFC 7145 section 6.3)")
 	}
 	if c.params.HelloRequired && c.iser {
 		return refuse(iscsi.LoginInitiatorError, "", "iSERHelloRequired=Yes: this target has no Hello exchange")
 	}
-	ss := &session{cid: l.first.CID, conn: c, target: l.target, initiator: l.initiator, user: l.user(), bound: l.bound, since: time.Now(),
+	ss := &session{cid: l.first.CID, conn: c, initiator: l.initiator, user: l.user(), since: time.Now(),
 		key: sessionKey{initiator: l.initiator, isid: l.first.ISID, group: c.portal.Group}}
 	if l.target != nil {
 		ss.key.target = l.target.Name
@@ -331,7 +327,18 @@ func (c *conn) enter(l *login, r *iscsi.LoginResponse, text []byte) error {
 	c.loginTimer.Stop() // an old session on a slow medium is not this peer's fault
 	c.mu.Unlock()
 	cmdSN := l.cmdSN
-	err := c.srv.install(ss, func() { c.full(ss, r, text, cmdSN) })
+	err := errStale
+	for errors.Is(err, errStale) {
+		err = nil
+		if l.target != nil {
+			ss.target, err = c.judge(l)
+			ss.bound = l.bound
+		}
+		if err == nil {
+			c.target = ss.target
+			err = c.srv.install(ss, func() { c.full(ss, r, text, cmdSN) })
+		}
+	}
 	if err != nil {
 		c.mu.Lock()
 		c.state, c.sess = stateLogin, nil

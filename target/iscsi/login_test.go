@@ -197,6 +197,9 @@ func (p *peer) chap(names []string, c *iscsi.CHAPInitiator) (iscsi.LoginStatus, 
 			if err != nil && !c.Done() {
 				return 0, err
 			}
+			if p.beforeEnd != nil {
+				p.beforeEnd()
+			}
 			l, _ = p.step(iscsi.StageOperational, iscsi.StageFullFeature, true)
 			return l.Status, nil
 		}

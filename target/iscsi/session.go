@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"errors"
 	"fmt"
 	"sort"
 	"time"
@@ -47,6 +48,9 @@ func (ss *session) release() {
 	}
 }
 
+// errStale says that a target has changed since a login was judged by it.
+var errStale = errors.New("iscsi: the target has changed")
+
 // install enters a session and calls ready once nothing of the one it replaces is left: maybe at once, maybe later on
 // another goroutine.
 func (s *Server) install(ss *session, ready func()) error {
@@ -54,6 +58,10 @@ func (s *Server) install(ss *session, ready func()) error {
 	if s.closed {
 		s.mu.Unlock()
 		return ErrClosed
+	}
+	if ss.target != nil && s.targets[ss.key.target] != ss.target {
+		s.mu.Unlock()
+		return errStale
 	}
 	var old *session
 	if ss.target != nil {
