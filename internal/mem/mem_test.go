@@ -225,17 +225,21 @@ func TestWaitersAreServedOldestFirstAndWithWhatTheyAskedFor(t *testing.T) {
 	p := NewPool(0)
 	all := drain(t, p, 0)
 	var order []int
+	called := make(chan int, 3)
 	shares := make([]*Share, 3)
 	for i := range shares {
 		shares[i] = p.Share(4 << 20)
 		if _, err := shares[i].GetAll(1<<20, nil); !errors.Is(err, ErrNoMemory) {
 			t.Fatal(err)
 		}
-		shares[i].Wait(func() { order = append(order, i) })
+		shares[i].Wait(func() { called <- i })
 	}
 	thief := p.Share(8 << 20)
 	for i, b := range all {
 		b.Release()
+		for len(order) < 3-p.Stats().Waiting {
+			order = append(order, <-called)
+		}
 		if stolen, err := thief.Get(4096); err == nil && len(order) < 3 {
 			t.Fatalf("release %d: a newcomer got memory while %d shares waited", i, 3-len(order))
 		} else if err == nil {
@@ -273,6 +277,141 @@ func TestWaitReturnsWhatItHadWhenTakenBack(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A callback takes a lock that whoever releases, trims, waits or closes may hold.
+func TestACallbackMayWantTheCallersLock(t *testing.T) {
+	for name, f := range map[string]func(p *Pool, all []*Buf, s, other *Share){
+		"a release":             func(_ *Pool, all []*Buf, _, _ *Share) { release(all) },
+		"a release of a share":  func(_ *Pool, all []*Buf, _, other *Share) { release(all) },
+		"a wait":                func(_ *Pool, all []*Buf, _, other *Share) { release(all); other.Wait(func() {}) },
+		"a trim, then a close":  func(_ *Pool, all []*Buf, _, other *Share) { other.Trim(); release(all); other.Close() },
+		"a Get that hands back": func(_ *Pool, all []*Buf, _, other *Share) { release(all); _, _ = other.GetAll(8<<20, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := NewPool(0)
+			s, other := p.Share(4<<20), p.Share(4<<20)
+			b, err := other.Get(4096)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := append(drain(t, p, 0), b)
+			if _, err := s.Get(4096); !errors.Is(err, ErrNoMemory) {
+				t.Fatal(err)
+			}
+			var mu sync.Mutex
+			called := make(chan struct{})
+			mu.Lock()
+			s.Wait(func() {
+				mu.Lock()
+				defer mu.Unlock()
+				close(called)
+			})
+			f(p, all, s, other)
+			mu.Unlock()
+			<-called
+		})
+	}
+}
+
+// Two owners, each with a lock of its own, release to each other while they hold it.
+func TestTwoOwnersServeEachOther(t *testing.T) {
+	p := NewPool(0)
+	all := drain(t, p, 0)
+	release(all[len(all)-2:]) // of 1 MiB each
+	all = all[:len(all)-2]
+	type owner struct {
+		sync.Mutex
+		s    *Share
+		left int
+		done chan struct{}
+	}
+	owners := [3]*owner{}
+	var try func(o *owner)
+	try = func(o *owner) {
+		o.Lock()
+		defer o.Unlock()
+		for o.left > 0 {
+			bufs, err := o.s.GetAll(1<<20, nil)
+			if err != nil {
+				o.s.Wait(func() { try(o) })
+				return
+			}
+			o.left--
+			release(bufs)
+			o.s.Trim()
+		}
+		select {
+		case <-o.done:
+		default:
+			close(o.done)
+		}
+	}
+	for i := range owners {
+		owners[i] = &owner{s: p.Share(2 << 20), left: 500, done: make(chan struct{})}
+	}
+	for _, o := range owners {
+		go try(o)
+	}
+	for _, o := range owners {
+		<-o.done
+	}
+	release(all)
+}
+
+// Where only a larger buffer is free it is set aside, and it serves the request that waited for a small one.
+func TestALargerBufferEndsTheWaitForASmallOne(t *testing.T) {
+	for name, get := range map[string]func(*Share) error{
+		"Get":    func(s *Share) error { _, err := s.Get(4096); return err },
+		"GetAll": func(s *Share) error { _, err := s.GetAll(5000, nil); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := NewPool(0)
+			all := drain(t, p, 0)
+			s := p.Share(4 << 20)
+			if err := get(s); !errors.Is(err, ErrNoMemory) {
+				t.Fatal(err)
+			}
+			called := make(chan struct{})
+			s.Wait(func() { close(called) })
+			for _, b := range all {
+				if classes[b.class] == MaxBuf {
+					b.Release()
+					break
+				}
+			}
+			<-called
+			if err := get(s); err != nil {
+				t.Errorf("after the wait: %v", err)
+			}
+		})
+	}
+}
+
+// What was set aside for a waiter that wants it no longer goes to the next.
+func TestAWaitTakenBackAfterItsCallHandsOn(t *testing.T) {
+	p := NewPool(0)
+	all := drain(t, p, 0)
+	first, second := p.Share(4<<20), p.Share(4<<20)
+	calls := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
+	for i, s := range []*Share{first, second} {
+		if _, err := s.GetAll(1<<20, nil); !errors.Is(err, ErrNoMemory) {
+			t.Fatal(err)
+		}
+		s.Wait(func() { close(calls[i]) })
+	}
+	for i, b := range all {
+		b.Release()
+		if p.Stats().Waiting == 1 {
+			all = all[i+1:]
+			break
+		}
+	}
+	<-calls[0]
+	first.Wait(nil)
+	<-calls[1]
+	release(get(t, second, 1<<20))
+	release(all)
 }
 
 func TestWaitSeesMemoryFreedBeforeIt(t *testing.T) {

@@ -204,7 +204,7 @@ func (p *Pool) growLocked(c int) error {
 	return nil
 }
 
-// put takes a buffer back and calls those whose wait it ends.
+// put takes a buffer back and has those called whose wait it ends.
 func (p *Pool) put(b *Buf) {
 	p.mu.Lock()
 	p.putLocked(b)
@@ -309,8 +309,15 @@ func (p *Pool) takeWantLocked(s *Share) (*Buf, error) {
 	return nil, ErrNoMemory
 }
 
+// call runs callbacks on a goroutine of their own: those who release, trim or close hold locks of theirs that f may want,
+// or that the holder of what f wants waits for. There are callbacks only while memory is short.
 func call(fs []func()) {
-	for _, f := range fs {
-		f()
+	if len(fs) == 0 {
+		return
 	}
+	go func() {
+		for _, f := range fs {
+			f()
+		}
+	}()
 }

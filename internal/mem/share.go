@@ -119,6 +119,18 @@ func (s *Share) get(n, c int, up bool) (*Buf, error) {
 		b.hand(n, s)
 		return b, nil
 	}
+	if s.claim.Load() {
+		// What was set aside may be of a larger class, where only that was free.
+		for k := c + 1; k < len(classes); k++ {
+			if s.cache[k] != nil && s.held+int64(classes[k]) <= s.limit {
+				b := s.pop(k)
+				s.held += int64(classes[k])
+				s.mu.Unlock()
+				b.hand(n, s)
+				return b, nil
+			}
+		}
+	}
 	if s.closed {
 		s.mu.Unlock()
 		return nil, ErrClosed
@@ -207,8 +219,8 @@ func (s *Share) piece(left int) (*Buf, error) {
 }
 
 // Wait calls f once when what the last refused Get or GetAll of this share asked for can be had: it has been set aside,
-// so the same request succeeds if it is the share's next one. Waiting shares are served oldest first. f runs on the
-// goroutine of a Release or on one of its own, with no lock held; it must not block. Wait replaces an earlier f that
+// so the same request succeeds if it is the share's next one. Waiting shares are served oldest first. f never runs within a
+// call of this package: it may want a lock that the caller of Release or Wait holds. It must not block for long. Wait replaces an earlier f that
 // was not called yet; nil takes it back and gives up what was set aside.
 func (s *Share) Wait(f func()) {
 	p := s.pool
@@ -217,8 +229,10 @@ func (s *Share) Wait(f func()) {
 	switch {
 	case f == nil || s.closed:
 		p.unqueueLocked(s)
-		s.claim.Store(false)
 		p.dropGrantLocked(s)
+		if s.claim.Swap(false) && p.starving.Load() > 0 {
+			p.reclaimShareLocked(s)
+		}
 	case s.wake != nil:
 		s.wake = f
 	default:
@@ -231,9 +245,7 @@ func (s *Share) Wait(f func()) {
 	s.mu.Unlock()
 	ready := p.serveLocked(nil)
 	p.mu.Unlock()
-	if len(ready) > 0 {
-		go call(ready) // the caller may hold locks that f wants
-	}
+	call(ready)
 }
 
 // queueLocked puts s at the tail of those that wait for the pool. Both locks are held.

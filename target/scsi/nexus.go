@@ -225,12 +225,11 @@ func (n *Nexus) waitMem(c *Command) {
 		}
 		n.memLast = c
 	}
-	ask := !n.memCalled
-	n.memCalled = true
-	n.memMu.Unlock()
-	if ask {
-		n.opt.Memory.Wait(n.memFree)
+	if !n.memCalled {
+		n.memCalled = true
+		n.opt.Memory.Wait(n.memFree) // under memMu, so that memFree does not take it back
 	}
+	n.memMu.Unlock()
 }
 
 // memFree continues everything that waits for memory; what still gets none queues again.
@@ -254,10 +253,10 @@ func (n *Nexus) memFree() {
 		c.x.mu.Unlock()
 		c = next
 	}
-	n.memMu.Unlock()
 	if run == nil {
-		n.opt.Memory.Wait(nil) // whoever waited was aborted: give up what was set aside
+		n.opt.Memory.Wait(nil) // what waited was aborted: give up what was set aside
 	}
+	n.memMu.Unlock()
 	for run != nil {
 		c := run
 		run = c.x.memNext
