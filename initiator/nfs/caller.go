@@ -1,6 +1,7 @@
 package nfs
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -210,6 +211,7 @@ func (c *Caller) Readdirplus(ctx context.Context, dir []byte, at *DirPage) ([]Di
 	a := nfs3.ReaddirArgs{Plus: true, Dir: dir, Cookie: at.Cookie, Verf: at.Verf, DirCount: uint32(c.v.dsize), MaxCount: uint32(c.v.dsize)}
 	var r nfs3.ReaddirRes
 	var l []DirEntry
+	var bad error
 	err := c.v.call(ctx, nfs3.ProcReaddirplus, a.Append(nil), c.v.dsize, func(x *xdr.Reader) {
 		if r.Parse(x); r.Status != nfs3.OK {
 			return
@@ -222,10 +224,13 @@ func (c *Caller) Readdirplus(ctx context.Context, dir []byte, at *DirPage) ([]Di
 				at.EOF = end
 				return
 			}
+			if bad = checkName(string(e.Name)); bad != nil {
+				return
+			}
 			l = append(l, DirEntry{Name: string(e.Name), FileID: e.FileID, Cookie: e.Cookie, FH: slices.Clone([]byte(e.FH)), Attr: e.Attr})
 		}
 	})
-	if err != nil {
+	if err = cmp.Or(err, bad); err != nil {
 		return nil, err
 	}
 	if r.Status != nfs3.OK {

@@ -3,8 +3,10 @@ package nfs
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/xdr"
@@ -40,9 +42,25 @@ func (v *FS) ReadDirContext(ctx context.Context, name string) ([]*Info, error) {
 	return l, nil
 }
 
+// NameError is a name that a server lists and that no file can have. It is refused: joined to a path it would lead elsewhere.
+type NameError struct{ Name string }
+
+func (e *NameError) Error() string {
+	return fmt.Sprintf("nfs: the server lists a file called %q, which is no name", e.Name)
+}
+
+// checkName refuses what cannot be one element of a path; "." and ".." are the server's to list.
+func checkName(s string) error {
+	if s == "" || strings.ContainsAny(s, "/\x00") {
+		return &NameError{s}
+	}
+	return nil
+}
+
 func (v *FS) list(ctx context.Context, dir []byte) ([]*Info, error) {
 	var l []*Info
 	var missing []*Info
+	var bad error
 	a := nfs3.ReaddirArgs{Plus: true, Dir: dir, DirCount: uint32(v.dsize), MaxCount: uint32(v.dsize)}
 	for eof := false; !eof; {
 		var r nfs3.ReaddirRes
@@ -61,6 +79,10 @@ func (v *FS) list(ctx context.Context, dir []byte) ([]*Info, error) {
 				}
 				a.Cookie = e.Cookie
 				if s := string(e.Name); s != "." && s != ".." {
+					if err := checkName(s); err != nil {
+						bad = err
+						return
+					}
 					i := &Info{name: s, attr: e.Attr.Attr}
 					l = append(l, i)
 					if !e.Attr.Set {
@@ -69,7 +91,7 @@ func (v *FS) list(ctx context.Context, dir []byte) ([]*Info, error) {
 				}
 			}
 		})
-		if err != nil {
+		if err = cmp.Or(err, bad); err != nil {
 			return nil, err
 		}
 		if r.Status != nfs3.OK {

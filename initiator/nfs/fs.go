@@ -1,6 +1,7 @@
 package nfs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -25,6 +26,7 @@ var (
 type Info struct {
 	name string
 	attr nfs3.Attr
+	fh   []byte // nil in a listing
 }
 
 // Name is the last element of the path.
@@ -47,6 +49,14 @@ func (i *Info) UID() uint32 { return i.attr.UID }
 
 // GID is the group.
 func (i *Info) GID() uint32 { return i.attr.GID }
+
+// SameFile reports that two descriptions are of one file: by its handle, or, within one server, by file system and number.
+func SameFile(a, b *Info, oneServer bool) bool {
+	if a.fh != nil && bytes.Equal(a.fh, b.fh) {
+		return true
+	}
+	return oneServer && a.attr.FSID == b.attr.FSID && a.attr.FileID == b.attr.FileID
+}
 
 // Links is the number of names.
 func (i *Info) Links() uint32 { return i.attr.Nlink }
@@ -233,7 +243,7 @@ func (v *FS) StatContext(ctx context.Context, name string) (*Info, error) {
 	if err != nil {
 		return nil, pathError("stat", name, err)
 	}
-	return &Info{name: path.Base(name), attr: o.attr}, nil
+	return &Info{name: path.Base(name), attr: o.attr, fh: o.fh}, nil
 }
 
 // Lstat describes a name itself, be it a symbolic link.
@@ -242,7 +252,7 @@ func (v *FS) Lstat(name string) (fs.FileInfo, error) {
 	if err != nil {
 		return nil, pathError("lstat", name, err)
 	}
-	return &Info{name: path.Base(name), attr: o.attr}, nil
+	return &Info{name: path.Base(name), attr: o.attr, fh: o.fh}, nil
 }
 
 // ReadLink returns the target of a symbolic link.

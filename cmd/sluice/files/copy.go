@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"net/url"
-	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -64,12 +63,22 @@ type place interface {
 	stat(ctx context.Context, name string) (fs.FileInfo, error)
 	list(ctx context.Context, name string) ([]fs.FileInfo, error)
 	open(ctx context.Context, name string) (io.ReadCloser, error)
-	create(ctx context.Context, name string, perm fs.FileMode) (io.WriteCloser, error)
+	create(ctx context.Context, name string, perm fs.FileMode) (sink, error)
 	mkdir(ctx context.Context, name string) error
 	readlink(ctx context.Context, name string) (string, error)
 	symlink(ctx context.Context, target, name string) error
 	remove(ctx context.Context, name string) error
 	join(dir, name string) string
+	// below is the same place where nothing outside a directory, which it makes, can be reached.
+	below(ctx context.Context, dir string) (p place, name string, done func() error, err error)
+}
+
+// sink is a file that is being made: it takes its name when Commit has made its content durable, and Close without that leaves
+// nothing.
+type sink interface {
+	io.Writer
+	Commit() error
+	Close() error
 }
 
 // Copy copies a file, or with recursive a tree, from or to an NFS server, or from one to another.
@@ -105,7 +114,21 @@ func Copy(c *cobra.Command, from, to string, recursive, quiet bool) (err error) 
 	if d, derr := dst.stat(ctx, b); derr == nil && d.IsDir() && !(i.IsDir() && b == ".") {
 		b = dst.join(b, baseOf(from))
 	}
+	if err := intoItself(ctx, from, to, dst, b, i); err != nil {
+		return err
+	}
 	start := time.Now()
+	if i.IsDir() && recursive {
+		var out func() error
+		if job.dst, b, out, err = dst.below(ctx, b); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, out()) }()
+		if job.top, err = job.dst.stat(ctx, b); err != nil {
+			return err
+		}
+		job.oneServer = oneServer(from, to)
+	}
 	err = job.copy(ctx, a, b, i)
 	if err == nil && job.left > 0 {
 		err = fmt.Errorf("all is copied but %d special files (devices, pipes, sockets), of which %s is the first", job.left, job.first)
@@ -118,6 +141,35 @@ func Copy(c *cobra.Command, from, to string, recursive, quiet bool) (err error) 
 		ui.Note(c.ErrOrStderr(), "%d files, %s in %.1f s, %s/s", job.files, ui.Bytes(job.bytes), sec, ui.Bytes(int64(float64(job.bytes)/max(sec, 1e-9))))
 	}
 	return err
+}
+
+// oneServer reports that two URLs name one server.
+func oneServer(from, to string) bool {
+	a, aerr := nfs.ParseURL(from)
+	b, berr := nfs.ParseURL(to)
+	return aerr == nil && berr == nil && a.Host == b.Host
+}
+
+// intoItself refuses a copy of a file to itself and of a directory to a place below it.
+func intoItself(ctx context.Context, from, to string, dst place, b string, i fs.FileInfo) error {
+	src, ok := i.(*nfs.Info)
+	if !ok || !nfs.IsURL(to) {
+		return nil
+	}
+	if d, err := dst.stat(ctx, b); err == nil && same(src, d, oneServer(from, to)) {
+		return ui.Usagef("%s and %s are one: it would be copied to itself", from, to)
+	}
+	u, uerr := nfs.ParseURL(from)
+	w, werr := nfs.ParseURL(to)
+	if i.IsDir() && uerr == nil && werr == nil && u.Host == w.Host && u.Port == w.Port && strings.HasPrefix(w.Path+"/", strings.TrimSuffix(u.Path, "/")+"/") {
+		return ui.Usagef("%s lies in %s: a directory cannot be copied into itself", to, from)
+	}
+	return nil
+}
+
+func same(src *nfs.Info, dst fs.FileInfo, oneServer bool) bool {
+	d, ok := dst.(*nfs.Info)
+	return ok && nfs.SameFile(src, d, oneServer)
 }
 
 func baseOf(s string) string {
@@ -150,6 +202,8 @@ type copyJob struct {
 	buf       []byte
 	files     int
 	bytes     int64
+	top       fs.FileInfo // the directory that is made
+	oneServer bool
 	left      int // devices, pipes and sockets, which are not copied
 	first     string
 }
@@ -158,6 +212,9 @@ func (j *copyJob) copy(ctx context.Context, from, to string, i fs.FileInfo) erro
 	if i.IsDir() {
 		if !j.recursive {
 			return ui.Usagef("%s is a directory; give --recursive", from)
+		}
+		if e, ok := i.(*nfs.Info); ok && j.top != nil && same(e, j.top, j.oneServer) {
+			return ui.Usagef("%s is the directory that the copy goes to: a directory cannot be copied into itself", from)
 		}
 		if err := j.dst.mkdir(ctx, to); err != nil {
 			return err
@@ -195,9 +252,14 @@ func (j *copyJob) copy(ctx context.Context, from, to string, i fs.FileInfo) erro
 		return errors.Join(err, r.Close())
 	}
 	n, err := io.CopyBuffer(j.counted(w), onlyReader{r}, j.buf)
+	if size := i.Size(); err == nil && size >= 0 && n < size {
+		err = fmt.Errorf("%s ends at %d bytes and had %d when the copy began", from, n, size)
+	}
+	if err == nil {
+		err = w.Commit() // a copy that has ended is on the medium
+	}
 	j.bytes += n
 	j.files++
-	// Close syncs: a copy that has ended is on the server's medium.
 	return errors.Join(err, w.Close(), r.Close())
 }
 
@@ -232,126 +294,3 @@ func (c counter) Write(p []byte) (int, error) {
 }
 
 func (j *copyJob) counted(w io.Writer) io.Writer { return counter{w, j.bar} }
-
-func openPlace(ctx context.Context, s string, o nfs.Options, c *cobra.Command) (place, string, func() error, error) {
-	nothing := func() error { return nil }
-	if s == "-" {
-		return pipe{in: c.InOrStdin(), out: c.OutOrStdout()}, s, nothing, nil
-	}
-	if !nfs.IsURL(s) {
-		return local{}, s, nothing, nil
-	}
-	v, name, err := nfs.Mount(ctx, s, o)
-	if err != nil {
-		return nil, "", nothing, err
-	}
-	return remote{v}, name, v.Close, nil
-}
-
-type local struct{}
-
-func (local) stat(_ context.Context, name string) (fs.FileInfo, error) { return os.Stat(name) }
-
-func (local) list(_ context.Context, name string) ([]fs.FileInfo, error) {
-	l, err := os.ReadDir(name)
-	if err != nil {
-		return nil, err
-	}
-	var out []fs.FileInfo
-	for _, e := range l {
-		i, err := e.Info()
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, i)
-	}
-	return out, nil
-}
-
-func (local) open(_ context.Context, name string) (io.ReadCloser, error) { return os.Open(name) }
-
-func (local) create(_ context.Context, name string, perm fs.FileMode) (io.WriteCloser, error) {
-	return os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, perm)
-}
-
-func (local) mkdir(_ context.Context, name string) error              { return os.MkdirAll(name, 0o755) }
-func (local) readlink(_ context.Context, name string) (string, error) { return os.Readlink(name) }
-func (local) symlink(_ context.Context, target, name string) error    { return os.Symlink(target, name) }
-func (local) remove(_ context.Context, name string) error             { return os.Remove(name) }
-func (local) join(dir, name string) string                            { return filepath.Join(dir, name) }
-
-type remote struct{ v *nfs.FS }
-
-func (r remote) stat(ctx context.Context, name string) (fs.FileInfo, error) {
-	i, err := r.v.StatContext(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	return i, nil
-}
-
-func (r remote) list(ctx context.Context, name string) ([]fs.FileInfo, error) {
-	l, err := r.v.ReadDirContext(ctx, name)
-	out := make([]fs.FileInfo, len(l))
-	for k, i := range l {
-		out[k] = i
-	}
-	return out, err
-}
-
-func (r remote) open(ctx context.Context, name string) (io.ReadCloser, error) {
-	f, err := r.v.OpenFile(ctx, name, os.O_RDONLY, 0)
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
-}
-
-func (r remote) create(ctx context.Context, name string, perm fs.FileMode) (io.WriteCloser, error) {
-	f, err := r.v.Create(ctx, name, perm)
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
-}
-
-func (r remote) mkdir(ctx context.Context, name string) error            { return mkdirAll(ctx, r.v, name) }
-func (r remote) readlink(_ context.Context, name string) (string, error) { return r.v.ReadLink(name) }
-func (r remote) symlink(ctx context.Context, target, name string) error {
-	return r.v.Symlink(ctx, target, name)
-}
-func (r remote) remove(ctx context.Context, name string) error { return r.v.Remove(ctx, name) }
-func (r remote) join(dir, name string) string                  { return path.Join(dir, name) }
-
-// pipe is standard input or output.
-type pipe struct {
-	in  io.Reader
-	out io.Writer
-}
-
-type pipeInfo struct{}
-
-func (pipeInfo) Name() string       { return "-" }
-func (pipeInfo) Size() int64        { return -1 }
-func (pipeInfo) Mode() fs.FileMode  { return 0o644 }
-func (pipeInfo) ModTime() time.Time { return time.Time{} }
-func (pipeInfo) IsDir() bool        { return false }
-func (pipeInfo) Sys() any           { return nil }
-
-func (pipe) stat(context.Context, string) (fs.FileInfo, error)     { return pipeInfo{}, nil }
-func (pipe) list(context.Context, string) ([]fs.FileInfo, error)   { return nil, fs.ErrInvalid }
-func (p pipe) open(context.Context, string) (io.ReadCloser, error) { return io.NopCloser(p.in), nil }
-func (pipe) mkdir(context.Context, string) error {
-	return fmt.Errorf("a directory cannot be written to -")
-}
-func (pipe) readlink(context.Context, string) (string, error) { return "", fs.ErrInvalid }
-func (pipe) symlink(context.Context, string, string) error    { return fs.ErrInvalid }
-func (pipe) remove(context.Context, string) error             { return fs.ErrInvalid }
-func (pipe) join(_, name string) string                       { return name }
-func (p pipe) create(context.Context, string, fs.FileMode) (io.WriteCloser, error) {
-	return nopWriteCloser{p.out}, nil
-}
-
-type nopWriteCloser struct{ io.Writer }
-
-func (nopWriteCloser) Close() error { return nil }
