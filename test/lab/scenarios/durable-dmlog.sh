@@ -30,7 +30,12 @@ kill -9 $daemon
 wait $daemon 2>/dev/null
 must "the log ends" dmsetup remove --noudevsync logged
 must "every prefix" /lab/files/logreplay -log "$log" -bytes $total -size $size -steps $steps
-# The check has to be able to fail: the same log without its flushes' data breaks the first promise.
-dd if=/dev/zero of=/tmp/log bs=512 count=1 conv=notrunc 2>/dev/null
-/lab/files/logreplay -log "$log" -bytes $total -size $size -steps $steps 2>/dev/null && fail "a log without a head is taken"
+# The check has to be able to fail: here is a promise that nothing was written for.
+truncate -s $((8 << 20)) /tmp/log2
+log2=$(losetup -f --show /tmp/log2) || fail "loop device"
+must "a second log" dmsetup create --noudevsync lied --table "0 $((total / 512)) log-writes $data $log2"
+must "a broken promise" dmsetup message lied 0 mark "durable-$steps"
+must "the second log ends" dmsetup remove --noudevsync lied
+/lab/files/logreplay -log "$log2" -bytes $total -size $size -steps $((steps + 1)) >/tmp/lied 2>&1 && fail "a promise that was not kept is taken"
+grep -q 'would break the promise' /tmp/lied || fail "the broken promise is not what is said: $(cat /tmp/lied)"
 exit 0

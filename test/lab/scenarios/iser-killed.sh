@@ -9,7 +9,7 @@ fio=$!
 busy() { [ "$(awk '{print $9}' "/sys/block/${dev##*/}/stat")" -gt 0 ] && [ "$(awk '{print $7}' "/sys/block/${dev##*/}/stat")" -gt 2000 ]; }
 waitfor 120 busy || fail "fio does not write"
 must "kill and start again" on_host kill
-failed() { kill -0 $fio || [ "$(session_state)" != LOGGED_IN ]; }
+failed() { ! kill -0 $fio 2>/dev/null || [ "$(session_state)" != LOGGED_IN ]; }
 waitfor 60 failed || echo "the session never looked lost"
 back() { [ "$(session_state)" = LOGGED_IN ]; }
 must "the session is back" waitfor 180 back

@@ -54,7 +54,8 @@ must "released by two" go b
 lk one fcntl x c 25 1
 must "and taken by one" has c.got
 touch /tmp/enough
-wait $w1 $w2
+must "writer one ends well" wait $w1
+must "writer two ends well" wait $w2
 whole() { # every line that was synced is there, once
   awk -v who="$2" '{ if ($0 != sprintf("%s line %06d", who, NR-1)) { print "line " NR ": " $0; exit 1 } } END { print NR " lines" }' "$1" && [ "$(wc -l <"$1")" = "$(cat "$3")" ]
 }

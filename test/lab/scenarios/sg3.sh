@@ -58,7 +58,7 @@ try "sg_opcodes" says 'Compare and write' sg_opcodes "$a"
 try "sg_opcodes: one, with timeouts" says 'timeout' sg_opcodes --opcode=0x89 --rctd "$a"
 try "sg_opcodes: task management" says 'LURS|Logical unit reset' sg_opcodes --tmf "$a"
 for p in 0 2 3 5 0xc 0xd 0x2f; do
-  sg_logs -p 0 "$a" 2>/dev/null | grep -qi "$(printf '0x%02x' $((p)))" || continue
+  try "sg_logs names page $p" says "$(printf '0x%02x' $((p)))" sg_logs -p 0 "$a"
   try "sg_logs -p $p" ends 0 sg_logs -p "$p" "$a"
 done
 try "sg_logs: pages" says '0x0c|Logical block provisioning' sg_logs -p 0 "$a"
