@@ -32,6 +32,7 @@ func (p *pool) submit(c *Call) {
 	p.tail = c
 	p.waiting++
 	if p.idle > 0 {
+		p.idle-- // the one that is woken is not another call's too: this one may block it
 		p.wake.Signal()
 	} else if p.n < p.max {
 		p.n++
@@ -52,7 +53,6 @@ func (p *pool) work() {
 			}
 			p.idle++
 			p.wake.Wait()
-			p.idle--
 		}
 		c := p.head
 		p.head = c.next
