@@ -143,3 +143,13 @@ func (s *server) mount(t *testing.T) *infs.FS {
 
 // open lets everyone do everything.
 var open = nfs.Rights{Squash: nfs.SquashNone, Insecure: true}
+
+// eventually waits for what has no event to wait for.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
