@@ -108,9 +108,9 @@ func TestUnitsHoldWhatTheyNeed(t *testing.T) {
 	for u, want := range map[string]struct{ user, state, held string }{
 		"sluiced.service": {"sluice", "StateDirectory=sluice\n", ""},
 		// To act as the calling user (SETUID, SETGID), to open by handle (DAC_READ_SEARCH), what a squashed-to-nobody root may
-		// still do where the export says no_root_squash (DAC_OVERRIDE, CHOWN, FOWNER, MKNOD), ports 111 and 2049.
+		// still do where the export says no_root_squash (DAC_OVERRIDE, CHOWN, FOWNER, FSETID, MKNOD), ports 111 and 2049.
 		// Only a switch away from uid 0 takes the rights over files from a thread, so it is root by number.
-		"sluiced-files.service": {"root", "ReadWritePaths=/var/lib/sluice-files\n", "CAP_SETUID CAP_SETGID CAP_DAC_READ_SEARCH CAP_DAC_OVERRIDE CAP_CHOWN CAP_FOWNER CAP_MKNOD CAP_NET_BIND_SERVICE"},
+		"sluiced-files.service": {"root", "ReadWritePaths=/var/lib/sluice-files\n", "CAP_SETUID CAP_SETGID CAP_DAC_READ_SEARCH CAP_DAC_OVERRIDE CAP_CHOWN CAP_FOWNER CAP_FSETID CAP_MKNOD CAP_NET_BIND_SERVICE"},
 	} {
 		b, err := os.ReadFile(filepath.Join("../configs/systemd", u))
 		if err != nil {

@@ -57,7 +57,10 @@ func (s *Server) getacl(c *rpc.Call) rpc.Verdict {
 	}
 	var q request
 	r := nfs3.ACLRes{Mask: a.Mask}
-	switch r.Status = s.find(c, a.FH, &q); {
+	if r.Status = s.find(c, a.FH, &q); r.Status == nfs3.OK {
+		defer s.end(&q)
+	}
+	switch {
 	case r.Status != nfs3.OK:
 	case a.Mask&^nfs3.MaskAll != 0:
 		r.Status = nfs3.ErrInval
@@ -66,7 +69,6 @@ func (s *Server) getacl(c *rpc.Call) rpc.Verdict {
 	}
 	if q.n != nil {
 		s.post(q.n, &r.Attr)
-		s.end(&q)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
@@ -128,6 +130,11 @@ func readACL(n *node, name string) ([]nfs3.ACE, error) {
 	return l, nil
 }
 
+func hasDefaultACL(dir int) bool {
+	n, err := unix.Getxattr(procPath(dir), xattrDefault, nil)
+	return err == nil && n > xattrHead
+}
+
 func aclOfMode(mode uint32) []nfs3.ACE {
 	return []nfs3.ACE{{Tag: nfs3.ACLUserObj, Perm: mode >> 6 & 7}, {Tag: nfs3.ACLGroupObj, Perm: mode >> 3 & 7}, {Tag: nfs3.ACLOther, Perm: mode & 7}}
 }
@@ -162,19 +169,21 @@ func (s *Server) setacl(c *rpc.Call) rpc.Verdict {
 	var q request
 	r := nfs3.ACLRes{Set: true}
 	if r.Status = s.findFile(c, a.FH, &q); r.Status == nfs3.OK {
-		q.n.change.Lock()
-		if r.Status = s.writeACLs(&q, &a); r.Status == nfs3.OK {
-			r.Status = statusOf(s.durable(q.n))
+		defer s.end(&q)
+		var w nfs3.Wcc // an answer to SETACL has no room for it
+		var st unix.Stat_t
+		err := s.changing(q.n, &w, &st, func() error { return s.writeACLs(&q, &a) })
+		if err == nil {
+			err = s.durable(q.n)
 		}
-		q.n.change.Unlock()
+		r.Status = statusOf(err)
 		s.post(q.n, &r.Attr)
-		s.end(&q)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
 }
 
-func (s *Server) writeACLs(q *request, a *nfs3.ACLArgs) nfs3.Status {
+func (s *Server) writeACLs(q *request, a *nfs3.ACLArgs) error {
 	access, ok := ownACL(a.Access, 0)
 	inherit, ok2 := ownACL(a.Default, nfs3.DefaultFlag)
 	switch {
@@ -186,16 +195,15 @@ func (s *Server) writeACLs(q *request, a *nfs3.ACLArgs) nfs3.Status {
 		return nfs3.ErrInval
 	}
 	// The kernel decides whether the caller may, and whether a list makes sense.
-	sw := s.ids.enter(&q.id)
-	defer s.ids.leave(sw)
-	var err error
-	if a.Mask&nfs3.MaskACL != 0 {
-		err = writeACL(q.n, xattrAccess, access)
-	}
-	if err == nil && a.Mask&nfs3.MaskDefault != 0 && q.n.fmt == unix.S_IFDIR {
-		err = writeACL(q.n, xattrDefault, inherit)
-	}
-	return statusOf(err)
+	return s.ids.as(&q.id, func() (err error) {
+		if a.Mask&nfs3.MaskACL != 0 {
+			err = writeACL(q.n, xattrAccess, access)
+		}
+		if err == nil && a.Mask&nfs3.MaskDefault != 0 && q.n.fmt == unix.S_IFDIR {
+			err = writeACL(q.n, xattrDefault, inherit)
+		}
+		return err
+	})
 }
 
 func writeACL(n *node, name string, l []nfs3.ACE) error {

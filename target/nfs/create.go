@@ -20,8 +20,8 @@ func (s *Server) make(c *rpc.Call, where *nfs3.DirOp, attr *nfs3.SetAttr, mk mak
 	var q request
 	var r nfs3.CreateRes
 	if r.Status = s.findDir(c, where.Dir, &q, true); r.Status == nfs3.OK {
+		defer s.end(&q)
 		s.makeIn(&q, where, attr, mk, &r)
-		s.end(&q)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
@@ -39,29 +39,13 @@ func (s *Server) makeIn(q *request, where *nfs3.DirOp, attr *nfs3.SetAttr, mk ma
 		s.post(q.n, &r.Dir.After)
 		return
 	}
-	if err := s.before(q.n, &r.Dir); err != nil {
-		r.Status = statusOf(err)
-		return
-	}
-	defer s.after(q.n, &r.Dir)
-	name := string(where.Name)
-	sw := s.ids.enter(&q.id)
-	fd, had, err := mk(q.n.fd, name)
-	s.ids.leave(sw)
-	// The directory's fsync covers how the file was made, not what is done to it afterwards: EXCLUSIVE's times, and what
-	// the call that made it could not say.
-	more := true
-	if err == nil && attr != nil {
-		if more = needed(fd, had, attr); more {
-			err = s.change(fd, &q.id, attr)
-		}
-	}
 	var child *node
-	if err == nil {
-		child, err = s.nodeOf(q.n, name, fd)
-	} else if fd >= 0 {
-		_ = unix.Close(fd)
-	}
+	var more bool
+	var st unix.Stat_t
+	err := s.changing(q.n, &r.Dir, &st, func() (err error) {
+		child, more, err = s.makeNode(q, string(where.Name), attr, mk)
+		return err
+	})
 	if err != nil {
 		r.Status = statusOf(err)
 		return
@@ -79,11 +63,46 @@ func (s *Server) makeIn(q *request, where *nfs3.DirOp, attr *nfs3.SetAttr, mk ma
 	s.post(child, &r.Attr)
 }
 
-// needed takes out of a what a new file has already, and reports whether anything is left. A file that was there before is
-// given its size even if it has it: its times change.
-func needed(fd int, had bool, a *nfs3.SetAttr) bool {
+// makeNode makes a name and gives what has it its attributes. more says that the directory's fsync does not cover it all:
+// it covers how the file was made, not what is done to it afterwards, EXCLUSIVE's times and what the call that made it
+// could not say.
+func (s *Server) makeNode(q *request, name string, attr *nfs3.SetAttr, mk maker) (child *node, more bool, err error) {
+	fd, had := -1, false
+	defer func() {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}()
+	err = s.ids.as(&q.id, func() (err error) {
+		fd, had, err = mk(q.n.fd, name)
+		return err
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	more = true
+	if attr != nil {
+		if more = needed(q.n.fd, fd, had, attr); more {
+			if err = s.change(fd, &q.id, attr); err != nil {
+				return nil, false, err
+			}
+		}
+	}
+	took := fd
+	fd = -1
+	child, err = s.nodeOf(q.n, name, took)
+	return child, more, err
+}
+
+// needed takes out of a what a new file of the directory dir has already, and reports whether anything is left. A file
+// that was there before is given its size even if it has it: its times change. Where the directory has a default list,
+// that and not the server's umask has limited the mode, and the limit stands.
+func needed(dir, fd int, had bool, a *nfs3.SetAttr) bool {
 	var st unix.Stat_t
 	if !had && unix.Fstat(fd, &st) == nil {
+		if a.ModeSet && a.Mode&0o777 != st.Mode&0o777 && hasDefaultACL(dir) {
+			a.Mode = a.Mode&^0o777 | st.Mode&0o777
+		}
 		a.ModeSet = a.ModeSet && a.Mode&0o7777 != st.Mode&0o7777
 		a.UIDSet = a.UIDSet && a.UID != st.Uid
 		a.GIDSet = a.GIDSet && a.GID != st.Gid

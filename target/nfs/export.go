@@ -81,6 +81,9 @@ type export struct {
 
 	counters *counters
 	noLoans  atomic.Bool // the file system lends no pages
+	flushes  rounds      // of the whole file system
+
+	users atomic.Int64 // nodes, calls that look for some, and the table that has it
 }
 
 func (e Export) open() (*export, error) {
@@ -99,6 +102,7 @@ func (e Export) open() (*export, error) {
 		e.AnonGID = Nobody
 	}
 	x := &export{Export: e, counters: &counters{}}
+	x.users.Store(1)
 	for _, c := range e.Clients {
 		r, err := parseRule(c)
 		if err != nil {
@@ -126,7 +130,22 @@ func (e Export) open() (*export, error) {
 	return x, nil
 }
 
-func (e *export) close() { _ = unix.Close(e.root) }
+// hold keeps an export open until close. It reports false for one that was replaced and is closed.
+func (e *export) hold() bool {
+	for n := e.users.Load(); n > 0; n = e.users.Load() {
+		if e.users.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+	return false
+}
+
+// close ends what hold began, or the export's place in the table: the last of them closes the directory.
+func (e *export) close() {
+	if e.users.Add(-1) == 0 {
+		_ = unix.Close(e.root)
+	}
+}
 
 func parseRule(c Client) (rule, error) {
 	r := rule{rights: c.Rights}

@@ -94,6 +94,7 @@ func TestSquash(t *testing.T) {
 		{"root, root squashed", rpc.AuthSys, sys(0, 0, 0, 5), SquashRoot, anon},
 		{"root's group, root squashed", rpc.AuthSys, sys(7, 0, 0, 10), SquashRoot, id(7, 2000, 2000, 10)},
 		{"root, nobody squashed", rpc.AuthSys, sys(0, 0, 4), SquashNone, id(0, 0)},
+		{"root of a group, nobody squashed", rpc.AuthSys, sys(0, 7, 4), SquashNone, id(0, 7)},
 		{"a user, nobody squashed", rpc.AuthSys, sys(7, 0, 0), SquashNone, id(7, 0, 0)},
 		{"a user, all squashed", rpc.AuthSys, sys(7, 8, 9), SquashAll, anon},
 		{"no credential", rpc.AuthNone, sys(0, 0), SquashNone, anon},
@@ -179,8 +180,8 @@ func TestSetExportsTouchesWhatChanges(t *testing.T) {
 	if err := s.SetExports(a, b); err != nil {
 		t.Fatal(err)
 	}
-	if now := s.table.Load().byPath["/a"]; now != was || len(s.old) != 0 {
-		t.Errorf("%p is %p now, %d exports wait to be closed", was, now, len(s.old))
+	if now := s.table.Load().byPath["/a"]; now != was || was.users.Load() != 1 {
+		t.Errorf("%p is %p now, with %d users", was, now, was.users.Load())
 	}
 	if err := s.SetExports(a, Export{Path: "/b", Dir: filepath.Join(a.Dir, "gone")}); err == nil || len(s.table.Load().list) != 2 {
 		t.Errorf("a wrong list: %v", err)
@@ -189,7 +190,7 @@ func TestSetExportsTouchesWhatChanges(t *testing.T) {
 	if err := s.SetExports(a); err != nil {
 		t.Fatal(err)
 	}
-	if now := s.table.Load().byPath["/a"]; now == was || now.counters != was.counters || len(s.old) != 2 {
-		t.Errorf("%p is %p now, %d exports wait to be closed", was, now, len(s.old))
+	if now := s.table.Load().byPath["/a"]; now == was || now.counters != was.counters || was.users.Load() != 0 {
+		t.Errorf("%p is %p now, with %d users", was, now, was.users.Load())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -27,14 +28,22 @@ type identities struct {
 	gid    uint32
 	groups []uint32
 	why    string // why not able
+
+	// Ids that the process's user namespace maps; the kernel knows no others, and refuses them one way or another.
+	uids, gids idMap
+
+	// With CAP_SYS_RESOURCE a thread writes beyond quotas, and into what a file system keeps for root. An identity that
+	// is not root's drops it; full and limited are the effective capabilities with and without.
+	drops         bool
+	full, limited [2]unix.CapUserData
 }
 
 const (
-	capChown, capDacOverride, capDacReadSearch, capFowner, capSetgid, capSetuid = 0, 1, 2, 3, 6, 7
+	capChown, capDacOverride, capDacReadSearch, capFowner, capSetgid, capSetuid, capSysResource = 0, 1, 2, 3, 6, 7, 24
 )
 
 func newIdentities() *identities {
-	i := &identities{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}
+	i := &identities{uid: uint32(os.Geteuid()), gid: uint32(os.Getegid()), uids: readIDMap("/proc/self/uid_map"), gids: readIDMap("/proc/self/gid_map")}
 	if g, err := os.Getgroups(); err == nil {
 		for _, v := range g {
 			i.groups = append(i.groups, uint32(v))
@@ -64,6 +73,9 @@ func newIdentities() *identities {
 	if !i.able {
 		i.why = "setgroups is forbidden here"
 	}
+	i.full, i.limited = data, data
+	i.limited[0].Effective &^= 1 << capSysResource
+	i.drops = i.limited != i.full
 	return i
 }
 
@@ -72,32 +84,41 @@ func (i *identities) own(id *identity) bool {
 	return !i.able || id.uid == i.uid && id.gid == i.gid && id.n == 0
 }
 
-// enter gives the thread id's identity until leave. The goroutine is locked to its thread in between. Those who are the
-// daemon's own, or cannot be another, pass for free.
-func (i *identities) enter(id *identity) (switched bool) {
+// as calls f with id's file system identity, and with the thread's own again whatever f does. The goroutine is locked to
+// its thread in between. Identities that are the daemon's own, or cannot be another's, pass for free. An identity that
+// the kernel refuses is EACCES: its ids mean nothing here.
+func (i *identities) as(id *identity, f func() error) error {
 	if i.own(id) {
-		return false
+		return f()
 	}
 	runtime.LockOSThread()
-	ok := rawSetgroups(id.groups[:id.n])
+	defer i.leave()
+	if !i.enter(id) {
+		return unix.EACCES
+	}
+	return f()
+}
+
+// enter gives the thread id's identity until leave, and reports whether the kernel took it.
+func (i *identities) enter(id *identity) bool {
+	if i.drops && id.uid != i.uid && !rawCapset(&i.limited) {
+		return false
+	}
+	if !rawSetgroups(id.groups[:id.n]) {
+		return false
+	}
 	rawSetfs(unix.SYS_SETFSGID, id.gid)
 	rawSetfs(unix.SYS_SETFSUID, id.uid)
 	// setfsuid reports nothing; asking with an impossible id reads the value back.
-	if !ok || rawSetfs(unix.SYS_SETFSUID, ^uint32(0)) != id.uid || rawSetfs(unix.SYS_SETFSGID, ^uint32(0)) != id.gid {
-		i.leave(true)
-		panic("nfs: the thread's identity cannot be changed, though the daemon has the capabilities")
-	}
-	return true
+	return rawSetfs(unix.SYS_SETFSUID, ^uint32(0)) == id.uid && rawSetfs(unix.SYS_SETFSGID, ^uint32(0)) == id.gid
 }
 
-// leave ends what enter began. A thread with a wrong identity must not serve anybody: then the process ends.
-func (i *identities) leave(switched bool) {
-	if !switched {
-		return
-	}
+// leave ends what enter began. A thread with a wrong identity must serve no other caller: then the process ends.
+func (i *identities) leave() {
 	rawSetfs(unix.SYS_SETFSUID, i.uid)
 	rawSetfs(unix.SYS_SETFSGID, i.gid)
-	if !rawSetgroups(i.groups) || rawSetfs(unix.SYS_SETFSUID, ^uint32(0)) != i.uid || rawSetfs(unix.SYS_SETFSGID, ^uint32(0)) != i.gid {
+	if !rawSetgroups(i.groups) || rawSetfs(unix.SYS_SETFSUID, ^uint32(0)) != i.uid || rawSetfs(unix.SYS_SETFSGID, ^uint32(0)) != i.gid ||
+		i.drops && !rawCapset(&i.full) {
 		go panic("nfs: a thread's identity cannot be restored") // not recovered there
 		select {}
 	}
@@ -116,6 +137,60 @@ func rawSetgroups(g []uint32) bool {
 	}
 	_, _, e := syscall.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(g)), uintptr(p), 0)
 	return e == 0
+}
+
+func rawCapset(c *[2]unix.CapUserData) bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	_, _, e := syscall.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(c)), 0)
+	return e == 0
+}
+
+// idMap is what of the ids a user namespace maps: first ids and counts. Nil maps all but 2^32-1, which is no id.
+type idMap [][2]uint32
+
+func readIDMap(path string) (m idMap) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	for l := range strings.Lines(string(b)) {
+		var inside, outside, n uint32
+		if k, err := fmt.Sscan(l, &inside, &outside, &n); k != 3 || err != nil {
+			return nil
+		}
+		m = append(m, [2]uint32{inside, n})
+	}
+	return m
+}
+
+func (m idMap) has(id uint32) bool {
+	if id == ^uint32(0) {
+		return false
+	}
+	for _, r := range m {
+		if id >= r[0] && id-r[0] < r[1] {
+			return true
+		}
+	}
+	return m == nil
+}
+
+// admit makes an identity one that the kernel takes: ids that mean nothing in this user namespace are the anonymous
+// user's, as with knfsd, and groups that mean nothing give no rights.
+func (i *identities) admit(id *identity, anonUID, anonGID uint32) {
+	if !i.uids.has(id.uid) || !i.gids.has(id.gid) {
+		*id = identity{uid: anonUID, gid: anonGID}
+		return
+	}
+	k := 0
+	for _, g := range id.groups[:id.n] {
+		if i.gids.has(g) {
+			id.groups[k] = g
+			k++
+		}
+	}
+	clear(id.groups[k:id.n])
+	id.n = k
 }
 
 // identityOf squashes a caller's credential.
@@ -143,7 +218,7 @@ func (e *export) identityOf(flavor uint32, sys *rpc.Sys, sq Squash) identity {
 		}
 	}
 	if id.uid == 0 {
-		id = identity{} // root's groups add nothing
+		id = identity{gid: id.gid} // its other groups add nothing; what it makes is its group's
 	}
 	return id
 }

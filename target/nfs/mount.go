@@ -110,9 +110,13 @@ func (s *Server) mountPath(c *rpc.Call, path string) ([]byte, mount3.Status) {
 		return nil, mount3.ErrNoent
 	}
 	e, rest := s.table.Load().lookup(path)
+	for e != nil && !e.hold() {
+		e, rest = s.table.Load().lookup(path) // the exports were replaced just now
+	}
 	if e == nil {
 		return nil, mount3.ErrNoent
 	}
+	defer e.close()
 	if _, ok, _ := s.decide(c, e); !ok {
 		return nil, mount3.ErrAcces
 	}

@@ -3,10 +3,11 @@ package nfs
 import (
 	"hash/maphash"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/target/rpc"
 )
 
 // node is a file whose handle was verified, with the descriptors that stand for it. Its handle maps to it in one of the
@@ -20,11 +21,7 @@ type node struct {
 	refs int    // guarded by the shard's lock
 	used int64  // unix seconds, guarded by the shard's lock
 	gone bool   // out of the cache; the last reference closes it
-
-	// change serialises what is bracketed by weak cache consistency data: attributes before and after an operation mean
-	// something only if no other operation of ours came between (RFC 1813 section 2.6).
-	change sync.Mutex
-	dirty  atomic.Bool // unstable data was written and not committed
+	file *file
 
 	mu    sync.Mutex
 	opens []*openFile
@@ -66,6 +63,7 @@ func (c *nodeCache) shard(h []byte) *nodeShard {
 
 // cached returns the node of a handle that is in the cache, with a reference, or nil.
 func (c *nodeCache) cached(h []byte) *node {
+	defer rpc.Guard()
 	s := c.shard(h)
 	s.Lock()
 	n := s.m[string(h)]
@@ -82,9 +80,13 @@ func (c *nodeCache) get(h []byte) (*node, error) {
 		return n, nil
 	}
 	e, body, err := c.s.checkHandle(h)
+	for err == nil && !e.hold() {
+		e, body, err = c.s.checkHandle(h) // the exports were replaced just now
+	}
 	if err != nil {
 		return nil, err
 	}
+	defer e.close()
 	fd, err := c.s.openHandle(e, h, body)
 	if err != nil {
 		return nil, err
@@ -92,8 +94,10 @@ func (c *nodeCache) get(h []byte) (*node, error) {
 	return c.add(e, string(h), fd)
 }
 
-// add makes the node of a verified handle whose path descriptor is fd, with a reference. It takes fd over.
+// add makes the node of a verified handle whose path descriptor is fd, with a reference. It takes fd over; the caller
+// holds the export.
 func (c *nodeCache) add(e *export, key string, fd int) (*node, error) {
+	defer rpc.Guard()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		_ = unix.Close(fd)
@@ -103,13 +107,14 @@ func (c *nodeCache) add(e *export, key string, fd int) (*node, error) {
 		_ = unix.Close(fd)
 		return nil, unix.ESTALE
 	}
-	n := &node{e: e, key: key, fd: fd, ino: st.Ino, fmt: st.Mode & unix.S_IFMT, refs: 1}
+	n := &node{e: e, key: key, fd: fd, ino: st.Ino, fmt: st.Mode & unix.S_IFMT, refs: 1, file: c.s.files.get(fileID{st.Dev, st.Ino})}
+	e.hold()
 	s := c.shard([]byte(key))
 	s.Lock()
 	if old := s.m[key]; old != nil {
 		old.refs++
 		s.Unlock()
-		_ = unix.Close(fd)
+		c.free(n)
 		return old, nil
 	}
 	var victim *node
@@ -145,6 +150,7 @@ func (s *nodeShard) oldestLocked() *node {
 
 // put gives a reference back.
 func (c *nodeCache) put(n *node) {
+	defer rpc.Guard()
 	s := c.shardOf(n.key)
 	s.Lock()
 	n.refs--
@@ -162,6 +168,7 @@ func (c *nodeCache) shardOf(key string) *nodeShard {
 
 // forget takes a node that no longer exists out of the cache. The caller holds a reference.
 func (c *nodeCache) forget(n *node) {
+	defer rpc.Guard()
 	s := c.shardOf(n.key)
 	s.Lock()
 	if !n.gone {
@@ -192,23 +199,29 @@ func (c *nodeCache) sweep(everything bool) {
 	}
 }
 
-// shut closes a node that is out of the cache and unused. What was written unstably is flushed first: if that fails the
-// verifier has to change, and after the last descriptor is gone nobody would be told.
+// shut closes a node that is out of the cache and unused. What was written unstably is flushed first: a failure has to
+// change the verifier, and after the last descriptor is gone the kernel tells of none. Until then a node that is made
+// anew shares this one's file, and a COMMIT there waits.
 func (c *nodeCache) shut(n *node) {
-	if n.dirty.Load() {
-		if err := c.s.syncNode(n); err != nil {
-			c.s.writebackFailed(n, err)
-		}
+	if n.file.dirty() {
+		_ = c.s.flush(n) // a failure is in the log, and in the verifier
 	}
+	c.free(n)
+}
+
+func (c *nodeCache) free(n *node) {
 	for _, o := range n.opens {
 		_ = unix.Close(o.fd)
 	}
 	n.opens = nil
 	_ = unix.Close(n.fd)
+	c.s.files.put(n.file)
+	n.e.close()
 }
 
 // opened returns a descriptor for reading or writing that id's rights were checked for, if there is one.
 func (n *node) opened(id *identity, write bool) *openFile {
+	defer rpc.Guard()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, o := range n.opens {
@@ -243,10 +256,12 @@ func (s *Server) open(n *node, id *identity, write bool) (*openFile, error) {
 		flags = unix.O_WRONLY
 	}
 	flags |= unix.O_CLOEXEC | unix.O_NOCTTY | unix.O_NONBLOCK
-	sw := s.ids.enter(id)
-	fd, err := unix.Open(procPath(n.fd), flags, 0)
-	mayExec := err == unix.EACCES && !write && access(n.fd, unix.X_OK)
-	s.ids.leave(sw)
+	fd, mayExec := -1, false
+	err := s.ids.as(id, func() (err error) {
+		fd, err = unix.Open(procPath(n.fd), flags, 0)
+		mayExec = err == unix.EACCES && !write && access(n.fd, unix.X_OK)
+		return err
+	})
 	if err == unix.EACCES && (st.Uid == id.uid || mayExec) {
 		fd, err = unix.Open(procPath(n.fd), flags, 0)
 	}
@@ -277,8 +292,19 @@ func (n *node) dropLocked(i int) {
 	}
 }
 
+// retire makes the next open of each kind anew: the kernel tells every descriptor of a writeback that failed, those that
+// are open once more.
+func (n *node) retire() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for len(n.opens) > 0 {
+		n.dropLocked(0)
+	}
+}
+
 // still reports whether the rights that o was opened with are what they were, and otherwise makes the next open check.
 func (n *node) still(o *openFile, st *unix.Stat_t) bool {
+	defer rpc.Guard()
 	if o.mode == st.Mode && o.uid == st.Uid && o.gid == st.Gid {
 		return true
 	}
@@ -294,6 +320,7 @@ func (n *node) still(o *openFile, st *unix.Stat_t) bool {
 }
 
 func (n *node) closeOpen(o *openFile) {
+	defer rpc.Guard()
 	n.mu.Lock()
 	o.refs--
 	if o.dead && o.refs == 0 {

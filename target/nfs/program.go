@@ -162,6 +162,7 @@ func (s *Server) find(c *rpc.Call, h []byte, q *request) nfs3.Status {
 	}
 	q.n, q.rights = n, r
 	q.id = n.e.identityOf(c.Cred.Flavor, &c.Sys, r.Squash)
+	s.ids.admit(&q.id, n.e.AnonUID, n.e.AnonGID)
 	return nfs3.OK
 }
 
@@ -253,25 +254,17 @@ func (s *Server) attr(e *export, st *unix.Stat_t, o *nfs3.OptAttr) {
 	o.Attr.FSID = uint64(e.ID)
 }
 
-// before and after bracket a change with weak cache consistency data; the node's change lock is held in between.
-func (s *Server) before(n *node, w *nfs3.Wcc) error {
-	var st unix.Stat_t
-	return s.beforeStat(n, w, &st)
-}
-
-func (s *Server) beforeStat(n *node, w *nfs3.Wcc, st *unix.Stat_t) error {
-	n.change.Lock()
+// changing brackets f, a change of n, with weak cache consistency data: no other change of the file comes between. st is
+// what stood before. (f takes no argument of it: the compiler would move that to the heap for each WRITE.)
+func (s *Server) changing(n *node, w *nfs3.Wcc, st *unix.Stat_t, f func() error) error {
+	n.file.change.Lock()
+	defer n.file.change.Unlock()
 	if err := s.stat(n, st); err != nil {
-		n.change.Unlock()
 		return err
 	}
 	w.BeforeSet, w.Size, w.Mtime, w.Ctime = true, uint64(st.Size), timeOf(st.Mtim), timeOf(st.Ctim)
-	return nil
-}
-
-func (s *Server) after(n *node, w *nfs3.Wcc) {
-	s.post(n, &w.After)
-	n.change.Unlock()
+	defer s.post(n, &w.After)
+	return f()
 }
 
 // CheckLock finds the file that a handle is, for the lock manager: the caller needs the rights to the export, not to the

@@ -18,12 +18,12 @@ func (s *Server) getattr(c *rpc.Call) rpc.Verdict {
 	var q request
 	var r nfs3.AttrRes
 	if r.Status = s.find(c, a.FH, &q); r.Status == nfs3.OK {
+		defer s.end(&q)
 		var st unix.Stat_t
 		if r.Status = statusOf(s.stat(q.n, &st)); r.Status == nfs3.OK {
 			attrOf(&st, &r.Attr)
 			r.Attr.FSID = uint64(q.n.e.ID)
 		}
-		s.end(&q)
 	}
 	if r.Status == errAgain {
 		return rpc.Again
@@ -40,9 +40,9 @@ func (s *Server) lookup(c *rpc.Call) rpc.Verdict {
 	var q request
 	var r nfs3.LookupRes
 	if r.Status = s.findDir(c, a.Dir, &q, false); r.Status == nfs3.OK {
+		defer s.end(&q)
 		s.lookupIn(&q, a.Name, &r)
 		s.post(q.n, &r.Dir)
-		s.end(&q)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
@@ -68,22 +68,22 @@ func (s *Server) child(q *request, name []byte) (*node, error) {
 	if err := s.stat(q.n, &st); err != nil {
 		return nil, err
 	}
-	var fd int
-	var err error
-	sw := s.ids.enter(&q.id)
-	switch string(name) {
-	case ".":
-		fd, err = openBeneath(q.n.fd, ".")
-	case "..":
-		up := ".."
-		if q.n.ino == q.n.e.ino {
-			up = "." // nothing is above the root of an export
+	fd := -1
+	err := s.ids.as(&q.id, func() (err error) {
+		switch string(name) {
+		case ".":
+			fd, err = openBeneath(q.n.fd, ".")
+		case "..":
+			up := ".."
+			if q.n.ino == q.n.e.ino {
+				up = "." // nothing is above the root of an export
+			}
+			fd, err = unix.Openat(q.n.fd, up, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		default:
+			fd, err = openBeneath(q.n.fd, string(name))
 		}
-		fd, err = unix.Openat(q.n.fd, up, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	default:
-		fd, err = openBeneath(q.n.fd, string(name))
-	}
-	s.ids.leave(sw)
+		return err
+	})
 	if err == nil && string(name) == ".." && !q.n.e.below(fd) {
 		_ = unix.Close(fd)
 		err = unix.ESTALE
@@ -164,22 +164,24 @@ func (s *Server) access(c *rpc.Call) rpc.Verdict {
 	var q request
 	var r nfs3.AccessRes
 	if r.Status = s.find(c, a.FH, &q); r.Status == nfs3.OK {
+		defer s.end(&q)
 		var st unix.Stat_t
 		if r.Status = statusOf(s.stat(q.n, &st)); r.Status == nfs3.OK {
 			s.attr(q.n.e, &st, &r.Attr)
 			r.Access = s.granted(&q) & a.Access
 		}
-		s.end(&q)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
 }
 
 func (s *Server) granted(q *request) uint32 {
-	sw := s.ids.enter(&q.id)
-	defer s.ids.leave(sw)
 	var bits uint32
-	rd, wr, ex := access(q.n.fd, unix.R_OK), !q.rights.ReadOnly && access(q.n.fd, unix.W_OK), access(q.n.fd, unix.X_OK)
+	var rd, wr, ex bool
+	_ = s.ids.as(&q.id, func() error { // an identity that cannot be taken may nothing
+		rd, wr, ex = access(q.n.fd, unix.R_OK), !q.rights.ReadOnly && access(q.n.fd, unix.W_OK), access(q.n.fd, unix.X_OK)
+		return nil
+	})
 	if rd {
 		bits |= nfs3.AccessRead
 	}
@@ -207,6 +209,7 @@ func (s *Server) readlink(c *rpc.Call) rpc.Verdict {
 	var q request
 	var r nfs3.ReadlinkRes
 	if r.Status = s.find(c, a.FH, &q); r.Status == nfs3.OK {
+		defer s.end(&q)
 		if q.n.fmt != unix.S_IFLNK {
 			r.Status = nfs3.ErrInval
 		} else if sink, err := c.Sink(nfs3.MaxPath); err != nil {
@@ -218,7 +221,6 @@ func (s *Server) readlink(c *rpc.Call) rpc.Verdict {
 			c.SetPayload(n)
 		}
 		s.post(q.n, &r.Attr)
-		s.end(&q)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
@@ -232,9 +234,8 @@ func (s *Server) read(c *rpc.Call) rpc.Verdict {
 	var q request
 	var r nfs3.ReadRes
 	if r.Status = s.find(c, a.FH, &q); r.Status == nfs3.OK {
-		again := s.readFrom(c, &q, &a, &r)
-		s.end(&q)
-		if again {
+		defer s.end(&q)
+		if s.readFrom(c, &q, &a, &r) {
 			return rpc.Again
 		}
 	}
@@ -382,6 +383,7 @@ func (s *Server) fsstat(c *rpc.Call) rpc.Verdict {
 	var q request
 	var r nfs3.FsstatRes
 	if r.Status = s.find(c, a.FH, &q); r.Status == nfs3.OK {
+		defer s.end(&q)
 		var st unix.Statfs_t
 		if err := unix.Fstatfs(q.n.fd, &st); err != nil {
 			r.Status = statusOf(err)
@@ -391,7 +393,6 @@ func (s *Server) fsstat(c *rpc.Call) rpc.Verdict {
 			r.Files, r.FFree, r.FAvail = st.Files, st.Ffree, st.Ffree
 		}
 		s.post(q.n, &r.Attr)
-		s.end(&q)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
@@ -411,8 +412,8 @@ func (s *Server) fsinfo(c *rpc.Call) rpc.Verdict {
 		r.RTMax, r.RTPref, r.WTMax, r.WTPref, r.DTPref = 8192, 8192, 8192, 8192, 4096
 	}
 	if r.Status = s.find(c, a.FH, &q); r.Status == nfs3.OK {
+		defer s.end(&q)
 		s.post(q.n, &r.Attr)
-		s.end(&q)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
@@ -427,8 +428,8 @@ func (s *Server) pathconf(c *rpc.Call) rpc.Verdict {
 	// Linux file systems cut no name short and let nobody give a file away.
 	r := nfs3.PathconfRes{LinkMax: 32000, NameMax: maxName, NoTrunc: true, ChownRestricted: true, CasePreserving: true}
 	if r.Status = s.find(c, a.FH, &q); r.Status == nfs3.OK {
+		defer s.end(&q)
 		s.post(q.n, &r.Attr)
-		s.end(&q)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done

@@ -61,9 +61,11 @@ type lister struct {
 
 func (l *lister) run(cookie uint64) nfs3.Status {
 	n := l.q.n
-	sw := l.s.ids.enter(&l.q.id)
-	fd, err := unix.Openat(n.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	l.s.ids.leave(sw)
+	fd := -1
+	err := l.s.ids.as(&l.q.id, func() (err error) {
+		fd, err = unix.Openat(n.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		return err
+	})
 	if err != nil {
 		return statusOf(err)
 	}
@@ -133,9 +135,11 @@ func (l *lister) attributes(e *nfs3.Entry, dir int) {
 	if name == ".." {
 		return // the client knows where it came from; LOOKUP answers if not
 	}
-	sw := l.s.ids.enter(&l.q.id)
-	fd, err := openBeneath(dir, name)
-	l.s.ids.leave(sw)
+	fd := -1
+	err := l.s.ids.as(&l.q.id, func() (err error) {
+		fd, err = openBeneath(dir, name)
+		return err
+	})
 	if err != nil {
 		return
 	}

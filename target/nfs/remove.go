@@ -21,8 +21,8 @@ func (s *Server) unlink(c *rpc.Call, flags int) rpc.Verdict {
 	var q request
 	var r nfs3.WccRes
 	if r.Status = s.findDir(c, a.Dir, &q, true); r.Status == nfs3.OK {
+		defer s.end(&q)
 		r.Status = s.unlinkIn(&q, a.Name, flags, &r.Wcc)
-		s.end(&q)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
@@ -37,20 +37,16 @@ func (s *Server) unlinkIn(q *request, name []byte, flags int, w *nfs3.Wcc) nfs3.
 	case st != nfs3.OK:
 		return st
 	}
-	if err := s.before(q.n, w); err != nil {
-		return statusOf(err)
-	}
-	defer s.after(q.n, w)
-	victim := s.peek(q, name)
-	sw := s.ids.enter(&q.id)
-	err := unix.Unlinkat(q.n.fd, string(name), flags)
-	s.ids.leave(sw)
-	s.release(victim)
-	if err == nil {
-		err = s.durable(q.n)
-	}
+	var st unix.Stat_t
+	err := s.changing(q.n, w, &st, func() error {
+		defer s.release(s.peek(q, name))
+		return s.ids.as(&q.id, func() error { return unix.Unlinkat(q.n.fd, string(name), flags) })
+	})
 	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EBUSY) {
 		return nfs3.ErrAcces // a mount point
+	}
+	if err == nil {
+		err = s.durable(q.n)
 	}
 	return statusOf(err)
 }
@@ -77,7 +73,7 @@ func (s *Server) release(n *node) {
 	}
 	var st unix.Stat_t
 	if errors.Is(s.stat(n, &st), unix.ESTALE) {
-		n.dirty.Store(false) // nobody will ever read it
+		n.file.forget()
 	}
 	s.nodes.put(n)
 }
@@ -90,11 +86,11 @@ func (s *Server) rename(c *rpc.Call) rpc.Verdict {
 	var from, to request
 	var r nfs3.RenameRes
 	if r.Status = s.findDir(c, a.From.Dir, &from, true); r.Status == nfs3.OK {
+		defer s.end(&from)
 		if r.Status = s.findDir(c, a.To.Dir, &to, true); r.Status == nfs3.OK {
+			defer s.end(&to)
 			r.Status = s.renameIn(&from, &to, &a, &r)
-			s.end(&to)
 		}
-		s.end(&from)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
@@ -111,42 +107,35 @@ func (s *Server) renameIn(from, to *request, a *nfs3.RenameArgs, r *nfs3.RenameR
 	if from.n.e != to.n.e {
 		return nfs3.ErrXdev
 	}
-	// Two directories are always locked in one order.
-	first, second := from.n, to.n
-	w1, w2 := &r.From, &r.To
-	if first.ino > second.ino {
-		first, second, w1, w2 = second, first, w2, w1
-	}
-	if err := s.before(first, w1); err != nil {
-		return statusOf(err)
-	}
-	if first != second {
-		if err := s.before(second, w2); err != nil {
-			s.after(first, w1)
-			return statusOf(err)
+	move := func() error {
+		defer s.release(s.peek(to, a.To.Name))
+		err := s.ids.as(&from.id, func() error {
+			return unix.Renameat(from.n.fd, string(a.From.Name), to.n.fd, string(a.To.Name))
+		})
+		if err == nil {
+			s.moved(to.n, string(a.To.Name))
 		}
+		return err
 	}
-	victim := s.peek(to, a.To.Name)
-	sw := s.ids.enter(&from.id)
-	err := unix.Renameat(from.n.fd, string(a.From.Name), to.n.fd, string(a.To.Name))
-	s.ids.leave(sw)
-	s.release(victim)
-	if err == nil {
-		err = s.durable(to.n)
-		if first != second {
-			err = cmp.Or(err, s.durable(from.n))
-		}
-		s.moved(to.n, string(a.To.Name))
-	}
-	if first != second {
-		s.after(second, w2)
-	}
-	s.after(first, w1)
-	if first == second {
-		*w2 = *w1
+	var err error
+	var stFrom, stTo unix.Stat_t
+	switch f, t := from.n.file, to.n.file; {
+	case f == t:
+		err = s.changing(to.n, &r.To, &stTo, move)
+		r.From = r.To
+	case f.id.ino < t.id.ino: // two directories are always locked in one order
+		err = s.changing(from.n, &r.From, &stFrom, func() error { return s.changing(to.n, &r.To, &stTo, move) })
+	default:
+		err = s.changing(to.n, &r.To, &stTo, func() error { return s.changing(from.n, &r.From, &stFrom, move) })
 	}
 	if errors.Is(err, unix.EBUSY) {
 		return nfs3.ErrAcces
+	}
+	if err == nil {
+		err = s.durable(to.n)
+		if from.n.file != to.n.file {
+			err = cmp.Or(err, s.durable(from.n))
+		}
 	}
 	return statusOf(err)
 }
@@ -175,12 +164,12 @@ func (s *Server) link(c *rpc.Call) rpc.Verdict {
 	var file, dir request
 	var r nfs3.LinkRes
 	if r.Status = s.findFile(c, a.FH, &file); r.Status == nfs3.OK {
+		defer s.end(&file)
 		if r.Status = s.findDir(c, a.Link.Dir, &dir, true); r.Status == nfs3.OK {
+			defer s.end(&dir)
 			r.Status = s.linkIn(&file, &dir, a.Link.Name, &r)
-			s.end(&dir)
 		}
 		s.post(file.n, &r.Attr)
-		s.end(&file)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
@@ -197,15 +186,14 @@ func (s *Server) linkIn(file, dir *request, name []byte, r *nfs3.LinkRes) nfs3.S
 	case file.n.fmt == unix.S_IFDIR:
 		return nfs3.ErrIsdir
 	}
-	if err := s.before(dir.n, &r.Dir); err != nil {
-		return statusOf(err)
-	}
-	sw := s.ids.enter(&dir.id)
-	err := unix.Linkat(unix.AT_FDCWD, procPath(file.n.fd), dir.n.fd, string(name), unix.AT_SYMLINK_FOLLOW)
-	s.ids.leave(sw)
+	var st unix.Stat_t
+	err := s.changing(dir.n, &r.Dir, &st, func() error {
+		return s.ids.as(&dir.id, func() error {
+			return unix.Linkat(unix.AT_FDCWD, procPath(file.n.fd), dir.n.fd, string(name), unix.AT_SYMLINK_FOLLOW)
+		})
+	})
 	if err == nil {
 		err = s.durable(dir.n)
 	}
-	s.after(dir.n, &r.Dir)
 	return statusOf(err)
 }

@@ -50,6 +50,7 @@ type Server struct {
 	key     []byte
 	ids     *identities
 	nodes   nodeCache
+	files   fileTable
 	storage Storage
 	lender  Lender // storage, if it is one
 	table   atomic.Pointer[exportTable]
@@ -58,7 +59,6 @@ type Server struct {
 
 	mu     sync.Mutex
 	mounts map[mountKey]struct{}
-	old    []*export // replaced, closed with the server
 	stop   chan struct{}
 	wg     sync.WaitGroup
 }
@@ -89,6 +89,7 @@ func NewServer(opt Options, exports ...Export) (*Server, error) {
 	}
 	s.newVerifier()
 	s.nodes.init(s)
+	s.files.m = make(map[fileID]*file)
 	s.table.Store(&exportTable{})
 	if err := s.SetExports(exports...); err != nil {
 		return nil, err
@@ -107,15 +108,9 @@ func (s *Server) SetExports(exports ...Export) error {
 		return err
 	}
 	s.table.Store(t)
-	s.mu.Lock()
-	for _, e := range was.list {
-		if t.byID[e.ID] != e {
-			s.old = append(s.old, e)
-		}
-	}
-	s.mu.Unlock()
 	// Nodes carry the rules of the export that they were opened under.
 	s.nodes.sweep(true)
+	was.closeBut(t)
 	return nil
 }
 
@@ -169,10 +164,10 @@ func (t *exportTable) keep(e *export) *export {
 	return e
 }
 
-// closeBut closes what is not in was.
-func (t *exportTable) closeBut(was *exportTable) {
+// closeBut closes what is not in other.
+func (t *exportTable) closeBut(other *exportTable) {
 	for _, e := range t.list {
-		if was == nil || was.byID[e.ID] != e {
+		if other == nil || other.byID[e.ID] != e {
 			e.close()
 		}
 	}
@@ -191,9 +186,7 @@ func (s *Server) Close() error {
 	close(s.stop)
 	s.wg.Wait()
 	s.nodes.sweep(true)
-	for _, e := range append(s.old, s.table.Load().list...) {
-		e.close()
-	}
+	s.table.Load().closeBut(nil)
 	return nil
 }
 
@@ -230,31 +223,6 @@ func (s *Server) verifier() (v nfs3.Verf) {
 func (s *Server) writebackFailed(n *node, err error) {
 	s.newVerifier()
 	s.log.Error("data could not be written back; the write verifier changes", zap.String("export", n.e.Path), zap.Uint64("inode", n.ino), zap.Error(err))
-}
-
-// syncNode makes a node's data durable.
-func (s *Server) syncNode(n *node) error {
-	n.mu.Lock()
-	var o *openFile
-	for _, x := range n.opens {
-		if o == nil || x.write {
-			o = x
-		}
-	}
-	if o != nil {
-		o.refs++
-	}
-	n.mu.Unlock()
-	if o != nil {
-		defer n.closeOpen(o)
-		return s.storage.Sync(o.fd)
-	}
-	fd, err := unix.Open(procPath(n.fd), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = unix.Close(fd) }()
-	return s.storage.Sync(fd)
 }
 
 // statusOf is the status that stands for an error of the file system.

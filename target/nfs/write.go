@@ -31,8 +31,8 @@ func (s *Server) write(c *rpc.Call) rpc.Verdict {
 	var q request
 	var r nfs3.WriteRes
 	if r.Status = s.findFile(c, a.FH, &q); r.Status == nfs3.OK {
+		defer s.end(&q)
 		s.writeTo(&q, &a, data, &r)
-		s.end(&q)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
@@ -45,64 +45,77 @@ func (s *Server) writeTo(q *request, a *nfs3.WriteArgs, data [][]byte, r *nfs3.W
 		s.post(q.n, &r.Wcc.After)
 		return
 	}
-	o, err := s.openToWrite(q, r)
-	if err != nil {
-		r.Status = statusOf(err)
-		return
-	}
-	defer q.n.closeOpen(o)
-	// RFC 1813 section 3.3.7: the verifier is the one in force when the data was taken. If it changes in between, the
-	// client is told the old one and finds at COMMIT that it has to send again.
-	r.Verf = s.verifier()
-	if a.Stable == nfs3.Unstable {
-		q.n.dirty.Store(true)
-	}
-	done := 0
-	sw := s.ids.enter(&q.id)
-	for done < n && err == nil {
-		var k int
-		k, err = s.storage.Pwrite(o.fd, skip(data, done), n-done, int64(a.Offset)+int64(done), a.Stable)
-		if err == nil && k == 0 {
-			err = unix.EIO
+	for try := 0; ; try++ {
+		o, err := s.open(q.n, &q.id, true)
+		if err != nil {
+			r.Status = statusOf(err)
+			s.post(q.n, &r.Wcc.After)
+			return
 		}
-		done += k
+		if !s.writeBy(o, q, a, data, n, r, try == 2) {
+			return
+		}
 	}
-	s.ids.leave(sw)
+}
+
+// writeBy writes by the descriptor o. It reports true when the rights that o was opened with are not what they were and
+// this was not the last try: o has to be opened anew.
+func (s *Server) writeBy(o *openFile, q *request, a *nfs3.WriteArgs, data [][]byte, n int, r *nfs3.WriteRes, last bool) (again bool) {
+	defer q.n.closeOpen(o)
+	done := 0
+	var st unix.Stat_t
+	err := s.changing(q.n, &r.Wcc, &st, func() (err error) {
+		if again = !q.n.still(o, &st) && !last; again {
+			return nil
+		}
+		if a.Stable == nfs3.Unstable {
+			if err := q.n.file.begin(q.n, o); err != nil {
+				return err
+			}
+			defer q.n.file.end()
+		}
+		// RFC 1813 section 3.3.7: the verifier is the one in force when the data was taken. If it changes in between, the
+		// client is told the old one and finds at COMMIT that it has to send again.
+		r.Verf = s.verifier()
+		done, err = s.pwrite(o.fd, &q.id, a, data, n)
+		return err
+	})
+	if again {
+		return true
+	}
 	q.n.e.counters.written.Add(uint64(done))
-	s.after(q.n, &r.Wcc)
 	if errors.Is(err, unix.EIO) && a.Stable != nfs3.Unstable {
-		// The medium failed under a synchronous write; what others wrote to the same file may be gone with it.
+		// The medium failed under a synchronous write; what others wrote to the same file may be gone with it. What else
+		// can be the cause the file's keeper tells the next COMMIT.
 		s.writebackFailed(q.n, err)
+		q.n.retire()
 	}
 	if err != nil && done == 0 {
 		r.Status = statusOf(err)
-		return
+		return false
 	}
 	r.Count, r.Stable = uint32(done), a.Stable
 	if err != nil && a.Stable != nfs3.Unstable {
 		r.Status = statusOf(err)
 	}
+	return false
 }
 
-// openToWrite begins a change of the file's data: it holds the change lock when it succeeds.
-func (s *Server) openToWrite(q *request, r *nfs3.WriteRes) (*openFile, error) {
-	for try := 0; ; try++ {
-		o, err := s.open(q.n, &q.id, true)
-		if err != nil {
-			s.post(q.n, &r.Wcc.After)
-			return nil, err
+// pwrite writes n bytes with id's rights, and returns how many of them went before an error.
+func (s *Server) pwrite(fd int, id *identity, a *nfs3.WriteArgs, data [][]byte, n int) (done int, err error) {
+	err = s.ids.as(id, func() error {
+		for done < n {
+			k, err := s.storage.Pwrite(fd, skip(data, done), n-done, int64(a.Offset)+int64(done), a.Stable)
+			if err == nil && k == 0 {
+				err = unix.EIO
+			}
+			if done += k; err != nil {
+				return err
+			}
 		}
-		var st unix.Stat_t
-		if err := s.beforeStat(q.n, &r.Wcc, &st); err != nil {
-			q.n.closeOpen(o)
-			return nil, err
-		}
-		if q.n.still(o, &st) || try == 2 {
-			return o, nil
-		}
-		q.n.change.Unlock()
-		q.n.closeOpen(o)
-	}
+		return nil
+	})
+	return done, err
 }
 
 // skip returns bufs without their first n bytes.
@@ -127,8 +140,8 @@ func (s *Server) commit(c *rpc.Call) rpc.Verdict {
 	var q request
 	r := nfs3.WriteRes{Commit: true}
 	if r.Status = s.findFile(c, a.FH, &q); r.Status == nfs3.OK {
+		defer s.end(&q)
 		s.commitNode(&q, &r)
-		s.end(&q)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
@@ -145,16 +158,21 @@ func (s *Server) commitNode(q *request, r *nfs3.WriteRes) {
 		r.Status = statusOf(err)
 		return
 	}
+	err := s.flush(q.n)
+	// Read after the flush: a loss that this one or another has heard of has changed it.
+	r.Verf = s.verifier()
+	if err == nil {
+		err = s.stat(q.n, &st)
+	}
+	if r.Status = statusOf(err); err != nil {
+		s.post(q.n, &r.Wcc.After)
+		return
+	}
+	// COMMIT changes no attributes, so those before it are those after it, of one instant: a client that sees others than
+	// it knows of has missed another's WRITE, and must not take it for its own (RFC 1813 section 2.6).
 	w := &r.Wcc
 	w.BeforeSet, w.Size, w.Mtime, w.Ctime = true, uint64(st.Size), timeOf(st.Mtim), timeOf(st.Ctim)
-	r.Verf = s.verifier()
-	// Cleared before the sync: a write that comes during it sets it again.
-	q.n.dirty.Store(false)
-	if err := s.syncNode(q.n); err != nil {
-		s.writebackFailed(q.n, err)
-		r.Status = statusOf(err)
-	}
-	s.post(q.n, &w.After)
+	s.attr(q.n.e, &st, &w.After)
 }
 
 func (s *Server) setattr(c *rpc.Call) rpc.Verdict {
@@ -165,22 +183,20 @@ func (s *Server) setattr(c *rpc.Call) rpc.Verdict {
 	var q request
 	var r nfs3.WccRes
 	if r.Status = s.findFile(c, a.FH, &q); r.Status == nfs3.OK {
+		defer s.end(&q)
+		lasting := true
 		var st unix.Stat_t
-		if err := s.beforeStat(q.n, &r.Wcc, &st); err != nil {
-			r.Status = statusOf(err)
-		} else {
+		err := s.changing(q.n, &r.Wcc, &st, func() error {
 			if a.Guard && r.Wcc.Ctime != a.Ctime {
-				r.Status = nfs3.ErrNotSync
-			} else {
-				err := s.change(q.n.fd, &q.id, &a.Attr)
-				if err == nil && !timesOfLink(&st, &a.Attr) {
-					err = s.durable(q.n)
-				}
-				r.Status = statusOf(err)
+				return nfs3.ErrNotSync
 			}
-			s.after(q.n, &r.Wcc)
+			lasting = !timesOfLink(&st, &a.Attr)
+			return s.change(q.n.fd, &q.id, &a.Attr)
+		})
+		if err == nil && lasting {
+			err = s.durable(q.n)
 		}
-		s.end(&q)
+		r.Status = statusOf(err)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
@@ -207,8 +223,14 @@ func (s *Server) change(fd int, id *identity, a *nfs3.SetAttr) error {
 			return err
 		}
 	}
-	sw := s.ids.enter(id)
-	defer s.ids.leave(sw)
+	return s.ids.as(id, func() error { return setOwnerModeTimes(fd, &st, a) })
+}
+
+// setOwnerModeTimes applies what is left of a sattr3 without the size, with the rights of the calling thread.
+func setOwnerModeTimes(fd int, st *unix.Stat_t, a *nfs3.SetAttr) error {
+	if a.UIDSet && a.UID == ^uint32(0) || a.GIDSet && a.GID == ^uint32(0) {
+		return unix.EINVAL // to chown(2) it says that nothing is to change
+	}
 	if a.UIDSet || a.GIDSet {
 		uid, gid := -1, -1
 		if a.UIDSet && a.UID != st.Uid {
@@ -266,42 +288,9 @@ func (s *Server) truncate(fd int, st *unix.Stat_t, id *identity, size uint64) er
 	if size > 1<<63-1 {
 		return unix.EFBIG
 	}
-	sw := s.ids.enter(id)
-	err := unix.Truncate(procPath(fd), int64(size))
-	s.ids.leave(sw)
+	err := s.ids.as(id, func() error { return unix.Truncate(procPath(fd), int64(size)) })
 	if err == unix.EACCES && st.Uid == id.uid {
 		err = unix.Truncate(procPath(fd), int64(size))
 	}
 	return err
-}
-
-// durable makes a change of names or attributes durable before it is answered, unless the export says otherwise (RFC
-// 1813 section 4.8). What cannot be made durable was done all the same, and is answered as failed: nobody is to build on
-// it. A change is all that was done to the file since the last call, so that it comes after the last step.
-func (s *Server) durable(n *node) error {
-	if n.e.Async {
-		return nil
-	}
-	err := s.syncOnly(n)
-	if err != nil {
-		s.writebackFailed(n, err)
-	}
-	return err
-}
-
-// syncOnly makes one file durable, or the whole file system where that file cannot be opened: a link, a special file, one
-// that the daemon's own user may not read.
-func (s *Server) syncOnly(n *node) error {
-	if n.fmt != unix.S_IFDIR && n.fmt != unix.S_IFREG {
-		return unix.Syncfs(n.e.root)
-	}
-	fd, err := unix.Open(procPath(n.fd), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
-	if err != nil {
-		return unix.Syncfs(n.e.root)
-	}
-	defer func() { _ = unix.Close(fd) }()
-	if err := s.storage.Sync(fd); !errors.Is(err, unix.EINVAL) { // a file system may not know it for directories
-		return err
-	}
-	return nil
 }

@@ -2,19 +2,15 @@ package nfs
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/rpc"
-	"github.com/sluice-storage/sluice/test/need"
 )
 
 func (r *raw) getacl(fh []byte, mask uint32) nfs3.ACLRes {
@@ -81,13 +77,7 @@ func TestACLOfAMode(t *testing.T) {
 
 // Lists are the file system's: the kernel enforces them, for the callers that they name.
 func TestACLsOfTheFileSystem(t *testing.T) {
-	need.Root(t)
-	dir := t.TempDir()
-	must(t, os.Chmod(dir, 0o755))
-	probe := []byte{2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 5, 0, 255, 255, 255, 255, 32, 0, 5, 0, 255, 255, 255, 255}
-	if err := unix.Setxattr(dir, "system.posix_acl_access", probe, 0); errors.Is(err, unix.EOPNOTSUPP) {
-		return // this file system keeps none; TestACLOfAMode has what is left
-	}
+	dir := newDisk(t, "mkfs.ext4", "-F", "-q").dir // others may keep no lists
 	must(t, os.WriteFile(filepath.Join(dir, "f"), []byte("private"), 0o600))
 	must(t, os.Mkdir(filepath.Join(dir, "d"), 0o755))
 	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true, Dir: dir})
@@ -155,5 +145,50 @@ func TestACLsOfTheFileSystem(t *testing.T) {
 	}
 	if l := r.getacl(d, nfs3.MaskDefault); l.Default != nil {
 		t.Errorf("%+v", l.Default)
+	}
+}
+
+// A directory's default list limits what is made there, whatever mode is asked for: chmod(2) would give away what it
+// withholds.
+func TestDefaultListsBindWhatIsMade(t *testing.T) {
+	dir := newDisk(t, "mkfs.ext4", "-F", "-q").dir
+	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Dir: dir, Async: true})
+	r := s.raw(t, 0, 0)
+	root, _ := r.mount("/data")
+	inherit := []nfs3.ACE{
+		{Tag: nfs3.ACLUserObj | nfs3.DefaultFlag, Perm: 7}, {Tag: nfs3.ACLUser | nfs3.DefaultFlag, ID: 1234, Perm: 7}, {Tag: nfs3.ACLGroupObj | nfs3.DefaultFlag, Perm: 5},
+		{Tag: nfs3.ACLMask | nfs3.DefaultFlag, Perm: 4}, {Tag: nfs3.ACLOther | nfs3.DefaultFlag},
+	}
+	if st := r.setacl(root, nfs3.MaskDefault, nil, inherit); st != nfs3.OK {
+		t.Fatal(st)
+	}
+	at := func(name string) nfs3.DirOp { return nfs3.DirOp{Dir: root, Name: []byte(name)} }
+	attr := nfs3.SetAttr{ModeSet: true, Mode: 0o2777}
+	create := nfs3.CreateArgs{Where: at("file"), Attr: attr}
+	guarded := nfs3.CreateArgs{Where: at("guarded"), How: nfs3.Guarded, Attr: attr}
+	mkdir := nfs3.MkdirArgs{Where: at("dir"), Attr: attr}
+	fifo := nfs3.MknodArgs{Where: at("fifo"), Type: nfs3.TypeFifo, Attr: attr}
+	for name, st := range map[string]nfs3.Status{
+		"file":    r.status(nfs3.Prog, uint32(nfs3.ProcCreate), create.Append(nil)),
+		"guarded": r.status(nfs3.Prog, uint32(nfs3.ProcCreate), guarded.Append(nil)),
+		"dir":     r.status(nfs3.Prog, uint32(nfs3.ProcMkdir), mkdir.Append(nil)),
+		"fifo":    r.status(nfs3.Prog, uint32(nfs3.ProcMknod), fifo.Append(nil)),
+	} {
+		if st != nfs3.OK {
+			t.Errorf("%s: %v", name, st)
+			continue
+		}
+		l := r.lookup(root, name)
+		if l.Attr.Attr.Mode != 0o2740 {
+			t.Errorf("%s has mode %o, where the list leaves 740 of 777", name, l.Attr.Attr.Mode)
+		}
+		if a := r.getacl(l.FH, nfs3.MaskACL); len(a.Access) != 5 || a.Access[3] != (nfs3.ACE{Tag: nfs3.ACLMask, Perm: 4}) || a.Access[4] != (nfs3.ACE{Tag: nfs3.ACLOther}) {
+			t.Errorf("%s: %+v", name, a.Access)
+		}
+	}
+	// SETATTR is a chmod, and changes the mask.
+	set := nfs3.SetattrArgs{FH: r.lookup(root, "file").FH, Attr: nfs3.SetAttr{ModeSet: true, Mode: 0o660}}
+	if st := r.status(nfs3.Prog, uint32(nfs3.ProcSetattr), set.Append(nil)); st != nfs3.OK || r.lookup(root, "file").Attr.Attr.Mode != 0o660 {
+		t.Errorf("SETATTR of a mode: %v", st)
 	}
 }

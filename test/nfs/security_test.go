@@ -30,6 +30,8 @@ type raw struct {
 	t    *testing.T
 	c    *irpc.Client
 	cred xrpc.Auth
+
+	owner int // of what its calls make, where a test asks
 }
 
 func (s *server) hostPort(t *testing.T) string {
