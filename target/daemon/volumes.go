@@ -89,7 +89,7 @@ func (v *volume) files() ([]string, error) {
 func (d *Daemon) newUnit(cfg VolumeConfig, dev blockdev.Device) (*scsi.LogicalUnit, error) {
 	return scsi.NewLogicalUnit(scsi.LUOptions{
 		Device: dev, Name: cfg.Name, Serial: cfg.Serial, Vendor: "SLUICE", Product: "VOLUME",
-		ReadOnly: cfg.ReadOnly, Removable: cfg.Removable,
+		ReadOnly: cfg.ReadOnly, Removable: cfg.Removable, Volatile: cfg.Engine != "file",
 		AllowFormat: cfg.Erase, AllowSanitize: cfg.Erase, ThinThreshold: int64(cfg.LowSpace), StateDir: d.scsiState(), Log: d.log,
 	})
 }

@@ -138,3 +138,26 @@ func TestAResetByAnotherHostIsHeardOf(t *testing.T) {
 		})
 	}
 }
+
+// Whether a report of a loss of power was read is seen by ExpStatSN: one that went down with its connection comes again.
+func TestAReportOfALossOfPowerIsMadeUntilItIsRead(t *testing.T) {
+	both(t, func(t *testing.T, _ *fixture, dial func() *peer) {
+		first := func() (*peer, uint16) {
+			p := dial()
+			p.enter()
+			p.send(p.command(make([]byte, 6)), nil, nil)
+			_, asc := sense(p.want(iscsi.OpSCSIResponse))
+			return p, asc
+		}
+		for range 2 {
+			if _, asc := first(); asc != 0x2900 {
+				t.Fatalf("%04X, expected POWER ON, RESET, OR BUS DEVICE RESET OCCURRED", asc)
+			}
+		}
+		p, _ := first()
+		p.ready()
+		if _, asc := first(); asc != 0x2907 {
+			t.Fatalf("%04X, expected I_T NEXUS LOSS OCCURRED", asc)
+		}
+	})
+}

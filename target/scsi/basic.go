@@ -18,6 +18,7 @@ func beginRequestSense(c *Command) stepResult {
 	default:
 		if asc, ok := c.x.itl.takeAttention(); ok {
 			s = check(UnitAttention, asc)
+			c.x.reports = asc.ofPower()
 		} else if f := lu.flags.Load(); f&flagsNotReady != 0 {
 			s = lu.notReady(f)
 		}

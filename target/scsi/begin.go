@@ -31,7 +31,11 @@ func (c *Command) admit() error {
 		if x.itl.unknown.Load() {
 			x.itl.open(c)
 		}
+		if x.itl.owed.Load() {
+			x.itl.hears(c)
+		}
 		if asc, ok := x.itl.takeAttention(); ok {
+			x.reports = asc.ofPower()
 			return check(UnitAttention, asc)
 		}
 	}

@@ -52,6 +52,8 @@ type exec struct {
 	err    error // the first failure
 	cancel bool  // the mover was asked to end the move
 	asks   bool  // an INQUIRY by which the initiator learns what a LUN has become
+	// reports says that the response tells of a loss of power.
+	reports bool
 
 	// Task set membership, guarded by the set's lock.
 	set        *taskSet
@@ -104,7 +106,7 @@ func (c *Command) resetExec() {
 	x.running, x.again, x.slow, x.aborted = false, false, false, false
 	x.moving, x.moved, x.moveErr, x.memWait, x.cancel = false, false, nil, false, false
 	x.mu.Unlock()
-	x.step, x.row, x.itl, x.lu, x.err, x.asks = nil, nil, nil, nil, nil, false
+	x.step, x.row, x.itl, x.lu, x.err, x.asks, x.reports = nil, nil, nil, nil, nil, false, false
 	x.abort, x.waiters, x.param = notAborted, nil, x.param[:0]
 	x.tr.reset()
 	select {

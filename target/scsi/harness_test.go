@@ -239,6 +239,7 @@ func rigIn(t testing.TB, pool *mem.Pool, d *disk, change ...func(*LUOptions)) *r
 		t.Fatal(err)
 	}
 	r := &rig{t: t, disk: d, lu: lu, pool: pool}
+	t.Cleanup(lu.background.Wait)
 	r.target, err = NewTarget(TargetOptions{Name: "iqn.2026-01.example:t", Memory: r.pool})
 	if err != nil {
 		t.Fatal(err)

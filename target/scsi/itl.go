@@ -1,6 +1,7 @@
 package scsi
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -14,11 +15,14 @@ type itl struct {
 	own   taskSet
 
 	gone    atomic.Bool  // the LUN was taken away
+	owed    atomic.Bool  // the initiator has still to hear of a loss of power; see power.go
 	unknown atomic.Bool  // the LUN has come to mean this unit and the initiator takes it for another; see known.go
 	change  unknownUnit  // guarded by nexus.known.mu
 	waiting atomic.Int32 // unit attentions, so that a command can look without a lock
 	mu      sync.Mutex
 	ua      [maxAttentions]ASC // guarded by mu, oldest first
+	told    bool               // guarded by mu: the loss of power was reported
+	toldBy  uint32             // ... by a response before this number
 	prevent bool               // guarded by lu.mu: PREVENT ALLOW MEDIUM REMOVAL
 
 	copies []copyRecord // guarded by mu: EXTENDED COPY commands that can still be asked about
@@ -57,6 +61,9 @@ func (i *itl) establish(asc ASC) bool {
 	n := int(i.waiting.Load())
 	if asc>>8 == ASCPowerOnOrReset>>8 {
 		// SAM-5 section 5.14: a reset event makes the conditions before it meaningless.
+		if k := slices.IndexFunc(i.ua[:n], ASC.ofPower); k >= 0 {
+			asc = i.ua[k] // it says more than the others, and has not been said yet
+		}
 		n = 0
 	}
 	for _, a := range i.ua[:n] {

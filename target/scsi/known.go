@@ -37,6 +37,8 @@ func (n *Nexus) meetLocked(i *itl) {
 		i.unknown.Store(true)
 		i.attention(ASCLUNsChanged)
 		return
+	} else if ok && i.lu.first(i.id).ofPower() {
+		i.first() // it comes back, perhaps without what was written to it
 	}
 	n.known.units[i.lun] = name
 }

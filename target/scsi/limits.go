@@ -27,8 +27,8 @@ const (
 	maxWriteSame = maxTransfer
 	// maxAttentions is how many unit attentions wait for one I_T nexus; the oldest go first, duplicates are merged.
 	maxAttentions = 16
-	// maxMet is how many initiator ports a target remembers to have met, which choose their names themselves.
-	maxMet = 4096
+	// maxMet is how many I_T nexuses a unit remembers to have met: initiators choose their names themselves.
+	maxMet = 1024
 	// maxTasks bounds one task set; a session's command window is far smaller.
 	maxTasks = 4096
 	// maxLUN is the largest LUN number (SAM-5 flat space addressing).

@@ -35,6 +35,8 @@ type LUOptions struct {
 	Vendor, Product, Revision string
 	ReadOnly                  bool
 	Removable                 bool
+	// Volatile says that the medium lives in this process: what was written is gone when it ends.
+	Volatile bool
 	// SharedTaskSet keeps one task set for all I_T nexuses (TST 000b) instead of one each (TST 001b).
 	SharedTaskSet bool
 	// AllowFormat and AllowSanitize let initiators destroy the volume's content by FORMAT UNIT and SANITIZE.
@@ -87,6 +89,8 @@ type LogicalUnit struct {
 	idle        []chan struct{}   // closed when closing is empty
 	stateDir    string
 	modes       modeState
+	power       powerState
+	noting      bool // a note of who has heard of a loss of power is about to be written
 	clock       timestamp
 	gone        luTotals // of nexuses that have gone
 	goneLatency luLatency
@@ -136,6 +140,7 @@ func NewLogicalUnit(opt LUOptions) (*LogicalUnit, error) {
 	lu.set(flagNotReady, opt.NotReady != 0)
 	lu.stop, lu.stopNow = context.WithCancel(context.Background())
 	lu.pr.Store(&reservations{})
+	lu.power.began(nil, true) // until a state directory says otherwise
 	lu.initModes()
 	if opt.StateDir != "" {
 		if err := lu.adopt(opt.StateDir); err != nil {
@@ -194,14 +199,15 @@ func (lu *LogicalUnit) Close() {
 	lu.stopNow()
 	lu.background.Wait()
 	lu.mu.Lock()
-	if len(lu.closing) == 0 {
+	if len(lu.closing) > 0 {
+		ch := make(chan struct{})
+		lu.idle = append(lu.idle, ch)
 		lu.mu.Unlock()
-		return
+		<-ch
+	} else {
+		lu.mu.Unlock()
 	}
-	ch := make(chan struct{})
-	lu.idle = append(lu.idle, ch)
-	lu.mu.Unlock()
-	<-ch
+	lu.noteClean()
 }
 
 // Serial is the unit serial number.

@@ -5,18 +5,22 @@ import (
 	"testing"
 )
 
-// Initiator ports choose their own names: a target that has met many forgets some, but none that is connected.
+// Initiator ports choose their own names: a unit that has met many forgets some, but none that is connected.
 func TestPortsThatCameAndWentTakeNoMemoryForEver(t *testing.T) {
 	r := newRig(t)
 	for i := range 2 * maxMet {
 		var isid [6]byte
 		binary.BigEndian.PutUint32(isid[2:], uint32(i))
-		r.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-11.org.example:stranger", ISID: isid, TargetPortGroup: 1, Memory: r.pool.Share(1 << 20)}).Close(func() {})
+		n := r.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-11.org.example:stranger", ISID: isid, TargetPortGroup: 1, Memory: r.pool.Share(1 << 20)})
+		for range 2 {
+			r.run(n, nil, 0, "00 00 00 00 00 00")
+		}
+		n.Close(func() {})
 	}
-	r.target.mu.Lock()
-	n, known := len(r.target.met), r.target.met[r.n.portKey()]
-	r.target.mu.Unlock()
-	if n > maxMet || !known {
-		t.Errorf("%d ports are remembered, that of the connected initiator: %v", n, known)
+	r.lu.mu.Lock()
+	n := len(r.lu.power.Heard)
+	r.lu.mu.Unlock()
+	if asc := r.lu.first(r.n.id()); n > maxMet || asc != ASCNexusLoss {
+		t.Errorf("%d ports are remembered, the connected initiator would be told %04X", n, asc)
 	}
 }

@@ -3,7 +3,6 @@ package scsi
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -66,24 +65,16 @@ func (t *Target) NewNexus(opt NexusOptions) *Nexus {
 	t.addPortLocked(opt.TargetPortGroup)
 	t.alua.addPort(opt.TargetPortGroup)
 	n.access.Store(uint32(t.stateOf(opt.TargetPortGroup)))
-	first := ASCPowerOnOrReset
-	if t.meetLocked(n.portKey()) {
-		first = ASCNexusLoss
-	}
 	t.nexuses[n] = struct{}{}
 	n.rebuildLocked(false)
 	for _, i := range *n.luns.Load() {
-		i.attention(first)
+		i.first()
 	}
 	return n
 }
 
 // Options is what the nexus was made with.
 func (n *Nexus) Options() NexusOptions { return n.opt }
-
-func (n *Nexus) portKey() string {
-	return n.port + "," + strconv.Itoa(int(n.opt.TargetPortGroup))
-}
 
 // rebuildLocked brings the LUN map in line with the target's; t.mu is held. It returns what has gone, which the caller gives
 // to outOfSight without the lock.

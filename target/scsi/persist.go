@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"go.uber.org/zap"
 )
 
 // luState is what of a logical unit survives a restart.
@@ -15,6 +17,7 @@ type luState struct {
 	Name         string            `json:"name"`
 	Modes        map[string][]byte `json:"modes,omitempty"` // saved pages by "code.subpage" in hexadecimal
 	Reservations *reservations     `json:"reservations,omitempty"`
+	Power        *powerState       `json:"power,omitempty"`
 }
 
 // writeDurably replaces a file so that after a crash at any point either the old or the new content is there in full.
@@ -110,24 +113,39 @@ func (lu *LogicalUnit) durable() bool {
 // adopt takes the state directory of a target, unless the unit has one, and loads what is there.
 func (lu *LogicalUnit) adopt(dir string) error {
 	lu.mu.Lock()
-	defer lu.mu.Unlock()
-	if lu.stateDir != "" || lu.opt.NotReady != 0 {
+	was, note, err := lu.adoptLocked(dir)
+	lu.mu.Unlock()
+	if err != nil || !note {
+		return err
+	}
+	err = lu.persist()
+	if err != nil && (was == nil || !was.Clean) {
+		// The note that stays is of another boot, or there is none: a later start takes that for a loss as well.
+		lu.log.Warn("the boot that a volume is served on could not be noted", zap.String("volume", lu.opt.Name), zap.Error(err))
 		return nil
+	}
+	return err
+}
+
+// adoptLocked returns the note of power that it found, and whether there is one to be written.
+func (lu *LogicalUnit) adoptLocked(dir string) (was *powerState, note bool, err error) {
+	if lu.stateDir != "" || lu.opt.NotReady != 0 {
+		return nil, false, nil
 	}
 	if lu.opt.StateDir != "" {
 		dir = lu.opt.StateDir
 	}
 	if dir == "" {
-		return nil
+		return nil, false, nil
 	}
 	if err := makeStateDir(dir); err != nil {
-		return err
+		return nil, false, err
 	}
 	lu.stateDir = dir
 	var s luState
 	if err := readState(lu.statePathLocked(), &s); err != nil {
 		lu.stateDir = ""
-		return err
+		return nil, false, err
 	}
 	for k := range lu.modes.current {
 		if v := s.Modes[modeKey(k)]; len(v) == len(modeMask(k)) {
@@ -139,7 +157,7 @@ func (lu *LogicalUnit) adopt(dir string) error {
 		r.Generation = 0 // SPC-4 section 6.15.2: it begins anew with power
 		lu.pr.Store(r)
 	}
-	return nil
+	return s.Power, lu.power.began(s.Power, lu.opt.Volatile), nil
 }
 
 func modeKey(k [2]byte) string { return hex.EncodeToString(k[:1]) + "." + hex.EncodeToString(k[1:]) }
@@ -160,6 +178,10 @@ func (lu *LogicalUnit) persist() error {
 	}
 	if r := lu.pr.Load(); r.APTPL {
 		s.Reservations = r
+	}
+	if !lu.opt.Volatile {
+		p := lu.power
+		s.Power = &p
 	}
 	path := lu.statePathLocked()
 	lu.mu.Unlock()

@@ -35,8 +35,7 @@ type Target struct {
 	mu      sync.Mutex
 	luns    map[uint16]*LogicalUnit
 	nexuses map[*Nexus]struct{}
-	met     map[string]bool // initiator ports that had a nexus since the target began
-	ports   []uint16        // relative target port identifiers, sorted
+	ports   []uint16 // relative target port identifiers, sorted
 
 	alua alua
 }
@@ -49,7 +48,7 @@ func NewTarget(opt TargetOptions) (*Target, error) {
 	if opt.Log == nil {
 		opt.Log = zap.NewNop()
 	}
-	t := &Target{opt: opt, log: opt.Log, luns: map[uint16]*LogicalUnit{}, nexuses: map[*Nexus]struct{}{}, met: map[string]bool{}}
+	t := &Target{opt: opt, log: opt.Log, luns: map[uint16]*LogicalUnit{}, nexuses: map[*Nexus]struct{}{}}
 	if err := t.alua.init(t); err != nil {
 		return nil, err
 	}
@@ -142,28 +141,6 @@ func (t *Target) LUN(lun uint16) *LogicalUnit {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.luns[lun]
-}
-
-// meetLocked notes an initiator port and reports whether it was here before. A target that has met too many forgets one that has no
-// nexus: such a port is told of a power on where it is told of a nexus loss now, which says more than it must.
-func (t *Target) meetLocked(port string) bool {
-	if t.met[port] {
-		return true
-	}
-	if len(t.met) >= maxMet {
-		here := map[string]bool{}
-		for n := range t.nexuses {
-			here[n.portKey()] = true
-		}
-		for p := range t.met {
-			if !here[p] {
-				delete(t.met, p)
-				break
-			}
-		}
-	}
-	t.met[port] = true
-	return false
 }
 
 // addPortLocked makes a relative target port known.

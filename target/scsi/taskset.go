@@ -225,13 +225,14 @@ func (c *Command) complete() {
 			c.x.itl.stats.countSense(c.Sense)
 		}
 	}
-	var asker *itl
-	if c.x.asks && c.Status == StatusGood && !c.Silent {
-		asker = c.x.itl
-	}
+	i, asks, reports := c.x.itl, c.x.asks && c.Status == StatusGood && !c.Silent, c.x.reports && !c.Silent
 	c.Mover.Complete(c)
-	if asker != nil {
-		asker.answered() // the response has its number now
+	// The response has its number now.
+	if asks {
+		i.answered()
+	}
+	if reports {
+		i.said()
 	}
 	for _, w := range waiters {
 		w.release()

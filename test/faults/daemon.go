@@ -22,11 +22,13 @@ const (
 	goodLUN   = 0
 	victimLUN = 1
 	fullLUN   = 2
+	memoryLUN = 3
 
 	goodSize   = 64 << 20
 	victimSize = 64 << 20
 	fullSize   = 64 << 20 // on a file system of fullRoom
 	fullRoom   = 4 << 20
+	memorySize = 1 << 20 // in the daemon's memory
 
 	// poolSize is the daemon's `memory`: what data of all sessions together may take.
 	poolSize = 96 << 20
@@ -99,13 +101,16 @@ volumes:
   - {name: good, engine: file, size: %d}
   - {name: victim, engine: file, size: %d, atomic: true}
   - {name: full, engine: file, path: %q, size: %d}
+  - {name: memory, engine: mem, size: %d}
 targets:
   - name: %q
     luns:
       - {lun: %d, volume: good}
       - {lun: %d, volume: victim}
       - {lun: %d, volume: full}
-`, filepath.Join(dir, "state"), poolSize, addr, goodSize, victimSize, filepath.Join(small, "full.img"), fullSize, TargetName, goodLUN, victimLUN, fullLUN)
+      - {lun: %d, volume: memory}
+`, filepath.Join(dir, "state"), poolSize, addr, goodSize, victimSize, filepath.Join(small, "full.img"), fullSize, memorySize,
+		TargetName, goodLUN, victimLUN, fullLUN, memoryLUN)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return nil, err
 	}

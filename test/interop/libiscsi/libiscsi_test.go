@@ -37,13 +37,14 @@ func serve(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lu, err := scsi.NewLogicalUnit(scsi.LUOptions{Device: dev, Name: "disk", Serial: "0001"})
+	lu, err := scsi.NewLogicalUnit(scsi.LUOptions{Device: dev, Name: "disk", Serial: "0001", Volatile: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := st.AddLUN(0, lu); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(lu.Close) // after the server
 	srv, err := iscsi.NewServer(iscsi.Options{Memory: pool, Log: log, Timeouts: iscsi.Timeouts{Drain: 2 * time.Second}})
 	if err != nil {
 		t.Fatal(err)

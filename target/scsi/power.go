@@ -1,0 +1,148 @@
+package scsi
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/blockdev"
+)
+
+// powerState says who has to be told POWER ON OCCURRED (29/01): that writes which were acknowledged and not flushed may be
+// gone. A host may have a use for them still, and fails its next flush; so it is said only where it can be true, which is
+// after another boot. After a mere restart of the daemon the kernel has the writes, and I_T NEXUS LOSS OCCURRED is said.
+// Who is not known here, because it is new or because the medium lived in the process that ended, is told POWER ON, RESET,
+// OR BUS DEVICE RESET OCCURRED (29/00), which may be true and which every initiator takes at a login: libiscsi's tools give
+// up at any other. What is owed to an I_T nexus stays owed until the initiator has it: also when the session or the daemon
+// ends in between. Guarded by LogicalUnit.mu.
+type powerState struct {
+	Boot  string    `json:"boot"`            // of the kernel that the unit was last served on
+	Clean bool      `json:"clean,omitempty"` // everything was flushed when it was served last
+	Heard []nexusID `json:"heard,omitempty"` // who knows that the unit runs, oldest login first
+	Lost  []nexusID `json:"lost,omitempty"`  // who knew, and has not heard of another boot
+}
+
+// bootID tells one boot from another; a test boots.
+var bootID = func() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "" // nothing can be said: as if each start were a boot
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// began takes over what was noted when the unit was served last, nil if nothing was, and reports whether the note has to
+// be written anew: before a write is taken if it says that all was flushed.
+func (p *powerState) began(was *powerState, volatile bool) bool {
+	now := powerState{Boot: bootID()}
+	switch {
+	case was == nil || volatile:
+	case was.Clean || was.Boot == now.Boot && now.Boot != "":
+		now.Heard, now.Lost = was.Heard, was.Lost
+	default:
+		now.Lost = append(slices.Clone(was.Lost), was.Heard...)
+		now.Lost = now.Lost[max(0, len(now.Lost)-maxMet):]
+	}
+	*p = now
+	return !volatile && (was == nil || was.Clean || was.Boot != now.Boot)
+}
+
+// first is what a nexus is told when it finds the unit.
+func (lu *LogicalUnit) first(id nexusID) ASC {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	switch {
+	case slices.Contains(lu.power.Heard, id):
+		return ASCNexusLoss
+	case slices.Contains(lu.power.Lost, id):
+		return ASCPowerOn
+	}
+	return ASCPowerOnOrReset
+}
+
+// ofPower reports whether a condition may be a loss of power, which stays owed until it is heard.
+func (asc ASC) ofPower() bool { return asc == ASCPowerOn || asc == ASCPowerOnOrReset }
+
+// first establishes the unit attention condition that a new nexus finds.
+func (i *itl) first() {
+	asc := i.lu.first(i.id)
+	i.owed.Store(asc.ofPower())
+	i.attention(asc)
+}
+
+// said notes that the report has left; who has received the response before next has received it.
+func (i *itl) said() {
+	next := i.nexus.nextResponse()
+	i.mu.Lock()
+	i.told, i.toldBy = true, next
+	i.mu.Unlock()
+}
+
+// hears notes that the initiator has the report, if it had when it sent c.
+func (i *itl) hears(c *Command) {
+	i.mu.Lock()
+	hears := i.told && (i.nexus.opt.NextResponse == nil || int32(c.Heard-i.toldBy) >= 0)
+	i.mu.Unlock()
+	if hears && i.owed.CompareAndSwap(true, false) {
+		i.lu.heard(i.id)
+	}
+}
+
+// heard notes that a nexus has been told. The note is written in the background: if it is lost the report comes twice.
+func (lu *LogicalUnit) heard(id nexusID) {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	p := &lu.power
+	is := func(o nexusID) bool { return o == id }
+	// New slices: persist reads the old ones.
+	p.Heard = append(slices.DeleteFunc(slices.Clone(p.Heard), is), id)
+	if len(p.Heard) > maxMet {
+		// Of those that have gone: such a one is told at its next login what it is told at its first.
+		here := make(map[nexusID]bool, len(lu.itls))
+		for i := range lu.itls {
+			here[i.id] = true
+		}
+		gone := slices.IndexFunc(p.Heard, func(o nexusID) bool { return !here[o] })
+		p.Heard = slices.Delete(p.Heard, max(gone, 0), max(gone, 0)+1)
+	}
+	p.Lost = slices.DeleteFunc(slices.Clone(p.Lost), is)
+	if lu.stateDir == "" || lu.opt.Volatile || lu.noting {
+		return
+	}
+	lu.noting = true
+	lu.background.Add(1)
+	go func() {
+		defer lu.background.Done()
+		lu.mu.Lock()
+		lu.noting = false
+		lu.mu.Unlock()
+		if err := lu.persist(); err != nil {
+			lu.log.Warn("who has heard of a loss of power could not be noted; they may hear of it again", zap.String("volume", lu.opt.Name), zap.Error(err))
+		}
+	}()
+}
+
+// closeFlush bounds the flush of a unit that closes: a medium that hangs must not keep the daemon.
+const closeFlush = 5 * time.Second
+
+// noteClean makes everything durable and says so, so that a boot between two starts is no loss.
+func (lu *LogicalUnit) noteClean() {
+	if lu.opt.Volatile || !lu.durable() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeFlush)
+	defer cancel()
+	if blockdev.Do(ctx, lu.dev, &blockdev.Request{Op: blockdev.Flush}) != nil {
+		return
+	}
+	lu.mu.Lock()
+	lu.power.Clean = true
+	lu.mu.Unlock()
+	if err := lu.persist(); err != nil {
+		lu.log.Warn("that everything is flushed could not be noted", zap.String("volume", lu.opt.Name), zap.Error(err))
+	}
+}

@@ -1,0 +1,161 @@
+package scsi
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/mem"
+)
+
+// powerRig is a unit that is served again and again: by another daemon, on another boot.
+type powerRig struct {
+	t   *testing.T
+	dir string
+	r   *rig
+}
+
+func (p *powerRig) start(change ...func(*LUOptions)) {
+	p.t.Helper()
+	lu, err := NewLogicalUnit(func() LUOptions {
+		o := LUOptions{Device: newDisk(1<<20, 512), Name: "vol0", StateDir: p.dir}
+		for _, f := range change {
+			f(&o)
+		}
+		return o
+	}())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(lu.background.Wait)
+	pool := mem.NewPool(16 << 20)
+	target, err := NewTarget(TargetOptions{Name: "iqn.2026-01.example:t", Memory: pool})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := target.AddLUN(0, lu); err != nil {
+		p.t.Fatal(err)
+	}
+	p.r = &rig{t: p.t, lu: lu, target: target, pool: pool}
+}
+
+// login makes a nexus of an initiator and returns what its first command is told.
+func (p *powerRig) login(id byte) (*Nexus, ASC) {
+	p.t.Helper()
+	n := p.r.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:i" + string('0'+rune(id)), ISID: [6]byte{0x40, 0, 0, 0, 0, id}, TargetPortGroup: 1, Transport: "test"})
+	res := p.r.run(n, nil, 0, "00 00 00 00 00 00")
+	if res.key() != UnitAttention {
+		p.t.Fatalf("the first command: %v", res.Status)
+	}
+	return n, res.asc()
+}
+
+// reads says that a login is told asc and goes on: the initiator has read the report.
+func (p *powerRig) reads(what string, id byte, asc ASC) {
+	p.t.Helper()
+	n, got := p.login(id)
+	if got != asc {
+		p.t.Errorf("%s: initiator %d is told %04X, want %04X", what, id, got, asc)
+	}
+	if res := p.r.run(n, nil, 0, "00 00 00 00 00 00"); res.Status != StatusGood {
+		p.t.Errorf("%s: then %v %04X", what, res.Status, res.asc())
+	}
+	n.Close(func() {})
+	p.r.lu.background.Wait()
+}
+
+func boot(t *testing.T) func(string) {
+	old := bootID
+	t.Cleanup(func() { bootID = old })
+	id := "first"
+	bootID = func() string { return id }
+	return func(s string) { id = s }
+}
+
+// Writes that a host has not flushed can be lost by another boot and on a medium in memory, not by
+// an end of the daemon. What can be true is said until each initiator has it; what cannot is not said.
+func TestPowerOnIsSaidWhereWritesCanBeLost(t *testing.T) {
+	again := boot(t)
+	p := &powerRig{t: t, dir: t.TempDir()}
+	p.start()
+	p.reads("nothing is known", 1, ASCPowerOnOrReset)
+	p.reads("nothing is known", 2, ASCPowerOnOrReset)
+	p.reads("another login", 1, ASCNexusLoss)
+	p.start()
+	p.reads("another daemon", 1, ASCNexusLoss)
+	again("second")
+	p.start()
+	p.reads("another boot", 1, ASCPowerOn)
+	p.reads("another boot, another login", 1, ASCNexusLoss)
+	p.start()
+	p.reads("another boot, another daemon, told", 1, ASCNexusLoss)
+	p.reads("another boot, another daemon, not told", 2, ASCPowerOn)
+	p.start()
+	p.reads("told at last", 2, ASCNexusLoss)
+	// All was flushed at the end of the daemon: what a boot can lose is nothing.
+	if err := p.r.target.RemoveLUN(0); err != nil {
+		t.Fatal(err)
+	}
+	p.r.lu.Close()
+	again("third")
+	p.start()
+	p.reads("flushed before the boot", 1, ASCNexusLoss)
+	again("fourth")
+	p.start()
+	p.reads("flushed before the boot before", 1, ASCPowerOn)
+}
+
+func TestPowerOnIsSaidAgainUntilItIsRead(t *testing.T) {
+	again := boot(t)
+	p := &powerRig{t: t, dir: t.TempDir()}
+	for _, want := range []ASC{ASCPowerOnOrReset, ASCPowerOn} {
+		p.start()
+		for range 2 {
+			n, asc := p.login(1)
+			if asc != want {
+				t.Fatalf("told %04X, want %04X", asc, want)
+			}
+			n.Close(func() {}) // the response may never have arrived
+		}
+		p.start()
+		// Nothing else hides it.
+		n := p.r.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:i1", ISID: [6]byte{0x40, 0, 0, 0, 0, 1}, TargetPortGroup: 1})
+		answer(t, manage(n, LogicalUnitReset, 0, 0), FunctionComplete)
+		if res := p.r.run(n, nil, 0, "00 00 00 00 00 00"); res.asc() != want {
+			t.Errorf("after a restart and a reset: %04X, want %04X", res.asc(), want)
+		}
+		p.r.run(n, nil, 0, "00 00 00 00 00 00")
+		p.r.lu.background.Wait()
+		again("second")
+	}
+}
+
+func TestAMediumInMemoryLosesItsWritesWithTheDaemon(t *testing.T) {
+	boot(t)
+	p := &powerRig{t: t, dir: t.TempDir()}
+	for range 2 {
+		p.start(func(o *LUOptions) { o.Volatile = true })
+		p.reads("a start", 1, ASCPowerOnOrReset)
+		p.reads("another login", 1, ASCNexusLoss)
+		p.r.lu.Close()
+	}
+}
+
+// A unit that cannot flush at its end, or whose note fails, does not say that it is clean.
+func TestAFlushThatFailsIsNoCleanEnd(t *testing.T) {
+	again := boot(t)
+	p := &powerRig{t: t, dir: t.TempDir()}
+	bad := newDisk(1<<20, 512)
+	bad.fail = func(r *blockdev.Request) error {
+		if r.Op == blockdev.Flush {
+			return errors.New("broken")
+		}
+		return nil
+	}
+	p.start(func(o *LUOptions) { o.Device = bad })
+	p.reads("nothing is known", 1, ASCPowerOnOrReset)
+	p.r.lu.Close()
+	again("second")
+	p.start()
+	p.reads("another boot", 1, ASCPowerOn)
+}
