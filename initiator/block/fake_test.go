@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 
@@ -25,7 +26,8 @@ type fake struct {
 
 	mu      sync.Mutex
 	disk    [fakeSize]byte
-	refuse  error // of dials
+	refuse  error  // of dials
+	away    string // a host that is not there
 	dials   int
 	logins  []iscsi.LoginRequest
 	conns   map[*fakeConn]struct{}
@@ -39,6 +41,7 @@ const fakeSize = 1 << 20
 
 type fakeConn struct {
 	f      *fake
+	addr   string
 	nc     net.Conn
 	n      *iscsi.Negotiator
 	statSN uint32
@@ -55,18 +58,31 @@ func newFake(t testing.TB) *fake {
 	return &fake{t: t, conns: map[*fakeConn]struct{}{}, serial: "fake", window: 16}
 }
 
-func (f *fake) dial(context.Context, string, string) (net.Conn, error) {
+func (f *fake) dial(_ context.Context, _, addr string) (net.Conn, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dials++
-	if f.refuse != nil {
-		return nil, f.refuse
+	if f.refuse != nil || f.away != "" && strings.HasPrefix(addr, f.away) {
+		return nil, errors.Join(f.refuse, errors.New("nobody there"))
 	}
 	a, b := net.Pipe()
-	c := &fakeConn{f: f, nc: b, n: iscsi.NewNegotiator(iscsi.NegotiatorOptions{Target: true}), statSN: 100, out: map[uint32]*fakeWrite{}}
+	c := &fakeConn{f: f, addr: addr, nc: b, n: iscsi.NewNegotiator(iscsi.NegotiatorOptions{Target: true}), statSN: 100, out: map[uint32]*fakeWrite{}}
 	f.conns[c] = struct{}{}
 	f.wg.Go(c.serve)
 	return a, nil
+}
+
+// lose ends the connections of one host, which is away from then on.
+func (f *fake) lose(host string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.away = host
+	for c := range f.conns {
+		if strings.HasPrefix(c.addr, host) {
+			_ = c.nc.Close()
+			delete(f.conns, c)
+		}
+	}
 }
 
 // drop ends every connection.

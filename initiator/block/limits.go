@@ -16,6 +16,9 @@ const (
 	slowPatience = 4
 	// maxTimeouts bounds how often a request is begun that the target does not answer.
 	maxTimeouts = 3
+	// fenceGrace is how long a lost path may come back before its commands are ended by a reset that other hosts do not
+	// hear of.
+	fenceGrace = 5 * time.Second
 	// vouchTimeout is how long another path is asked whether the target has had its power all along.
 	vouchTimeout = 5 * time.Second
 	// maxLooks bounds how often a unit is asked what it is while it says that it changes.

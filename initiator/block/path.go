@@ -31,6 +31,7 @@ type path struct {
 	err   error // why the path is down; the volume's lock
 	gen   int   // counts sessions that came up; the volume's lock
 	other bool  // another unit was seen there last; the volume's lock
+	loose bool  // a command of a lost session may still run, and nothing waits for its end any more; the volume's lock
 }
 
 // connect logs in, asks who is there and starts the session's owner.
@@ -161,7 +162,8 @@ func (p *path) lost(s *session, reqs reqList, err error) {
 		case v.worn(r):
 			// The path comes up and is lost again each time: the limit on waiting holds for the request too.
 			r.Err = fmt.Errorf("%w: every session that ran the request was lost, for %v: %w", ErrNoPath, v.ini.o.ReconnectLimit, err)
-			if r.sent && !r.repeatable() {
+			if r.sent && !r.harmless() {
+				v.giveUp(p)
 				r.Err = fmt.Errorf("%w; %w", errUnsettled, r.Err)
 			}
 			r.alone()
@@ -186,8 +188,9 @@ func (v *Volume) worn(r *Request) bool {
 	return limit > 0 && time.Since(r.lostAt) > limit
 }
 
-// fence makes sure, over another path, that no command of a lost session runs any more.
-func (p *path) fence(ctx context.Context, over *path, gen int) error {
+// fence makes sure, over another path, that no command of a lost session runs any more. A reset clears other hosts' commands
+// as well, without a word where the unit has no TAS: there it is only done when late says so.
+func (p *path) fence(ctx context.Context, over *path, gen int, late bool) error {
 	p.login.Lock()
 	defer p.login.Unlock()
 	if p.v.fenced(p, gen) {
@@ -198,23 +201,55 @@ func (p *path) fence(ctx context.Context, over *path, gen int) error {
 		return ErrNoPath
 	}
 	if t, _ := p.tpgt.Load().(string); t != "" && t == s.tpgt && p.u.Target == over.u.Target {
-		// The same portal group: a login there with this path's ISID is the reinstatement of its session, which the
-		// target does not answer before the old tasks are over (RFC 7143 section 6.3.5).
-		u := *over.u
-		tmp, err := p.v.ini.connect(ctx, &u, p.isid)
-		if err == nil {
-			tmp.start(func(*session, reqList, error) {})
-			tmp.leave()
-			return nil
-		}
-		if errors.Is(err, context.Canceled) {
+		err := p.reinstate(ctx, over, t)
+		if err == nil || errors.Is(err, context.Canceled) {
 			return err
 		}
 	}
+	if !late && !p.v.geom.Load().TaskAborted {
+		return errTooEarly
+	}
+	ctx, cancel := context.WithTimeout(ctx, abortTimeout)
+	defer cancel()
 	if err := s.reset(ctx); err != nil {
 		return err
 	}
+	p.v.tell(p, "lost path is fenced by a reset of the logical unit", nil)
 	p.v.anew()
+	return nil
+}
+
+var errTooEarly = errors.New("block: the path may come back, and a reset would take other hosts' commands without a word")
+
+// reinstate logs in with the name, secret and ISID of p at another portal of the same group. That is the reinstatement of
+// its session, which the target does not answer before the old tasks are over (RFC 7143 section 6.3.5). A login that is
+// sent on to another group is none.
+func (p *path) reinstate(ctx context.Context, over *path, group string) error {
+	u := *p.u
+	u.ISER, u.Host, u.Port = over.u.ISER, over.u.Host, over.u.Port
+	tmp, err := p.v.ini.connect(ctx, &u, p.isid)
+	if err != nil {
+		return err
+	}
+	tmp.path = p
+	tmp.start(func(_ *session, reqs reqList, err error) {
+		for r := reqs.head; r != nil; r = r.next {
+			r.Err = err
+		}
+		reqs.complete()
+	})
+	defer tmp.leave()
+	if tmp.tpgt != group {
+		return fmt.Errorf("block: %s leads to portal group %s and not %s", u.Addr(), tmp.tpgt, group)
+	}
+	// What the target has to report to this nexus it reports once: it is heard here or never.
+	if pr, err := p.v.ini.probe(tmp); err == nil {
+		ctx, cancel := context.WithTimeout(ctx, vouchTimeout)
+		_, _ = pr.in(ctx, make([]byte, 6), 0)
+		cancel()
+		pr.close()
+	}
+	p.v.tell(p, "lost path is fenced by a login over "+over.u.String(), nil)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,8 +21,8 @@ func (f *fake) openPaths(o Options, n int) *Volume {
 		f.t.Fatal(err)
 	}
 	var urls []string
-	for range n {
-		urls = append(urls, "iscsi://fake/iqn.2026-01.org.example:fake/0")
+	for k := range n {
+		urls = append(urls, fmt.Sprintf("iscsi://%c/iqn.2026-01.org.example:fake/0", 'a'+k))
 	}
 	v, err := i.Open(context.Background(), urls...)
 	if err != nil {

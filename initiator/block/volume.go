@@ -26,6 +26,7 @@ type Volume struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	power  power
+	held   atomic.Bool // a path is loose: what changes the medium waits
 	events events
 
 	mu      sync.Mutex
@@ -153,7 +154,7 @@ func (v *Volume) SubmitAll(rs []*Request) {
 		r.begin()
 	}
 	active := *v.active.Load()
-	if len(active) == 1 {
+	if len(active) == 1 && !v.held.Load() {
 		k := 0
 		for _, r := range rs {
 			if v.admit(r) {
@@ -197,6 +198,10 @@ func (v *Volume) admit(r *Request) bool {
 
 // route gives a request to a path, or parks it.
 func (v *Volume) route(r *Request) {
+	if v.waits(r) {
+		v.park(r)
+		return
+	}
 	active := *v.active.Load()
 	for range active {
 		p := active[int(v.turn.Add(1))%len(active)]
@@ -205,6 +210,23 @@ func (v *Volume) route(r *Request) {
 		}
 	}
 	v.park(r)
+}
+
+// waits: a write that has been given up and may still land must not land on a newer one.
+func (v *Volume) waits(r *Request) bool { return v.held.Load() && !r.harmless() }
+
+// giveUp notes that nothing waits any more for the end of what a lost session of p left at the target.
+func (v *Volume) giveUp(p *path) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.giveUpLocked(p)
+}
+
+func (v *Volume) giveUpLocked(p *path) {
+	if len(v.paths) > 1 && !v.closed {
+		p.loose = true
+		v.held.Store(true)
+	}
 }
 
 // check refuses what no target need be asked.
@@ -278,7 +300,7 @@ func (v *Volume) park(r *Request) {
 	default:
 		v.parked.insert(r)
 		v.arm()
-		again := len(*v.active.Load()) > 0 && r.fence == nil
+		again := len(*v.active.Load()) > 0 && r.fence == nil && !v.waits(r)
 		v.mu.Unlock()
 		if again { // a path came up meanwhile
 			v.dispatch()
@@ -320,8 +342,11 @@ func (v *Volume) expire() {
 	out := v.parked.take()
 	for r := out.head; r != nil; r = r.next {
 		r.Err = err
-		if r.sent && !r.repeatable() {
+		if r.fence != nil || r.sent && !r.repeatable() {
 			r.Err = fmt.Errorf("%w; %w", errUnsettled, err)
+		}
+		if r.fence != nil {
+			v.giveUpLocked(r.fence)
 		}
 	}
 	v.mu.Unlock()
@@ -347,7 +372,7 @@ func (v *Volume) dispatch() {
 	}
 	all, go1 := v.parked.take(), reqList{}
 	for r := all.pop(); r != nil; r = all.pop() {
-		if r.fence != nil {
+		if r.fence != nil || v.waits(r) {
 			v.parked.push(r)
 		} else {
 			go1.push(r)
@@ -369,6 +394,12 @@ func (v *Volume) dispatch() {
 func (v *Volume) unfence(p *path) {
 	var unknown reqList
 	v.mu.Lock()
+	p.loose = false
+	loose := false
+	for _, q := range v.paths {
+		loose = loose || q.loose
+	}
+	v.held.Store(loose)
 	all := v.parked.take()
 	for r := all.pop(); r != nil; r = all.pop() {
 		if r.fence != p {
@@ -513,7 +544,7 @@ func (v *Volume) fencing(p *path) {
 	if v.closed || v.fencers[p] || p.sess.Load() != nil || len(v.paths) < 2 {
 		return
 	}
-	waits := false
+	waits := p.loose
 	for r := v.parked.head; r != nil; r = r.next {
 		waits = waits || r.fence == p
 	}
@@ -523,10 +554,11 @@ func (v *Volume) fencing(p *path) {
 	v.fencers[p] = true
 	gen := p.gen
 	v.wg.Go(func() {
+		begun := time.Now()
 		for wait := v.ini.o.MinBackoff; !v.fenced(p, gen); wait = min(2*wait, v.ini.o.MaxBackoff) {
 			err := ErrNoPath
 			for _, q := range *v.active.Load() {
-				if err = p.fence(v.ctx, q, gen); err == nil {
+				if err = p.fence(v.ctx, q, gen, time.Since(begun) >= fenceGrace); err == nil {
 					break
 				}
 			}
@@ -551,6 +583,9 @@ func (v *Volume) Cancel(r *Request) {
 	r.cancelled.Store(true)
 	v.mu.Lock()
 	found := v.parked.remove(r)
+	if found && r.fence != nil {
+		v.giveUpLocked(r.fence)
+	}
 	v.mu.Unlock()
 	if found {
 		r.Err = r.cancelError()

@@ -1,0 +1,103 @@
+package block
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+)
+
+// A write that was lost with its path may still run at the target. Its caller is told when the limit is over; what is then
+// written over another path must not be overtaken by it, and waits for the fence. Reads do not.
+func TestNothingNewerOvertakesAWriteThatIsNotFenced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t)
+		v := f.openPaths(Options{ReconnectLimit: 20 * time.Second, CommandTimeout: -1}, 2)
+		resets, writes := 0, map[string]int{}
+		f.set(func() {
+			f.hook = func(c *fakeConn, b iscsi.BHS, _ []byte) bool {
+				switch {
+				case b.Opcode() == iscsi.OpTaskRequest:
+					resets++
+					c.send(&iscsi.TaskResponse{ITT: b.ITT(), Response: iscsi.TaskNotSupported, Numbers: c.numbers()}, nil)
+					return true
+				case b.Opcode() == iscsi.OpSCSICommand && b.CDB()[0] == opWrite16:
+					writes[c.addr[:1]]++
+					c.expCmd = b.CmdSN() + 1
+					return c.addr[:1] == "a" && writes["a"] == 1
+				}
+				return false
+			}
+		})
+		old := goWrite(v, 2) // one over each path
+		synctest.Wait()
+		if err := <-old; err != nil {
+			t.Error(err)
+		}
+		f.lose("a")
+		begin := time.Now()
+		if err := <-old; !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrNoPath) {
+			t.Errorf("the write whose path is lost: %v", err)
+		}
+		if d := time.Since(begin); d > 30*time.Second {
+			t.Errorf("told after %v", d)
+		}
+		before := writes["b"]
+		newer := goWrite(v, 1)
+		synctest.Wait()
+		if writes["b"] != before {
+			t.Error("a newer write overtakes one that may still run")
+		}
+		if _, err := v.ReadAt(make([]byte, 512), 0); err != nil {
+			t.Errorf("a read: %v", err)
+		}
+		f.set(func() { f.away = "" })
+		if err := <-newer; err != nil {
+			t.Errorf("the path is back, and its login is a fence: %v", err)
+		}
+		if resets == 0 {
+			t.Error("no reset was tried")
+		}
+		closeAll(t, f, v)
+	})
+}
+
+// A reset takes the commands of other hosts as well, and without TAS they hear nothing of it: a lost path has time to come
+// back before that.
+func TestAResetThatOtherHostsDoNotHearOfIsTheLastMeans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t)
+		v := f.openPaths(Options{CommandTimeout: -1}, 2)
+		var reset time.Time
+		held := map[string]bool{}
+		f.set(func() {
+			f.hook = func(c *fakeConn, b iscsi.BHS, _ []byte) bool {
+				switch {
+				case b.Opcode() == iscsi.OpTaskRequest && reset.IsZero():
+					reset = time.Now()
+				case b.Opcode() == iscsi.OpSCSICommand && b.CDB()[0] == opWrite16 && c.addr[:1] == "a" && !held["a"]:
+					held["a"] = true
+					c.expCmd = b.CmdSN() + 1
+					return true
+				}
+				return false
+			}
+		})
+		done := goWrite(v, 2)
+		synctest.Wait()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		begin := time.Now()
+		f.lose("a")
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if d := reset.Sub(begin); d < fenceGrace || d > 3*fenceGrace {
+			t.Errorf("the unit was reset after %v", d)
+		}
+		closeAll(t, f, v)
+	})
+}
