@@ -62,7 +62,7 @@ func (d *Daemon) openFiles(c *Config) (_ *files, err error) {
 	}
 	for _, e := range c.Exports {
 		if filepath.Dir(e.Path) == filepath.Join(c.StateDir, "exports") {
-			if err := os.MkdirAll(e.Path, 0o755); err != nil {
+			if err := makeExport(e); err != nil {
 				return nil, fmt.Errorf("export %s: %w", e.Name, err)
 			}
 		}
@@ -101,6 +101,33 @@ func (d *Daemon) openFiles(c *Config) (_ *files, err error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// makeExport makes the directory of an export that names none. Without rules it is for this machine's users, who are all squashed to
+// another one than the daemon's where that is root: so it is open to them as /tmp is. One with rules is opened by its operator.
+func makeExport(e ExportConfig) error {
+	err := os.Mkdir(e.Path, 0o755)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(filepath.Dir(e.Path), 0o755); err == nil {
+			err = os.Mkdir(e.Path, 0o755)
+		}
+	}
+	if errors.Is(err, fs.ErrExist) {
+		// Earlier versions made it so that it stayed empty.
+		fi, serr := os.Stat(e.Path)
+		if serr != nil {
+			return serr
+		}
+		left, rerr := os.ReadDir(e.Path)
+		if rerr != nil || len(left) > 0 || fi.Mode().Perm() != 0o755 {
+			return rerr
+		}
+		err = nil
+	}
+	if err != nil || len(e.Clients) > 0 || os.Geteuid() != 0 {
+		return err
+	}
+	return os.Chmod(e.Path, 0o777|fs.ModeSticky)
 }
 
 // openBinder makes an rpcbind, ours or the system's, know where the programs are. Who asks it may also want UDP: MOUNT of old clients,

@@ -60,6 +60,7 @@ type stand struct {
 	portals []string // addresses as the daemon says, those of 127.0.0.1 first
 	env     []string
 	flags   []string
+	as      *syscall.Credential // who runs the daemon; nil for the test's own user
 	cmd     *exec.Cmd
 	out     buffer
 	ended   chan struct{}
@@ -80,6 +81,9 @@ func listen(t *testing.T) *notes {
 	path := filepath.Join(bin, fmt.Sprintf("n%d", time.Now().UnixNano())) // a socket's path is short
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o666); err != nil { // daemons of other users
 		t.Fatal(err)
 	}
 	n := &notes{c: c, path: path, more: make(chan struct{})}
@@ -204,7 +208,7 @@ func (s *stand) launch() {
 	s.cmd.Dir = s.dir
 	s.cmd.Env = append(append(os.Environ(), "NOTIFY_SOCKET="+s.told.path), s.env...)
 	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: s.as}
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
