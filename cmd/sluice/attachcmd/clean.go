@@ -6,44 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/sluice-storage/sluice/initiator/attach/fusemount"
 	"github.com/sluice-storage/sluice/initiator/attach/nbdlink"
 	"github.com/sluice-storage/sluice/initiator/attach/ublk"
 	"github.com/sluice-storage/sluice/internal/unixsock"
 )
-
-// end stops the helper and waits until it is gone; a mounted file system must be unmounted first.
-func (r *Record) end() error {
-	alive := r.alive()
-	if alive && r.Mount != "" && mounted(r.Mount) {
-		return refused("%s is mounted on %s; run sluice umount %s", r.Name, r.Mount, r.Mount)
-	}
-	if !alive {
-		return r.clean()
-	}
-	if (r.Face == faceUblk || r.Face == faceDevice) && inUse(r.Path) {
-		return refused("%s is in use: a file system on it is mounted, or another device stands on it", r.Path)
-	}
-	if err := r.dropLoop(); err != nil {
-		return err
-	}
-	if err := syscall.Kill(r.PID, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return err
-	}
-	for deadline := time.Now().Add(readyLimit); r.alive(); time.Sleep(20 * time.Millisecond) { // another's child has no event
-		if time.Now().After(deadline) {
-			return fmt.Errorf("the helper of %s does not end; see %s", r.Name, r.Log)
-		}
-	}
-	return r.clean()
-}
 
 // inUse asks for a block device exclusively, which a mount, swap or device-mapper device on it refuses.
 func inUse(dev string) bool {
@@ -57,15 +28,11 @@ func inUse(dev string) bool {
 // clean removes what a helper that is gone left: nothing, if it ended by itself. After it was killed a file system that is
 // still mounted stands on nothing, and is taken out of sight.
 func (r *Record) clean() error {
-	var errs []error
-	if r.Mount != "" && mounted(r.Mount) && r.mountIsOurs() {
-		errs = append(errs, hide(r.Mount))
-	}
-	errs = append(errs, r.dropLoop())
+	errs := []error{r.letGo()}
 	switch r.Face {
 	case faceFile:
 		if mounted(r.Dir) {
-			errs = append(errs, hide(r.Dir))
+			errs = append(errs, fusemount.Unmount(r.Dir, true))
 		}
 	case faceUblk:
 		if r.Path != "" {
@@ -80,6 +47,7 @@ func (r *Record) clean() error {
 	case faceSocket:
 		errs = append(errs, unixsock.RemoveDead(r.Path))
 	}
+	errs = append(errs, controlPath(r.Name, func(path string) error { return gone(os.Remove(path)) }))
 	for _, p := range []string{r.Dir, r.Log} {
 		if p != "" {
 			errs = append(errs, gone(os.Remove(p)))
@@ -88,27 +56,21 @@ func (r *Record) clean() error {
 	return errors.Join(append(errs, r.remove())...)
 }
 
+// letGo takes away what stands on the volume: the file system, out of sight if it is in use, and the loop device.
+func (r *Record) letGo() error {
+	var err error
+	if r.Mount != "" && mounted(r.Mount) && r.mountIsOurs() {
+		err = fusemount.Unmount(r.Mount, true)
+	}
+	return errors.Join(err, r.dropLoop())
+}
+
 // gone takes it for success that something was not there.
 func gone(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	return err
-}
-
-// hide takes a mount out of sight, whoever uses it.
-func hide(path string) error {
-	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	if errors.Is(err, unix.EPERM) { // an ordinary user's FUSE mount
-		var out []byte
-		if out, err = exec.Command("fusermount3", "-u", "-z", "--", path).CombinedOutput(); err != nil {
-			err = fmt.Errorf("%w: %s", err, out)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("unmount %s: %w", path, err)
-	}
-	return nil
 }
 
 // backend names the helper to the kernel.

@@ -2,7 +2,10 @@ package attachcmd
 
 import (
 	"fmt"
+	"io"
 	"os"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -123,7 +126,7 @@ Attachments that every boot should make belong in /etc/sluicetab: see sluice map
 				}
 				return o.helper(c.Context(), url)
 			}
-			r, why, err := o.start(c.Context(), args[0])
+			r, why, err := o.start(c.Context(), args[0], waits(c.ErrOrStderr()))
 			if err != nil {
 				return err
 			}
@@ -142,6 +145,14 @@ Attachments that every boot should make belong in /etc/sluicetab: see sluice map
 	return c
 }
 
+// waits tells a person that the helper waits for the target, and goes on waiting.
+func waits(w io.Writer) func(string) bool {
+	return func(why string) bool {
+		ui.Note(w, "waiting for the target: %s", why)
+		return false
+	}
+}
+
 // completeURLs offers the schemes.
 func completeURLs(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
@@ -151,22 +162,28 @@ func completeURLs(_ *cobra.Command, args []string, _ string) ([]string, cobra.Sh
 }
 
 func detach() *cobra.Command {
-	return &cobra.Command{
+	var force bool
+	c := &cobra.Command{
 		Use: "detach NAME|PATH", Short: "End an attachment, with everything flushed", Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames,
 		Long: `End an attachment: what programs wrote is made durable at the target, the session is logged out, and device, file or socket
-are gone. A mounted file system is refused; sluice umount ends both. Of a helper that was killed, what it left is cleaned up.`,
-		Example: "  sluice detach default-0\n  sluice detach /dev/nbd0",
+are gone. What is in use is refused: a mounted file system (sluice umount ends both), an open file, a connected program; and so is a
+volume whose target is away, for what was written last may not be durable. --force ends the attachment all the same: programs get
+I/O errors, and what was not durable is lost. Whatever went wrong at the end is told, with exit code 1. Of a helper that was killed,
+what it left is cleaned up.`,
+		Example: "  sluice detach default-0\n  sluice detach /dev/nbd0\n  sluice detach db --force",
 		RunE: func(c *cobra.Command, args []string) error {
 			r, err := find(args[0])
 			if err != nil {
 				return ui.ExitError{Code: ui.CodeRefused, Err: err}
 			}
-			if err := r.end(); err != nil {
+			if err := r.end(force); err != nil {
 				return err
 			}
 			return ui.Print(c, r, func(*ui.Table) {})
 		},
 	}
+	c.Flags().BoolVar(&force, "force", false, "end it though it is in use or its target is away; what was not made durable is lost")
+	return c
 }
 
 func completeNames(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -183,32 +200,71 @@ func completeNames(_ *cobra.Command, args []string, _ string) ([]string, cobra.S
 
 func attachments() *cobra.Command {
 	return &cobra.Command{
-		Use: "attachments", Short: "List what is attached on this machine by this user", Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
+		Use: "attachments [NAME...]", Short: "List what is attached on this machine by this user", ValidArgsFunction: completeNames,
 		Long: `List what is attached on this machine by this user: block devices, files and sockets with the volume behind each, where it is
-mounted, and whether its helper process still serves it. With --output json the list is an array of objects.`,
-		Example: "  sluice attachments\n  sluice attachments -o json | jq -r '.[].path'",
-		RunE: func(c *cobra.Command, _ []string) error {
+mounted, and whether its helper process still serves it. With names, also the paths of each volume and what became of them lately. With
+--output json the list is an array of objects, which have all of that.`,
+		Example: "  sluice attachments\n  sluice attachments data\n  sluice attachments -o json | jq -r '.[].path'",
+		RunE: func(c *cobra.Command, names []string) error {
 			rs, err := list()
 			if err != nil {
 				return err
 			}
+			for _, n := range names {
+				if _, err := find(n); err != nil {
+					return ui.ExitError{Code: ui.CodeRefused, Err: err}
+				}
+			}
+			if len(names) > 0 {
+				rs = slices.DeleteFunc(rs, func(r *Record) bool { return !slices.ContainsFunc(names, r.is) })
+			}
+			js, err := ui.JSON(c)
+			if err != nil {
+				return err
+			}
+			if js || len(names) > 0 {
+				askAll(rs)
+			}
 			return ui.Print(c, rs, func(t *ui.Table) {
 				t.Row("NAME", "FACE", "PATH", "MOUNTED ON", "STATE", "URL")
 				for _, r := range rs {
-					state := "serving"
-					switch {
-					case r.Broken:
-						state = "helper gone; detach cleans up"
-					case r.Starting:
-						state = "attaching"
-					case r.Away != "":
-						state = fmt.Sprintf("target away for %v", time.Since(r.AwaySince).Round(time.Second))
+					t.Row(r.Name, r.Face, dash(r.Path), dash(r.Mount), r.state(), r.URL)
+				}
+				for _, r := range rs {
+					if r.Status != nil {
+						r.Status.rows(t)
 					}
-					t.Row(r.Name, r.Face, dash(r.Path), dash(r.Mount), state, r.URL)
 				}
 			})
 		},
 	}
+}
+
+// askAll fills in how live attachments are.
+func askAll(rs []*Record) {
+	var wg sync.WaitGroup
+	for _, r := range rs {
+		wg.Go(func() { r.Status = r.status() })
+	}
+	wg.Wait()
+}
+
+// state is a word or two for a person.
+func (r *Record) state() string {
+	awayFor := func() string {
+		return fmt.Sprintf("target away for %v", time.Since(r.AwaySince).Round(time.Second))
+	}
+	switch {
+	case r.Broken:
+		return "helper gone; detach cleans up"
+	case r.Starting && r.Away != "":
+		return "attaching; " + awayFor()
+	case r.Starting:
+		return "attaching"
+	case r.Away != "":
+		return awayFor()
+	}
+	return "serving"
 }
 
 // dash stands for nothing in a table.

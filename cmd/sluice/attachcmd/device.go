@@ -1,7 +1,6 @@
 package attachcmd
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -34,7 +33,19 @@ func kernelTimeout(limit time.Duration) time.Duration {
 	return limit.Truncate(time.Second) + margin
 }
 
-func serveDevice(ctx context.Context, v *block.Volume, r *Record, readOnly bool, timeout time.Duration, ready func() error) error {
+// deviceFace is a volume as /dev/nbdN.
+type deviceFace struct {
+	shown
+	index   int
+	path    string
+	backend string
+	conns   []<-chan error
+	done    chan struct{} // closed when the kernel has dropped a connection
+	err     error
+	stop    chan struct{}
+}
+
+func showDevice(v *block.Volume, r *Record, readOnly bool, timeout time.Duration) (face, error) {
 	s := nbd.New(v, nbd.Options{Name: r.Name, ReadOnly: readOnly})
 	var ends []<-chan error
 	var ours []net.Conn
@@ -49,7 +60,6 @@ func serveDevice(ctx context.Context, v *block.Volume, r *Record, readOnly bool,
 		ours, ends = nil, nil
 		return err
 	}
-	defer func() { _ = drop() }()
 	pairs := func(n int) ([]*os.File, error) {
 		switch { // into the helper's log
 		case n < kernelConns:
@@ -76,32 +86,86 @@ func serveDevice(ctx context.Context, v *block.Volume, r *Record, readOnly bool,
 	g := v.Geometry()
 	index, err := nbdlink.Open(nbdlink.Config{Size: g.Size, Block: g.Logical, Flags: s.Flags(), Timeout: timeout, Backend: r.backend()}, kernelConns, pairs)
 	if err != nil {
-		return err
+		return nil, errors.Join(err, drop())
 	}
 	r.Index, r.Path = index, fmt.Sprintf("/dev/nbd%d", index)
-	err = ready()
-	tick := time.NewTicker(time.Second) // the target may make the volume larger; the kernel has to be told
+	f := &deviceFace{shown: shown{v}, index: index, path: r.Path, backend: r.backend(), conns: ends, done: make(chan struct{}), stop: make(chan struct{})}
+	go f.watch(g.Size)
+	return f, nil
+}
+
+// watch tells the kernel when the target makes the volume larger, and sees the kernel drop the device.
+func (f *deviceFace) watch(size int64) {
+	defer close(f.done)
+	first := make(chan error, len(f.conns))
+	for _, e := range f.conns {
+		go func() { first <- <-e }()
+	}
+	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	size := g.Size
-	for err == nil {
+	ended := 0
+	for ended == 0 {
 		select {
-		case <-ctx.Done():
-			err = nbdlink.Disconnect(index)
-			for _, e := range ends {
-				err = errors.Join(err, <-e)
-			}
-			ends = nil
-			return errors.Join(err, v.Flush(context.WithoutCancel(ctx)))
-		case err = <-ends[0]:
-			ends = ends[1:]
-			return errors.Join(errors.New("the kernel dropped the device"), err)
+		case err := <-first:
+			f.err = errors.Join(f.err, err)
+			ended++
 		case <-tick.C:
-			if n := v.Geometry().Size; n != size {
-				size, err = n, nbdlink.Resize(index, n, r.backend())
+			if n := f.v.Geometry().Size; n != size {
+				if err := nbdlink.Resize(f.index, n, f.backend); err != nil {
+					fmt.Fprintln(os.Stderr, "sluice:", err)
+				}
+				size = n
 			}
 		}
 	}
-	return errors.Join(err, nbdlink.Disconnect(index))
+	select {
+	case <-f.stop: // it was told to: then all end
+	default:
+		f.err = errors.Join(errors.New("the kernel dropped the device"), f.err)
+		return
+	}
+	for ; ended < len(f.conns); ended++ {
+		f.err = errors.Join(f.err, <-first)
+	}
+}
+
+func (f *deviceFace) users() error          { return deviceUsers(f.path) }
+func (f *deviceFace) gone() <-chan struct{} { return f.done }
+
+// remove holds the device for itself meanwhile, so that nothing is mounted on what goes.
+func (f *deviceFace) remove(force bool) error {
+	select {
+	case <-f.done:
+		return errors.Join(f.err, nbdlink.DisconnectOwn(f.index, f.backend))
+	default:
+	}
+	if !force {
+		d, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_EXCL, 0)
+		if errors.Is(err, unix.EBUSY) {
+			return &staysError{deviceUsers(f.path)}
+		}
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		if err := d.Sync(); err != nil {
+			return &staysError{fmt.Errorf("%s: %w", f.path, err)}
+		}
+	}
+	close(f.stop)
+	if err := nbdlink.DisconnectOwn(f.index, f.backend); err != nil {
+		return err
+	}
+	<-f.done
+	return f.err
+}
+
+// deviceUsers says that a block device is in use.
+func deviceUsers(path string) error {
+	if inUse(path) {
+		return refused("%s is in use: a file system on it is mounted, or another device stands on it", path)
+	}
+	return nil
 }
 
 func socketPair() (*os.File, net.Conn, error) {

@@ -7,10 +7,10 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/attach/fusedir"
+	"github.com/sluice-storage/sluice/initiator/attach/fusemount"
 	"github.com/sluice-storage/sluice/initiator/nfs"
 )
 
@@ -33,8 +33,9 @@ func (m *mounting) checkExport() error {
 	return nil
 }
 
-// serveExport mounts an NFS export by FUSE and serves it until it is unmounted or the context ends.
-func (o *options) serveExport(ctx context.Context, url string, r *Record, ready func() error) (err error) {
+// serveExport mounts an NFS export by FUSE and serves it until its owner ends it.
+func (o *options) serveExport(ctx context.Context, url string, own *owner, ready func() error) (err error) {
+	r := own.r
 	dev, err := o.conn.Device()
 	if err != nil {
 		return err
@@ -62,37 +63,32 @@ func (o *options) serveExport(ctx context.Context, url string, r *Record, ready 
 	}
 	fmt.Fprintln(os.Stderr, "sluice:", m.Locks()) // the helper's log
 	if err := ready(); err != nil {
-		return errors.Join(err, m.Unmount())
+		return errors.Join(err, m.Unmount(true))
 	}
-	select {
-	case <-ctx.Done():
-	case <-m.Done():
-	}
-	return unmountExport(m, r.Mount)
+	return own.hold(&dirFace{m, r.Mount})
 }
 
-// leaveLimit is how long a mount that the helper was told to end may still be in use.
-const leaveLimit = 5 * time.Second
+// dirFace is an export as a directory, by FUSE.
+type dirFace struct {
+	m    *fusedir.Mounted
+	path string
+}
 
-// unmountExport ends the mount. Who was told to go must go: after the limit the mount is taken out of sight, and calls to
-// a server that is away are ended.
-func unmountExport(m *fusedir.Mounted, where string) error {
-	stop := time.AfterFunc(leaveLimit, m.Abort)
-	defer stop.Stop()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for began := time.Now(); ; {
-		err := m.Unmount()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-m.Done():
-			return err // what was written last could not be sent
-		case now := <-tick.C:
-			if now.Sub(began) > leaveLimit {
-				return errors.Join(err, hide(where))
-			}
-		}
+func (f *dirFace) users() error {
+	if f.m.Opens() > 0 {
+		return refused("%s is busy: files there are open", f.path)
 	}
+	return nil
+}
+
+func (f *dirFace) settle(ctx context.Context) error { return f.m.Sync(ctx) }
+func (f *dirFace) cut()                             { f.m.Abort() }
+func (f *dirFace) gone() <-chan struct{}            { return f.m.Done() }
+
+func (f *dirFace) remove(force bool) error {
+	err := f.m.Unmount(force)
+	if errors.Is(err, fusemount.ErrBusy) {
+		return &staysError{refused("%s is busy: %w", f.path, err)}
+	}
+	return err
 }

@@ -5,50 +5,63 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"time"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
-	"github.com/sluice-storage/sluice/initiator/attach/fusefile"
-	"github.com/sluice-storage/sluice/initiator/attach/nbd"
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/internal/unixsock"
 )
 
-// serve attaches a volume, or mounts an export, and serves it until the context ends. ready is called with the complete
-// record.
-func (o *options) serve(ctx context.Context, url string, r *Record, ready func() error) error {
+// serve attaches a volume, or mounts an export, and serves it until its owner ends it. ready is called with the complete record.
+func (o *options) serve(ctx context.Context, url string, own *owner, ready func() error) error {
 	shareProcessors()
+	r := own.r
 	if r.Face == faceDir {
-		return o.serveExport(ctx, url, r, ready)
+		return o.serveExport(ctx, url, own, ready)
 	}
-	readOnly := o.readOnly
 	return o.conn.WithVolume(ctx, url, func(v *block.Volume) error {
-		ctx, cancel := context.WithCancel(ctx)
+		f, err := o.show(ctx, v, r)
+		if err != nil {
+			return err
+		}
+		own.shows(v)
+		watching, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer cancel()
-		begin := ready
-		ready := func() error {
-			err := begin()
-			if err == nil {
-				wg.Go(func() { watchPaths(ctx, v, r) })
-			}
-			return err
+		if err := ready(); err != nil {
+			return errors.Join(err, f.remove(true))
 		}
-		switch r.Face {
-		case faceSocket:
-			return serveSocket(ctx, v, r, readOnly, ready)
-		case faceFile:
-			return serveFile(ctx, v, r, readOnly, ready)
-		case faceUblk:
-			return serveUblk(ctx, v, r, readOnly, ready)
-		}
-		return serveDevice(ctx, v, r, readOnly, kernelTimeout(o.conn.Reconnect), ready)
+		wg.Go(func() { watchPaths(watching, v, r) })
+		return own.hold(f)
 	})
 }
+
+// show makes the face of a volume.
+func (o *options) show(ctx context.Context, v *block.Volume, r *Record) (face, error) {
+	switch r.Face {
+	case faceSocket:
+		return showSocket(v, r, o.readOnly)
+	case faceFile:
+		return showFile(v, r, o.readOnly)
+	case faceUblk:
+		return showUblk(ctx, v, r, o.readOnly)
+	}
+	return showDevice(v, r, o.readOnly, kernelTimeout(o.conn.Reconnect))
+}
+
+// shown is what the faces of a volume have in common.
+type shown struct{ v *block.Volume }
+
+func (s shown) settle(ctx context.Context) error {
+	err := s.v.Flush(ctx)
+	if errors.Is(err, block.ErrClosed) {
+		return nil // the end by force has told
+	}
+	return err
+}
+
+func (s shown) cut() { _ = s.v.Close() } // what is out ends with ErrClosed
 
 // shareProcessors leaves half of the processors to the program that reads and writes: with each request the two take turns.
 // On two, fio through the NBD socket over iSER to a target on the same machine cost 56-64 us of this helper's and the
@@ -104,69 +117,4 @@ func whyAway(ps []block.PathState) string {
 		}
 	}
 	return why
-}
-
-func serveSocket(ctx context.Context, v *block.Volume, r *Record, readOnly bool, ready func() error) error {
-	l, err := unixsock.Listen(r.Path) // only its owner may connect: who can read and write the volume
-	var taken *unixsock.TakenError
-	if errors.As(err, &taken) {
-		return refused("%w; choose another with --socket", err)
-	}
-	if err != nil {
-		return err
-	}
-	s := nbd.New(v, nbd.Options{Name: r.Name, ReadOnly: readOnly})
-	done := make(chan error, 1)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() { done <- s.Serve(ctx, l) }()
-	if err := ready(); err != nil {
-		cancel()
-		return errors.Join(err, <-done)
-	}
-	return errors.Join(<-done, v.Flush(context.WithoutCancel(ctx)))
-}
-
-func serveFile(ctx context.Context, v *block.Volume, r *Record, readOnly bool, ready func() error) error {
-	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
-		return err
-	}
-	s, err := fusefile.Mount(r.Dir, filepath.Base(r.Path), v, readOnly)
-	if err != nil {
-		return errors.Join(err, os.Remove(r.Dir))
-	}
-	if err := s.WaitMount(); err != nil {
-		return err
-	}
-	gone := make(chan struct{})
-	go func() { s.Wait(); close(gone) }()
-	err = ready()
-	if err == nil {
-		select {
-		case <-ctx.Done():
-		case <-gone: // somebody unmounted it
-		}
-	}
-	return errors.Join(err, unmountFUSE(s, gone), v.Flush(context.WithoutCancel(ctx)), os.Remove(r.Dir))
-}
-
-// unmountFUSE waits out whoever still has the file open, for a while.
-func unmountFUSE(s *fuse.Server, gone <-chan struct{}) error {
-	for range 50 {
-		select {
-		case <-gone:
-			return nil
-		default:
-		}
-		if err := s.Unmount(); err == nil {
-			<-gone
-			return nil
-		}
-		select {
-		case <-gone:
-			return nil
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-	return errors.New("the file is still in use; close what uses it and detach again")
 }

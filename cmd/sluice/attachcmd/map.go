@@ -80,7 +80,10 @@ At boot sluice-map.service runs this; sluice-attach@NAME.service keeps one volum
 			}
 			return o.carryOut(c, steps, func(s *step) {
 				opt := optionsOf(s.entry)
-				s.rec, _, s.err = opt.start(c.Context(), strings.Join(s.entry.URLs, ","))
+				s.rec, _, s.err = opt.start(c.Context(), strings.Join(s.entry.URLs, ","), func(why string) bool {
+					ui.Note(c.ErrOrStderr(), "%s: its helper waits for the target: %s", s.Name, why)
+					return true
+				})
 			})
 		},
 	}
@@ -103,7 +106,7 @@ mounted file system is refused; unmount it first.`,
 			if err != nil {
 				return err
 			}
-			return o.carryOut(c, steps, func(s *step) { s.err = s.rec.end() })
+			return o.carryOut(c, steps, func(s *step) { s.err = s.rec.end(false) })
 		},
 	}
 	o.flags(c)

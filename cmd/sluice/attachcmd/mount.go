@@ -134,7 +134,10 @@ func (m *mounting) run(ctx context.Context) (_ *Record, err error) {
 		return r, nil
 	}
 	m.o.export.dir = m.where
-	r, why, err := m.o.start(ctx, m.url)
+	r, why, err := m.o.start(ctx, m.url, func(why string) bool {
+		m.say("waiting for the target: %s", why)
+		return false
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +149,7 @@ func (m *mounting) run(ctx context.Context) (_ *Record, err error) {
 	defer func() {
 		if err != nil {
 			r.Mount = ""
-			err = errors.Join(err, r.end())
+			err = errors.Join(err, r.end(false))
 		}
 	}()
 	dev := r.Path
@@ -242,6 +245,14 @@ func umount() *cobra.Command {
 // unmount unmounts and detaches. Lazily it only takes the mount out of sight: who still has files open keeps them, and
 // sluice detach ends the attachment later.
 func (r *Record) unmount(ctx context.Context, lazy bool, flags []string) error {
+	var a *asker
+	if !lazy && r.alive() {
+		var err error
+		if a, err = r.ask(); err == nil { // before the unmount, which may be the end itself: how that goes is to be told
+			defer a.close()
+			a.say(question{Op: opAwait})
+		}
+	}
 	if r.Mount != "" && mounted(r.Mount) {
 		if lazy {
 			flags = append(flags, "-l")
@@ -258,8 +269,11 @@ func (r *Record) unmount(ctx context.Context, lazy bool, flags []string) error {
 			return err
 		}
 	}
-	if lazy {
+	switch {
+	case lazy:
 		return r.update(func(r *Record) { r.Mount = "" })
+	case a == nil:
+		return r.end(false)
 	}
-	return r.end()
+	return r.finish(a, false)
 }

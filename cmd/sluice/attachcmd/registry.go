@@ -37,6 +37,8 @@ type Record struct {
 	// Away is why the target cannot be reached at the moment, and AwaySince when that was seen.
 	Away      string    `json:"away,omitempty"`
 	AwaySince time.Time `json:"away_since,omitzero"`
+	// Status is what the helper says; it is not kept.
+	Status *Status `json:"status,omitempty"`
 }
 
 // dir is where records live: /run/sluice-attach for root, else below $XDG_RUNTIME_DIR or the temporary directory. Not
@@ -149,10 +151,16 @@ func startOf(pid int) (uint64, error) {
 	}
 	i := bytes.LastIndexByte(b, ')')
 	f := strings.Fields(string(b[i+1:]))
-	if i < 0 || len(f) < 20 || f[0] == "Z" {
+	if i < 0 || len(f) < 20 || f[0] == "Z" && !threads(pid) {
 		return 0, fmt.Errorf("process %d has ended", pid)
 	}
 	return strconv.ParseUint(f[19], 10, 64)
+}
+
+// threads reports whether a process whose first thread has ended has others: until the last has, its files are open.
+func threads(pid int) bool {
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	return err == nil && len(tasks) > 1
 }
 
 // list reads all records, oldest first.
@@ -191,14 +199,19 @@ func find(what string) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	abs, err := filepath.Abs(what)
-	if err != nil {
-		return nil, err
-	}
 	for _, r := range rs {
-		if r.Name == what || r.URL == what || abs == r.Path || abs == r.Mount && r.Mount != "" || abs == r.Dir && r.Dir != "" {
+		if r.is(what) {
 			return r, nil
 		}
 	}
 	return nil, fmt.Errorf("nothing is attached as %s; see sluice attachments", what)
+}
+
+// is reports whether a person means this attachment by its name, path, mount point or URL.
+func (r *Record) is(what string) bool {
+	abs, err := filepath.Abs(what)
+	if err != nil {
+		abs = what
+	}
+	return r.Name == what || r.URL == what || abs == r.Path || abs == r.Mount && r.Mount != "" || abs == r.Dir && r.Dir != ""
 }

@@ -5,15 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/sluice-storage/sluice/cmd/sluice/attachcmd/sluicetab"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
@@ -96,8 +97,8 @@ func (o *options) record(url string) (*Record, string, error) {
 	return r, why, nil
 }
 
-// helper attaches and serves in this process; a line "ready" on descriptor 3 tells whoever started it, and a service
-// manager is told its way (sd_notify(3)).
+// helper attaches and serves in this process until it is told to end; lines on descriptor 3 tell the process that started it how it goes,
+// and a service manager is told its way (sd_notify(3)).
 func (o *options) helper(ctx context.Context, url string) error {
 	r, _, err := o.record(url)
 	if err != nil {
@@ -106,12 +107,18 @@ func (o *options) helper(ctx context.Context, url string) error {
 	if err := becomeFlusher(r.Face); err != nil {
 		return err
 	}
+	own := newOwner(r)
+	defer own.signals()()
 	if err := r.reserve(); err != nil {
 		return err
 	}
-	ctx, cancel := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGHUP)
-	defer cancel()
-	err = o.serve(ctx, url, r, func() error {
+	o.conn.Log = own.events.logger(zapcore.Lock(os.Stderr))
+	unlisten, err := own.listen()
+	if err != nil {
+		return errors.Join(err, r.remove())
+	}
+	tell := newTeller()
+	err = o.untilThere(own.begin(context.WithoutCancel(ctx)), url, own, tell, func() error {
 		whole := *r // what serve filled in, too
 		whole.Starting = false
 		if err := r.update(func(to *Record) { *to = whole }); err != nil {
@@ -120,18 +127,89 @@ func (o *options) helper(ctx context.Context, url string) error {
 		if _, err := daemon.SdNotify(false, "READY=1\nSTATUS=serving "+r.Path); err != nil {
 			return fmt.Errorf("service manager: %w", err)
 		}
-		if os.Getenv("SLUICE_READY") != "" {
-			f := os.NewFile(3, "ready")
-			_, err := fmt.Fprintln(f, "ready")
-			return errors.Join(err, f.Close())
+		if !tell.say(tellReady) {
+			fmt.Println(r.Path)
 		}
-		fmt.Println(r.Path)
 		return nil
 	})
-	if err == nil && os.Getenv("SLUICE_READY") != "" {
+	if err == nil && tell != nil {
 		err = gone(os.Remove(r.Log)) // what went well has nothing to tell
 	}
-	return errors.Join(err, r.remove())
+	err = errors.Join(err, unlisten(), r.remove())
+	own.finish(err)
+	return err
+}
+
+// firstPause and lastPause are between the first logins of an attachment that waits for its target for ever.
+const (
+	firstPause = time.Second
+	lastPause  = 15 * time.Second
+)
+
+// untilThere makes the face and serves it. Where programs are to wait for the target for ever, so does the first login: only what the
+// target refuses is an error then.
+func (o *options) untilThere(ctx context.Context, url string, own *owner, tell *teller, ready func() error) error {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		err := o.serve(ctx, url, own, ready)
+		switch {
+		case own.began():
+			return err
+		case ctx.Err() != nil && own.ordered():
+			return nil // an order ended it before it was there
+		case err == nil || o.conn.Reconnect >= 0 || !mayPass(err):
+			return err
+		}
+		if err := own.r.update(func(r *Record) {
+			if r.Away == "" {
+				r.AwaySince = time.Now()
+			}
+			r.Away = err.Error()
+		}); err != nil {
+			return err
+		}
+		fmt.Fprintln(os.Stderr, "sluice: trying again:", err) // the helper's log
+		tell.say(tellAway + strings.ReplaceAll(err.Error(), "\n", "; "))
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+		}
+	}
+}
+
+// mayPass reports whether another try can go better: not if the line is wrong, or the target has refused.
+func mayPass(err error) bool {
+	var e ui.ExitError
+	return !errors.As(err, &e) || e.Code != ui.CodeUsage && e.Code != ui.CodeRefused
+}
+
+// What a helper tells the process that started it.
+const (
+	tellReady = "ready"
+	tellAway  = "away: "
+)
+
+// teller is the helper's line to the process that started it; nil where there is none.
+type teller struct{ f *os.File }
+
+func newTeller() *teller {
+	if os.Getenv("SLUICE_READY") == "" {
+		return nil
+	}
+	return &teller{os.NewFile(3, "ready")}
+}
+
+// say reports whether somebody is meant to hear; who started us may have left.
+func (t *teller) say(line string) bool {
+	if t == nil {
+		return false
+	}
+	fmt.Fprintln(t.f, line)
+	if line == tellReady {
+		t.f.Close()
+	}
+	return true
 }
 
 // reserve takes the record's name for this process, so that of two helpers for one name one is refused.
@@ -166,8 +244,9 @@ func tidy(n *Record) error {
 	return nil
 }
 
-// start runs a helper in the background and waits until it serves.
-func (o *options) start(ctx context.Context, url string) (*Record, string, error) {
+// start runs a helper in the background and waits until it serves. away is called when the target is not there and the helper keeps
+// trying; if it says so, the helper is left alone with that.
+func (o *options) start(ctx context.Context, url string, away func(why string) bool) (*Record, string, error) {
 	r, why, err := o.record(url)
 	if err != nil {
 		return nil, "", err
@@ -201,7 +280,7 @@ func (o *options) start(ctx context.Context, url string) (*Record, string, error
 	if err := errors.Join(cmd.Start(), told.Close()); err != nil {
 		return nil, "", err
 	}
-	if err := awaitReady(ctx, tell); err != nil {
+	if err := awaitReady(ctx, tell, away); err != nil {
 		// It may be half way: it is told to stop, and given the time to clean up.
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		werr := cmd.Wait()
@@ -252,22 +331,45 @@ func (o *options) helperArgs(r *Record) ([]string, error) {
 	return append(args, "--", "env:"), nil
 }
 
-func awaitReady(ctx context.Context, tell *os.File) error {
-	line := make(chan error, 1)
+func awaitReady(ctx context.Context, tell *os.File, away func(string) bool) error {
+	lines := make(chan string)
+	end := make(chan error, 1)
 	go func() {
-		s, err := bufio.NewReader(tell).ReadString('\n')
-		if err == nil && s != "ready\n" {
-			err = fmt.Errorf("the helper said %q", s)
+		in := bufio.NewScanner(tell)
+		for in.Scan() {
+			select {
+			case lines <- in.Text():
+			case <-ctx.Done():
+				return
+			}
 		}
-		line <- err
+		end <- errors.Join(in.Err(), io.EOF)
 	}()
-	select {
-	case err := <-line:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(readyLimit):
-		return fmt.Errorf("the helper was not ready after %v", readyLimit)
+	limit := time.NewTimer(readyLimit)
+	defer limit.Stop()
+	told := false
+	for {
+		select {
+		case l := <-lines:
+			why, isAway := strings.CutPrefix(l, tellAway)
+			switch {
+			case l == tellReady:
+				return nil
+			case !isAway:
+				return fmt.Errorf("the helper said %q", l)
+			}
+			limit.Stop() // it waits for ever, as it was asked to
+			if !told && away(why) {
+				return nil
+			}
+			told = true
+		case err := <-end:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-limit.C:
+			return fmt.Errorf("the helper was not ready after %v", readyLimit)
+		}
 	}
 }
 

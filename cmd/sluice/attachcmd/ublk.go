@@ -8,20 +8,37 @@ import (
 	"github.com/sluice-storage/sluice/initiator/block"
 )
 
-// serveUblk shows a volume as /dev/ublkbN until the context ends.
-func serveUblk(ctx context.Context, v *block.Volume, r *Record, readOnly bool, ready func() error) error {
+// ublkFace is a volume as /dev/ublkbN.
+type ublkFace struct {
+	shown
+	d *ublk.Device
+}
+
+func showUblk(ctx context.Context, v *block.Volume, r *Record, readOnly bool) (face, error) {
 	d, err := ublk.Start(ctx, v, ublk.Options{ReadOnly: readOnly})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r.Index, r.Path = d.Index(), d.Path()
-	if err := ready(); err != nil {
-		return errors.Join(err, d.Stop())
-	}
+	return &ublkFace{shown{v}, d}, nil
+}
+
+func (f *ublkFace) users() error          { return deviceUsers(f.d.Path()) }
+func (f *ublkFace) gone() <-chan struct{} { return f.d.Gone() }
+
+func (f *ublkFace) remove(force bool) error {
+	dropped := false
 	select {
-	case <-ctx.Done():
-		return errors.Join(d.Stop(), v.Flush(context.WithoutCancel(ctx)))
-	case <-d.Gone():
-		return errors.Join(errors.New("the kernel dropped the device"), d.Stop())
+	case <-f.d.Gone():
+		dropped = true
+	default:
 	}
+	err := f.d.Stop(force)
+	switch {
+	case errors.Is(err, ublk.ErrBusy):
+		return &staysError{deviceUsers(f.d.Path())}
+	case dropped:
+		return errors.Join(errors.New("the kernel dropped the device"), err)
+	}
+	return err
 }

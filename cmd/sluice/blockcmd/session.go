@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/cmd/internal/crcflag"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
@@ -27,6 +28,7 @@ type Connection struct {
 	Credentials string // a file with CHAP names and secrets
 	// Reconnect is how long requests wait for a lost target: 0 for the default, negative for ever.
 	Reconnect time.Duration
+	Log       *zap.Logger // nil logs nothing
 }
 
 // Flags adds the connection's flags.
@@ -52,7 +54,7 @@ func (c *Connection) Device() (*iwarp.Device, error) {
 
 // OpenWith is Open with a pool, which it takes over, and a number of commands under way on a session (0 for the default).
 func (c *Connection) OpenWith(pool *mem.Pool, depth int) (*block.Initiator, func() error, error) {
-	o := block.Options{Name: c.Initiator, Memory: pool, Depth: depth, ReconnectLimit: c.Reconnect}
+	o := block.Options{Name: c.Initiator, Memory: pool, Depth: depth, ReconnectLimit: c.Reconnect, Log: c.Log}
 	if c.Credentials != "" {
 		var err error
 		if o.Own, o.Theirs, err = readCredentials(c.Credentials); err != nil {
@@ -118,7 +120,10 @@ func (c *Connection) WithVolume(ctx context.Context, url string, f func(*block.V
 	}
 	v, err := ini.Open(ctx, strings.Split(url, ",")...)
 	if err == nil {
-		err = errors.Join(f(v), v.Close())
+		err = f(v)
+		if cerr := v.Close(); !errors.Is(cerr, block.ErrClosed) { // f may have closed it
+			err = errors.Join(err, cerr)
+		}
 	}
 	return explain(errors.Join(err, closer()))
 }

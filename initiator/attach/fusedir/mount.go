@@ -16,6 +16,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"go.uber.org/zap"
 
+	"github.com/sluice-storage/sluice/initiator/attach/fusemount"
 	"github.com/sluice-storage/sluice/initiator/nfs"
 )
 
@@ -49,6 +50,7 @@ type Options struct {
 // Mounted is a mounted directory.
 type Mounted struct {
 	srv   *fuse.Server
+	dir   string
 	fs    *dirFS
 	ready chan struct{} // closed when the server has ended
 	why   string
@@ -73,7 +75,7 @@ func Mount(ctx context.Context, dir string, v *nfs.FS, o Options) (*Mounted, err
 	}
 	f := &dirFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), v: v, o: o, self: v.Self(), attrFor: timeout(o.AttrTimeout), entryFor: timeout(o.EntryTimeout)}
 	f.base, f.stop = context.WithCancel(context.Background())
-	m := &Mounted{fs: f, ready: make(chan struct{})}
+	m := &Mounted{fs: f, dir: dir, ready: make(chan struct{})}
 	if m.why, err = f.openLocks(ctx, dir); err != nil {
 		f.stop()
 		return nil, err
@@ -109,7 +111,7 @@ func Mount(ctx context.Context, dir string, v *nfs.FS, o Options) (*Mounted, err
 		close(m.ready)
 	}()
 	if err := m.srv.WaitMount(); err != nil {
-		return nil, errors.Join(err, m.Unmount())
+		return nil, errors.Join(err, m.Unmount(true))
 	}
 	return m, nil
 }
@@ -156,25 +158,36 @@ func (m *Mounted) Locks() string { return m.why }
 // Done is closed when the directory is unmounted, by whomever.
 func (m *Mounted) Done() <-chan struct{} { return m.ready }
 
-// Unmount unmounts the directory; it fails while files there are open or processes are inside. What was written and closed
-// is on the server then.
-func (m *Mounted) Unmount() error {
+// Opens is how many files and directories are open there, in whatever mount namespace.
+func (m *Mounted) Opens() int { return m.fs.open.count() }
+
+// leaveTime is how long the end of a mount that is nowhere else takes at most on a busy machine.
+const leaveTime = 5 * time.Second
+
+// Unmount unmounts the directory; it fails with fusemount.ErrBusy while files there are open or processes are inside, unless it is lazy.
+// What was written and closed is on the server then. Where another mount namespace has a copy of the mount, its calls fail from
+// now on, and the end of this process ends it.
+func (m *Mounted) Unmount(lazy bool) error {
 	select {
 	case <-m.ready:
 	default:
-		if err := m.srv.Unmount(); err != nil {
-			select {
-			case <-m.ready: // somebody else was faster
-			default:
-				return fmt.Errorf("unmount: %w; close what uses the directory", err)
-			}
+		if err := fusemount.Unmount(m.dir, lazy); err != nil {
+			return err
 		}
-		<-m.ready
+		t := time.NewTimer(leaveTime)
+		defer t.Stop()
+		select {
+		case <-m.ready:
+		case <-t.C:
+		}
 	}
-	err := m.fs.nodes.sync(m.fs)
+	err := m.Sync(m.fs.base)
 	m.fs.stop()
 	return errors.Join(err, m.fs.closeLocks())
 }
+
+// Sync makes durable what files still have unsynced: those whose last close failed to.
+func (m *Mounted) Sync(ctx context.Context) error { return m.fs.nodes.sync(ctx, m.fs) }
 
 // Abort ends every call that is under way with EIO, and all that come: Unmount does not wait for a server that is away then.
 func (m *Mounted) Abort() { m.fs.stop() }

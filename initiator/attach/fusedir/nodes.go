@@ -99,8 +99,8 @@ func (t *nodes) forget(id, refs uint64) {
 const syncTime = 30 * time.Second
 
 // sync makes durable what files still have unsynced: those whose last close failed to.
-func (t *nodes) sync(f *dirFS) error {
-	ctx, cancel := context.WithTimeout(f.base, syncTime)
+func (t *nodes) sync(ctx context.Context, f *dirFS) error {
+	ctx, cancel := context.WithTimeout(ctx, syncTime)
 	defer cancel()
 	t.mu.Lock()
 	var l []*node
@@ -161,6 +161,12 @@ func (t *handles) add(h *handle) uint64 {
 	t.last++
 	t.m[t.last] = h
 	return t.last
+}
+
+func (t *handles) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.m)
 }
 
 func (t *handles) get(id uint64) *handle {

@@ -158,7 +158,7 @@ func (c *client) close(t testing.TB) {
 	if c.m == nil {
 		return
 	}
-	if err := c.m.Unmount(); err != nil {
+	if err := c.m.Unmount(false); err != nil {
 		t.Error(err)
 		c.m.Abort()
 		_ = unix.Unmount(c.dir, unix.MNT_DETACH)

@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/initiator/attach/fusemount"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/internal/mem"
 )
@@ -28,8 +31,16 @@ type Volume interface {
 // maxWrite is what the kernel sends in one request, bytes.
 const maxWrite = 1 << 20
 
-// Mount shows v as dir/name until the server is unmounted. The volume must outlive it.
-func Mount(dir, name string, v Volume, readOnly bool) (*fuse.Server, error) {
+// Mounted is a mounted volume.
+type Mounted struct {
+	srv  *fuse.Server
+	dir  string
+	file *file
+	gone chan struct{}
+}
+
+// Mount shows v as dir/name until it is unmounted, by Unmount or by anyone. The volume must outlive it.
+func Mount(dir, name string, v Volume, readOnly bool) (*Mounted, error) {
 	root := &rootDir{name: name, file: &file{v: v, readOnly: readOnly || v.Geometry().ReadOnly}}
 	opts := &fs.Options{MountOptions: fuse.MountOptions{
 		FsName: "sluice", Name: "sluice", MaxWrite: maxWrite, MaxReadAhead: maxWrite, DisableXAttrs: true, DirectMountFlags: syscall.MS_NOSUID | syscall.MS_NODEV,
@@ -39,7 +50,41 @@ func Mount(dir, name string, v Volume, readOnly bool) (*fuse.Server, error) {
 		// The library's words may end with a line's end.
 		return nil, fmt.Errorf("mount by FUSE on %s: %s; it needs /dev/fuse and, for an ordinary user, fusermount3 (package fuse3)", dir, strings.TrimSpace(err.Error()))
 	}
-	return s, nil
+	m := &Mounted{srv: s, dir: dir, file: root.file, gone: make(chan struct{})}
+	go func() { s.Wait(); close(m.gone) }()
+	if err := s.WaitMount(); err != nil {
+		return nil, errors.Join(err, fusemount.Unmount(dir, true))
+	}
+	return m, nil
+}
+
+// Gone is closed when no mount namespace shows the volume any more.
+func (m *Mounted) Gone() <-chan struct{} { return m.gone }
+
+// Opens is how many open files there are, in whatever mount namespace.
+func (m *Mounted) Opens() int { return int(m.file.opens.Load()) }
+
+// leaveTime is how long the end of a mount that is nowhere else takes at most on a busy machine.
+const leaveTime = 5 * time.Second
+
+// Unmount takes the mount away: fusemount.ErrBusy if it is in use, unless it is lazy. Where another mount namespace has a copy, the
+// end of this process ends that one.
+func (m *Mounted) Unmount(lazy bool) error {
+	select {
+	case <-m.gone:
+		return nil
+	default:
+	}
+	if err := fusemount.Unmount(m.dir, lazy); err != nil {
+		return err
+	}
+	t := time.NewTimer(leaveTime)
+	defer t.Stop()
+	select {
+	case <-m.gone:
+	case <-t.C:
+	}
+	return nil
 }
 
 type rootDir struct {
@@ -58,6 +103,7 @@ var (
 	_ fs.NodeFsyncer   = (*file)(nil)
 	_ fs.NodeFlusher   = (*file)(nil)
 	_ fs.NodeAllocater = (*file)(nil)
+	_ fs.NodeReleaser  = (*file)(nil)
 )
 
 func (r *rootDir) OnAdd(ctx context.Context) {
@@ -71,6 +117,7 @@ type file struct {
 	v        Volume
 	readOnly bool
 	edge     sync.RWMutex
+	opens    atomic.Int64
 }
 
 // Getattr implements fs.NodeGetattrer.
@@ -96,7 +143,17 @@ func (f *file) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, sys
 	if f.readOnly && flags&(syscall.O_WRONLY|syscall.O_RDWR) != 0 {
 		return nil, 0, syscall.EROFS
 	}
-	return nil, fuse.FOPEN_KEEP_CACHE, 0
+	f.opens.Add(1)
+	return opened{}, fuse.FOPEN_KEEP_CACHE, 0
+}
+
+// opened is an open file. The library tells of the end of those only that have a handle.
+type opened struct{}
+
+// Release implements fs.NodeReleaser.
+func (f *file) Release(context.Context, fs.FileHandle) syscall.Errno {
+	f.opens.Add(-1)
+	return 0
 }
 
 func errno(err error) syscall.Errno {

@@ -91,6 +91,24 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 // returned channel gives the connection's end.
 func (s *Server) Attach(c net.Conn) <-chan error { return s.accept(c, false) }
 
+// Conns is the number of open connections.
+func (s *Server) Conns() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
+// Retire lets no client in any more, if none is there; it reports whether it does so.
+func (s *Server) Retire() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.conns) > 0 {
+		return false
+	}
+	s.closed = true
+	return true
+}
+
 func (s *Server) accept(c net.Conn, handshake bool) <-chan error {
 	done := make(chan error, 1)
 	s.mu.Lock()

@@ -151,6 +151,15 @@ func Resize(index int, size int64, backend string) error {
 	return nil
 }
 
+// DisconnectOwn is Disconnect of a device that is still the owner's: the kernel gives a number out again when its device has ended.
+// Kernels before 5.14 do not say whose a device is.
+func DisconnectOwn(index int, backend string) error {
+	if b := Backend(index); backend != "" && b != "" && b != backend {
+		return nil
+	}
+	return Disconnect(index)
+}
+
 // Disconnect ends a device: what is cached for it is lost unless it was flushed.
 func Disconnect(index int) error {
 	req, err := request(cmdDisconnect)

@@ -144,17 +144,21 @@ func (d *Device) Gone() <-chan struct{} { return d.gone }
 // ErrBusy says that somebody has the device open: a file system on it is mounted, for one.
 var ErrBusy = errors.New("ublk: the device is in use")
 
-// Stop takes the device away; ErrBusy if it is in use. What the block layer has not written to the volume by then is lost: an
-// unmount or fsync comes before.
-func (d *Device) Stop() (err error) {
+// Stop takes the device away; ErrBusy if it is in use, unless forced: then what uses it gets errors. What the block layer has not
+// written to the volume by then is lost: an unmount or fsync comes before.
+func (d *Device) Stop(force bool) (err error) {
 	d.mu.Lock()
-	if d.stopped {
-		d.mu.Unlock()
+	stopped := d.stopped
+	d.mu.Unlock()
+	if stopped {
 		return nil
 	}
-	d.mu.Unlock()
-	if err := d.idle(); err != nil {
+	held, err := d.idle()
+	if err != nil && !force {
 		return err
+	}
+	if held != nil { // until it is dead, so that nothing is mounted on what goes
+		defer held.Close()
 	}
 	d.mu.Lock()
 	d.stopped = true
@@ -164,29 +168,52 @@ func (d *Device) Stop() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
-	if err := c.do("stop", cmdStop, d.id, 0, 0); err != nil {
-		return err
+	select {
+	case <-d.gone: // the driver has stopped it
+	default:
+		if err := c.do("stop", cmdStop, d.id, 0, 0); err != nil {
+			return err
+		}
 	}
 	<-d.gone
 	d.mu.Lock()
 	qerr := d.err
 	d.mu.Unlock()
-	return errors.Join(qerr, d.free(), c.do("delete", cmdDel, d.id, 0, 0))
+	ferr := d.free()
+	if held != nil {
+		held.Close() // the driver deletes when nothing has it open
+	}
+	del := uint32(cmdDel)
+	if force && c.encoded { // what has it open may keep it for ever (Linux 6.9)
+		del = cmdDelAsync
+	}
+	derr := c.do("delete", del, d.id, 0, 0)
+	if derr != nil && del == cmdDelAsync {
+		return errors.Join(qerr, ferr) // an older driver: the device is dead, and its number is used up until the next start
+	}
+	return errors.Join(qerr, ferr, derr)
 }
 
-// idle opens the block device for this process alone, which a mount or another exclusive user refuses, and syncs it.
-func (d *Device) idle() error {
+// idle opens the block device for this process alone, which a mount or another exclusive user refuses, and syncs it. The file is nil
+// where the device is gone.
+func (d *Device) idle() (*os.File, error) {
 	select {
 	case <-d.gone:
-		return nil
+		return nil, nil
 	default:
 	}
-	f, err := os.OpenFile(d.Path(), os.O_RDWR|unix.O_EXCL, 0)
-	switch {
-	case errors.Is(err, unix.EBUSY):
-		return fmt.Errorf("%w: %s", ErrBusy, d.Path())
-	case err != nil: // read-only, or gone already
-		return nil
+	for _, mode := range []int{os.O_RDWR, os.O_RDONLY} {
+		f, err := os.OpenFile(d.Path(), mode|unix.O_EXCL, 0)
+		switch {
+		case errors.Is(err, unix.EBUSY):
+			return nil, fmt.Errorf("%w: %s", ErrBusy, d.Path())
+		case err != nil: // read-only, or gone already
+			continue
+		}
+		if err := f.Sync(); err != nil && mode == os.O_RDWR {
+			return nil, errors.Join(err, f.Close())
+		}
+		return f, nil
 	}
-	return errors.Join(f.Sync(), f.Close())
+	return nil, nil
 }

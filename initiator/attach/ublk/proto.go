@@ -19,6 +19,8 @@ const (
 	cmdStop        = 0x07
 	cmdSetParams   = 0x08
 	cmdGetFeatures = 0x13
+	cmdDelAsync    = 0x14
+	cmdUpdateSize  = 0x15
 )
 
 // Commands of queues.
@@ -52,7 +54,7 @@ const (
 // ioctl makes the form of a command that kernels from 6.4 on know: _IOR or _IOWR of type 'u'.
 func ioctl(nr uint32, size int) uint32 {
 	dir := uint32(3)
-	if nr == cmdGetInfo || nr == cmdGetFeatures {
+	if nr == cmdGetInfo || nr == cmdGetFeatures || nr == cmdDelAsync {
 		dir = 2
 	}
 	return dir<<30 | uint32(size)<<16 | 'u'<<8 | nr

@@ -1,0 +1,47 @@
+// Package fusemount ends mounts by FUSE. It does not wait for the kernel to end the connection, as the library does: the kernel
+// keeps it while any mount namespace has a copy of the mount, and containers have copies of whatever was mounted when they
+// began.
+package fusemount
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os/exec"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrBusy says that something in the mount is in use: an open file, or the working directory of a process.
+var ErrBusy = errors.New("it is in use: close what is open there, and leave the directory")
+
+// Unmount takes a mount away from this process's mount namespace. A lazy one hides it at once, and what is open stays open. What is
+// not mounted is no error.
+func Unmount(dir string, lazy bool) error {
+	flags, option := unix.UMOUNT_NOFOLLOW, "-u"
+	if lazy {
+		flags, option = flags|unix.MNT_DETACH, "-uz"
+	}
+	err := unix.Unmount(dir, flags)
+	if errors.Is(err, unix.EPERM) { // an ordinary user's mount: fusermount3 may
+		var out []byte
+		if out, err = exec.Command("fusermount3", option, "--", dir).CombinedOutput(); err == nil {
+			return nil
+		}
+		switch {
+		case bytes.Contains(out, []byte("busy")):
+			err = unix.EBUSY
+		case bytes.Contains(out, []byte("not found in /etc/mtab")), bytes.Contains(out, []byte("Invalid argument")):
+			return nil
+		default:
+			err = fmt.Errorf("fusermount3: %w: %s", err, bytes.TrimSpace(out))
+		}
+	}
+	switch {
+	case err == nil, errors.Is(err, unix.EINVAL):
+		return nil
+	case errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("unmount %s: %w", dir, ErrBusy)
+	}
+	return fmt.Errorf("unmount %s: %w", dir, err)
+}
