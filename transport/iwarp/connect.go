@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime/debug"
 	"time"
 
 	"github.com/sluice-storage/sluice/transport"
@@ -63,6 +64,13 @@ func guard(ctx context.Context, c net.Conn, limit time.Duration) (release func()
 	return func() { stop() }
 }
 
+// defective makes a panic in the set-up of a connection that set-up's error.
+func defective(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("iwarp: a defect here in the set-up of a connection: %v\n%s", p, debug.Stack())
+	}
+}
+
 func ctxErr(ctx context.Context, err error) error {
 	if cerr := ctx.Err(); cerr != nil {
 		return cerr
@@ -117,7 +125,8 @@ func (d *Device) dial(ctx context.Context, addr string, q *QP, p transport.ConnP
 }
 
 // initiate is the initiator's half of RFC 5044 section 7.1 and RFC 6581 section 9.
-func (d *Device) initiate(ctx context.Context, c *net.TCPConn, q *QP, p transport.ConnParams) (transport.Peer, error) {
+func (d *Device) initiate(ctx context.Context, c *net.TCPConn, q *QP, p transport.ConnParams) (_ transport.Peer, err error) {
+	defer defective(&err)
 	o := &d.opt
 	local := sameHost(c)
 	req := mpaFrame{Revision: uint8(o.Revision), CRC: o.wantCRC(local), GSO: true, Private: p.Private}
@@ -236,7 +245,8 @@ func (r *request) Accept(ctx context.Context, tq transport.QP, p transport.ConnP
 }
 
 // accept is the responder's half of RFC 5044 section 7.1 and RFC 6581 section 9.
-func (r *request) accept(ctx context.Context, q *QP, p transport.ConnParams) error {
+func (r *request) accept(ctx context.Context, q *QP, p transport.ConnParams) (err error) {
+	defer defective(&err)
 	o, f := &r.d.opt, &r.f
 	if len(p.Private) > maxPrivate {
 		return fmt.Errorf("iwarp: %d bytes of private data, at most %d are sent", len(p.Private), maxPrivate)
@@ -322,22 +332,14 @@ func (q *QP) sendRTR(t rtr) error {
 	tx := &q.tx
 	tx.Lock()
 	defer tx.Unlock()
-	m := tx.sq.push()
-	if err := m.mem.set(nil); err != nil {
-		return err
-	}
-	m.flags, m.token, m.inv, m.fenceAt = 0, 0, 0, 0
-	m.remote = transport.Remote{STag: 1} // interop: hardware refuses STag 0
 	switch t {
 	case rtrWrite:
-		m.op = transport.OpWrite
+		tx.ownLocked(transport.OpWrite)
 	case rtrSend:
-		m.op = transport.OpSend
+		tx.ownLocked(transport.OpSend)
 	case rtrRead:
-		m.op = transport.OpRead
-		q.addRead(m, true)
+		q.addRead(tx.ownLocked(transport.OpRead), true)
 	}
-	q.sqUsed.Add(1)
 	tx.pumpLocked(false)
 	return nil
 }

@@ -1,7 +1,6 @@
 package iwarp
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/sluice-storage/sluice/internal/mem"
@@ -76,7 +75,7 @@ func (q *QP) placeWrite() *transport.TerminateError {
 	if x.left == 0 { // RFC 5040 section 4.3, interop: the STag of a zero-length message is not looked at
 		return nil
 	}
-	w, code := q.resolve(h.stag, h.to, x.left, transport.RemoteWrite)
+	f, code := q.resolve(h.stag, h.to, x.left, transport.RemoteWrite)
 	switch code {
 	case resolved:
 	case noAccess:
@@ -86,7 +85,7 @@ func (q *QP) placeWrite() *transport.TerminateError {
 		return violation(transport.LayerDDP, ddpTagged, [...]uint8{noSTag: ddpTagSTag, outOfBounds: ddpTagBounds, wraps: ddpTagWrap}[code],
 			"RFC 5041 section 7.2", "a Write of %d bytes to STag 0x%08x, offset 0x%x: %s", x.left, h.stag, h.to, code)
 	}
-	x.win, x.winGen, x.sinkLen = w, w.gen, w.mem.total
+	x.win, x.winGen, x.sinkLen = f.win, f.gen, f.total
 	if !h.last {
 		x.fullLen = x.left
 	}
@@ -108,38 +107,55 @@ func (r resolution) String() string {
 	return [...]string{"ok", "no such STag", "outside of what was bound", "the offset wraps", "access not granted"}[r]
 }
 
+// found is a window as it was under the lock: another goroutine may invalidate it and bind it anew the moment after.
+type found struct {
+	win   *window
+	gen   uint32
+	off   int // of the offset asked for
+	total int // bytes bound
+}
+
 // resolve finds the window and points rx.sink at the bytes when they are to be written.
-func (q *QP) resolve(stag uint32, to uint64, n int, need transport.Access) (*window, resolution) {
+func (q *QP) resolve(stag uint32, to uint64, n int, need transport.Access) (found, resolution) {
 	q.stags.Lock()
 	defer q.stags.Unlock()
 	w := q.stags.find(stag)
 	switch {
 	case w == nil || stag == 0:
-		return nil, noSTag
+		return found{}, noSTag
 	case to+uint64(n) < to:
-		return w, wraps
+		return found{}, wraps
 	case to < w.base || to-w.base > uint64(w.mem.total) || uint64(w.mem.total)-(to-w.base) < uint64(n):
-		return w, outOfBounds
+		return found{}, outOfBounds
 	case w.access&need == 0:
-		return w, noAccess
+		return found{}, noAccess
 	}
+	f := found{win: w, gen: w.gen, off: int(to - w.base), total: w.mem.total}
 	if need == transport.RemoteWrite {
-		q.rx.sink.window(&w.mem, int(to-w.base), n)
+		q.rx.sink.window(&w.mem, f.off, n)
 	}
-	return w, resolved
+	return f, resolved
+}
+
+// oldestRead is the outstanding Read that a response is for, nil where there is none. The ring is a fixed one: entries
+// do not move, and only the owner takes the front away.
+func (q *QP) oldestRead() *readSink {
+	q.stags.Lock()
+	defer q.stags.Unlock()
+	if q.stags.reads.len() == 0 {
+		return nil
+	}
+	return q.stags.reads.at(0)
 }
 
 // placeReadResp matches a segment with the oldest outstanding Read in STag, offset, length and order.
 func (q *QP) placeReadResp() *transport.TerminateError {
 	x := &q.rx
 	h := &x.h
-	q.stags.Lock()
-	if q.stags.reads.len() == 0 {
-		q.stags.Unlock()
+	r := q.oldestRead()
+	if r == nil {
 		return violation(transport.LayerRDMAP, rdmapOperation, rdmapOpcode, "RFC 5040 section 5.2", "a Read Response and no Read is outstanding")
 	}
-	r := q.stags.reads.at(0)
-	q.stags.Unlock()
 	rest := len(r.buf) - r.got
 	switch {
 	case h.stag != r.stag && len(r.buf) > 0:
@@ -170,13 +186,7 @@ func (q *QP) placeSend() *transport.TerminateError {
 		return nil // finish swallows it
 	}
 	if !x.cur.active {
-		q.rq.Lock()
-		ok := q.rq.ring.len() > 0
-		if ok {
-			x.cur.recvBuf = *q.rq.ring.pop()
-		}
-		q.rq.Unlock()
-		if !ok {
+		if !q.takeRecv() {
 			return violation(transport.LayerDDP, ddpUntagged, ddpNoBuffer, "RFC 5041 section 7.2", "message %d found no receive posted", h.msn)
 		}
 		x.cur.active, x.cur.got = true, 0
@@ -194,7 +204,18 @@ func (q *QP) placeSend() *transport.TerminateError {
 	return nil
 }
 
-var errNoMemory = errors.New("iwarp: no memory for a message that has arrived")
+// takeRecv makes the oldest receive the current one.
+func (q *QP) takeRecv() bool {
+	q.rq.Lock()
+	defer q.rq.Unlock()
+	if q.rq.ring.len() == 0 {
+		return false
+	}
+	q.rx.cur.recvBuf = *q.rq.ring.pop()
+	return true
+}
+
+var errNoMemory = fmt.Errorf("%w: no memory for a message that has arrived", transport.ErrClosed)
 
 // RecvMemory lets receives be posted without memory: see transport.LazyReceiver.
 func (q *QP) RecvMemory(source func(token uint64) (mem.Span, bool)) bool {
@@ -217,13 +238,7 @@ func (q *QP) receivable() bool {
 	default:
 		return true
 	}
-	q.rq.Lock()
-	lazy, token := false, uint64(0)
-	if q.rq.ring.len() > 0 {
-		r := q.rq.ring.at(0)
-		lazy, token = r.buf == nil, r.token
-	}
-	q.rq.Unlock()
+	lazy, token := q.lazyRecv()
 	if !lazy {
 		return true
 	}
@@ -233,9 +248,20 @@ func (q *QP) receivable() bool {
 		return false
 	}
 	q.rq.Lock()
+	defer q.rq.Unlock()
 	q.rq.ring.at(0).buf = s.Bytes()
-	q.rq.Unlock()
 	return true
+}
+
+// lazyRecv reports whether the oldest receive has no memory yet.
+func (q *QP) lazyRecv() (lazy bool, token uint64) {
+	q.rq.Lock()
+	defer q.rq.Unlock()
+	if q.rq.ring.len() == 0 {
+		return false, 0
+	}
+	r := q.rq.ring.at(0)
+	return r.buf == nil, r.token
 }
 
 // again goes on with what the look-ahead holds behind a message that found no memory.
@@ -341,13 +367,7 @@ func (q *QP) finishRead() {
 	}
 	wc := transport.WC{Token: r.token, Op: transport.OpRead, Len: uint32(len(r.buf))}
 	signaled, internal := r.flags&transport.Signaled != 0, r.internal
-	q.stags.Lock()
-	if len(r.buf) >= q.opt.CopyThreshold {
-		q.stags.largeReads.Add(-1)
-	}
-	r.buf = nil
-	q.stags.reads.pop()
-	q.stags.Unlock()
+	q.popRead(r)
 	q.readsUp.Add(-1)
 	q.readsOK.Add(1)
 	if q.invals.Load() > 0 {
@@ -361,10 +381,20 @@ func (q *QP) finishRead() {
 		q.sqUsed.Add(-1)
 	}
 	q.tx.Lock()
+	defer q.tx.Unlock()
 	if q.tx.cut < q.tx.sq.len() { // a fence may have opened
-		q.tx.pumpLocked(q.opt.NoInline)
+		q.pump()
 	}
-	q.tx.Unlock()
+}
+
+func (q *QP) popRead(r *readSink) {
+	q.stags.Lock()
+	defer q.stags.Unlock()
+	if len(r.buf) >= q.opt.CopyThreshold {
+		q.stags.largeReads.Add(-1)
+	}
+	r.buf = nil
+	q.stags.reads.pop()
 }
 
 // queueResponse takes a Read Request into the response queue.
@@ -374,13 +404,13 @@ func (q *QP) queueResponse() *transport.TerminateError {
 	req.parse(x.raw[untaggedLen:])
 	r := txResp{req: req}
 	if req.Size > 0 {
-		w, code := q.resolve(req.SrcSTag, req.SrcTO, int(req.Size), transport.RemoteRead)
+		f, code := q.resolve(req.SrcSTag, req.SrcTO, int(req.Size), transport.RemoteRead)
 		if code != resolved {
 			c := [...]uint8{noSTag: rdmapSTag, outOfBounds: rdmapBounds, wraps: rdmapWrap, noAccess: rdmapAccess}[code]
 			return violation(transport.LayerRDMAP, rdmapProtection, c, "RFC 5040 section 5.2",
 				"a Read of %d bytes from STag 0x%08x, offset 0x%x: %s", req.Size, req.SrcSTag, req.SrcTO, code)
 		}
-		r.win, r.gen, r.off = w, w.gen, int(req.SrcTO-w.base)
+		r.win, r.gen, r.off = f.win, f.gen, f.off
 	}
 	t := &q.tx
 	t.Lock()
@@ -395,6 +425,6 @@ func (q *QP) queueResponse() *transport.TerminateError {
 			"more than %d Reads outstanding, the depth agreed", q.depthIn.Load())
 	}
 	*t.resp.push() = r
-	t.pumpLocked(q.opt.NoInline)
+	q.pump()
 	return nil
 }

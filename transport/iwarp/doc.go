@@ -23,6 +23,11 @@
 //  4. Whoever finds an error records it; the flusher sends the Terminate, shuts the stream down, and closes it; the
 //     owner's Poll returns all that was outstanding.
 //
+// Payload goes to its place before the CRC behind it is known (RFC 5044 section 6 has it checked first): what a bad frame
+// places lies within what the peer may write anyway, nothing completes on it, and the connection ends. A Send or Write
+// completes when the socket has taken it, also ahead of an earlier RDMA Read (RFC 5040 section 5.5 rule 15 wants the order
+// of submission): rule 4 of package transport says so, the peer cannot tell, and buffers come back a round trip earlier.
+//
 // Locks, in the order they may be nested: tx (send and response queues), stags (windows and outstanding Reads), rq
 // (receives), cq (completions of the transmitter). The receive state has none: it is the owner's.
 package iwarp

@@ -3,6 +3,13 @@ package iwarp
 import "time"
 
 const (
+	// lastTurns is how many turns the engine reads on behind a send that failed: a peer's last words are few.
+	lastTurns = 64
+
+	// maxOwn is how many frames of the engine's own a send queue holds beside the upper protocol's requests: the
+	// ready-to-receive frame and one nudge.
+	maxOwn = 2
+
 	maxPrivate      = 508                    // RFC 5044 section 7.1.1 allows 512 bytes of private data; RFC 6581 takes 4 of them
 	maxReads        = 128                    // siw's and LIO's ceiling; each inbound one costs 64 bytes
 	maxReads14      = 0x3fff                 // RFC 6581 section 9.1: not negotiated, left to the upper protocol

@@ -152,6 +152,9 @@ func (l *listener) greet(c net.Conn) {
 	defer l.wg.Done()
 	handed := false
 	defer func() {
+		if recover() != nil { // a defect in the set-up of a connection ends that one
+			l.leave(c)
+		}
 		if !handed {
 			_ = c.Close()
 		}
@@ -207,7 +210,8 @@ func (p *prefixed) Read(b []byte) (int, error) {
 }
 
 // readRequest reads the MPA Request of c, of which peeked has been read.
-func (d *Device) readRequest(c net.Conn, peeked []byte) (*request, error) {
+func (d *Device) readRequest(c net.Conn, peeked []byte) (_ *request, err error) {
+	defer defective(&err)
 	tc, ok := c.(*net.TCPConn)
 	if !ok {
 		return nil, fmt.Errorf("iwarp: connection of type %T, a TCP connection is needed", c)

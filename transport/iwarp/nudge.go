@@ -34,20 +34,14 @@ func (q *QP) nudge() {
 	time.AfterFunc(wait, again)
 }
 
-// nudgeOnce posts the Write, unless the queue is full: then there is traffic enough.
+// nudgeOnce posts the Write, unless one waits already.
 func (q *QP) nudgeOnce() {
 	t := &q.tx
 	t.Lock()
 	defer t.Unlock()
-	if q.dead.Load() || !t.alive || t.sq.full() || q.sqUsed.Load() >= int32(q.send) {
+	if q.dead.Load() || !t.alive || t.own > 0 {
 		return
 	}
-	m := t.sq.push()
-	if m.mem.set(nil) != nil { // no memory is never too many pieces
-		return
-	}
-	m.op, m.flags, m.token, m.inv, m.fenceAt = transport.OpWrite, 0, 0, 0, 0
-	m.remote = transport.Remote{STag: 1} // interop: hardware refuses STag 0
-	q.sqUsed.Add(1)
+	t.ownLocked(transport.OpWrite)
 	t.pumpLocked(q.opt.NoInline)
 }

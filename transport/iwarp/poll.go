@@ -17,7 +17,7 @@ func (q *QP) Poll(wc []transport.WC) (int, error) {
 		return 0, nil
 	}
 	if q.rxcq.len() == 0 && q.connected.Load() && !q.dead.Load() {
-		if q.rx.short && !q.rx.starved {
+		if q.rx.short && !q.rx.starved && !q.sendLost.Load() {
 			q.rx.short = false // the last read emptied the socket: Wait looks again, and looking twice is a system call more
 		} else {
 			_ = q.rc.Control(q.pollFn) // fails only when the QP has
@@ -42,6 +42,9 @@ func (q *QP) Poll(wc []transport.WC) (int, error) {
 		n = q.drain(wc, n)
 	}
 	if n == 0 && q.dead.Load() {
+		if n = q.drain(wc, 0); n > 0 {
+			return n, nil // completed between the look above and the end
+		}
 		return q.flush(wc)
 	}
 	return n, nil
@@ -63,12 +66,12 @@ func (q *QP) drain(wc []transport.WC, n int) int {
 
 // invalidations completes local Invalidates of which nothing is left to be placed or sent.
 func (q *QP) invalidations() {
-	q.tx.Lock()
+	q.tx.Lock() // keeps Post off the list; cq is taken for each look, for it comes after stags
 	defer q.tx.Unlock()
-	q.cq.Lock()
-	defer q.cq.Unlock()
-	for i := q.cq.inval.len(); i > 0 && !q.dead.Load(); i-- {
+	for i := q.invals.Load(); i > 0 && !q.dead.Load(); i-- {
+		q.cq.Lock()
 		iv := *q.cq.inval.at(0)
+		q.cq.Unlock()
 		if q.readsOK.Load() < iv.fenceAt {
 			return
 		}
@@ -88,7 +91,9 @@ func (q *QP) invalidations() {
 		if iv.w.txRefs > 0 {
 			return // dropRefs wakes us
 		}
+		q.cq.Lock()
 		q.cq.inval.pop()
+		q.cq.Unlock()
 		q.invals.Add(-1)
 		if iv.flags&transport.Signaled != 0 {
 			*q.rxcq.push() = transport.WC{Token: iv.token, Op: transport.OpInvalidate}
@@ -112,7 +117,7 @@ func (q *QP) flush(wc []transport.WC) (int, error) {
 		n++
 	}
 	for n < len(wc) && q.tx.sq.len() > 0 {
-		if m := q.tx.sq.pop(); m.op != transport.OpRead { // Reads are below
+		if m := q.tx.sq.pop(); m.op != transport.OpRead && !m.ours { // Reads are below
 			add(m.op, m.token)
 		}
 	}

@@ -52,7 +52,7 @@ func (q *QP) postLocked(wr *transport.WR) error {
 		return err
 	}
 	m.op, m.flags, m.token, m.inv, m.remote = wr.Op, wr.Flags, wr.Token, wr.Inv, wr.Remote
-	m.fenceAt = 0
+	m.fenceAt, m.ours = 0, false
 	if wr.Flags&transport.Fence != 0 {
 		m.fenceAt = t.reads
 	}

@@ -50,8 +50,10 @@ type QP struct {
 	invals  atomic.Int32 // entries of cq.inval
 	pending atomic.Bool  // something for the owner in cq, or the QP failed
 	dead    atomic.Bool
-	parked  atomic.Bool
-	wake    chan struct{} // to the flusher
+	// sendLost says that tx.lost is set: the owner reads what there is and ends the connection.
+	sendLost atomic.Bool
+	parked   atomic.Bool
+	wake     chan struct{} // to the flusher
 
 	rx     rx
 	rxcq   ring[transport.WC] // the owner's
@@ -125,7 +127,7 @@ func newQP(d *Device, o transport.QPOptions) (*QP, error) {
 	q.cq.inval = newRing[invalidation](o.Sends)
 	q.rxcq = newRing[transport.WC](o.Sends + o.Recvs)
 	q.tx.q = q
-	q.tx.sq = newRing[txMsg](o.Sends)
+	q.tx.sq = newRing[txMsg](o.Sends + maxOwn)
 	q.waitFn, q.pollFn = q.waitStep, func(fd uintptr) { q.engine(fd) }
 	return q, nil
 }
@@ -191,25 +193,34 @@ func (q *QP) Stats() Stats { return q.cnt.load() }
 
 // PostRecv posts receives.
 func (q *QP) PostRecv(rs []transport.Recv) (int, error) {
-	if q.dead.Load() {
-		return 0, q.deadErr()
+	if n, err, dead := q.postRecv(rs); !dead {
+		return n, err
 	}
+	return 0, q.deadErr()
+}
+
+// postRecv posts unless the QP is dead. That is looked at under the lock that flush takes: what it does not see there is
+// never returned.
+func (q *QP) postRecv(rs []transport.Recv) (n int, err error, dead bool) {
 	q.rq.Lock()
 	defer q.rq.Unlock()
+	if q.dead.Load() {
+		return 0, nil, true
+	}
 	for i := range rs {
 		if q.rqUsed.Load() >= int32(q.recv) {
-			return i, transport.ErrQueueFull
+			return i, transport.ErrQueueFull, false
 		}
 		r := recvBuf{token: rs[i].Token}
 		if rs[i].Buf.Slab != nil {
 			r.buf = rs[i].Buf.Bytes()
 		} else if q.source == nil {
-			return i, errNoBuf
+			return i, errNoBuf, false
 		}
 		q.rqUsed.Add(1)
 		*q.rq.ring.push() = r
 	}
-	return len(rs), nil
+	return len(rs), nil, false
 }
 
 // complete queues a completion for the owner from any goroutine and wakes it.

@@ -3,6 +3,7 @@ package iwarp
 import (
 	"errors"
 	"io"
+	"runtime/debug"
 	"sync"
 	"unsafe"
 
@@ -56,6 +57,8 @@ type rx struct {
 
 	iov     []unix.Iovec
 	closed  bool // EOF or error seen
+	in      bool // within the transmitter, of which a defect is no matter of the parser's
+	turns   int  // of the engine since the socket took nothing any more
 	short   bool // the last read brought less than it could take
 	drained bool // the last read found nothing: only then may the owner park, for a FIN may lie behind a short read
 }
@@ -87,6 +90,7 @@ func (x *rx) giveBuf() {
 
 // engine reads and processes until there is a completion for the owner, the socket is empty, or its turn is over.
 func (q *QP) engine(fd uintptr) {
+	defer q.defect()
 	for range pollReads {
 		if q.dead.Load() || q.rx.closed || q.rxcq.len() > 0 {
 			return
@@ -106,6 +110,9 @@ func (q *QP) engine(fd uintptr) {
 			} else {
 				err = lost(err)
 			}
+			if q.sendLost.Load() {
+				err = q.lostErr() // which came first
+			}
 			q.fail(err, nil, nil)
 			return
 		}
@@ -113,11 +120,7 @@ func (q *QP) engine(fd uintptr) {
 			t = q.process()
 		}
 		if t != nil {
-			q.rx.closed = true
-			q.tx.Lock()
-			q.tx.hold = false // it was an FPDU of the initiator's that broke the rule
-			q.tx.Unlock()
-			q.fail(t, t, q.rx.blame(t))
+			q.breaks(t, q.rx.blame(t))
 			return
 		}
 		if q.rx.starved && q.rxcq.len() == 0 {
@@ -127,9 +130,52 @@ func (q *QP) engine(fd uintptr) {
 		}
 		if !more {
 			q.rx.short = !q.rx.drained
+			if q.rx.drained && q.sendLost.Load() {
+				q.fail(q.lostErr(), nil, nil)
+			}
 			return
 		}
 	}
+	if q.sendLost.Load() {
+		if q.rx.turns++; q.rx.turns > lastTurns {
+			q.fail(q.lostErr(), nil, nil) // a peer that sends for ever over a socket that takes nothing
+		}
+	}
+}
+
+func (q *QP) lostErr() error {
+	q.tx.Lock()
+	defer q.tx.Unlock()
+	return q.tx.lost
+}
+
+// pump is the owner's pumpLocked.
+func (q *QP) pump() {
+	q.rx.in = true
+	q.tx.pumpLocked(q.opt.NoInline)
+	q.rx.in = false
+}
+
+// defect ends this connection, and no other, for a mistake in the code that reads what its peer says; that code lets go of
+// its locks by defer. One in the transmitter, which shares its state with other goroutines, ends the process.
+func (q *QP) defect() {
+	p := recover()
+	if p == nil {
+		return
+	}
+	if q.rx.in {
+		panic(p)
+	}
+	q.breaks(violation(transport.LayerRDMAP, rdmapLocal, 0, "RFC 5040 section 4.8", "a defect in the receiver here: %v\n%s", p, debug.Stack()), nil)
+}
+
+// breaks ends the connection for what was read.
+func (q *QP) breaks(t *transport.TerminateError, hdr []byte) {
+	q.rx.closed = true
+	q.tx.Lock()
+	q.tx.hold = false // it was an FPDU of the initiator's
+	q.tx.Unlock()
+	q.fail(t, t, hdr)
 }
 
 // narrow says that the look-ahead stops at the next header, so that payload behind it is placed and not copied: while
@@ -360,11 +406,11 @@ func (q *QP) process() *transport.TerminateError {
 func (q *QP) firstFPDU() {
 	t := &q.tx
 	t.Lock()
+	defer t.Unlock()
 	if t.hold {
 		t.hold = false
-		t.pumpLocked(q.opt.NoInline)
+		q.pump()
 	}
-	t.Unlock()
 }
 
 // blame is the header that a Terminate for t carries.

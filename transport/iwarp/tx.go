@@ -19,6 +19,7 @@ type txMsg struct {
 	inv     uint32
 	remote  transport.Remote
 	fenceAt uint64 // Reads that must be complete before it starts
+	ours    bool   // a frame of the engine's: it takes no slot of the upper protocol's and has no completion
 	mem     sgl
 	req     readReq
 }
@@ -54,16 +55,18 @@ type tx struct {
 	sync.Mutex
 	q       *QP
 	alive   bool
-	busy    bool // somebody is transmitting
-	blocked bool // the socket is full, the flusher waits for it
-	hold    bool // responder before the initiator's first FPDU (RFC 5044 section 7.1.3)
-	settled bool // dead, and no buffer of anybody's is referred to any more
-	waiters int  // of awaitStepLocked
+	busy    bool  // somebody is transmitting
+	blocked bool  // the socket is full, the flusher waits for it
+	hold    bool  // responder before the initiator's first FPDU (RFC 5044 section 7.1.3)
+	settled bool  // dead, and no buffer of anybody's is referred to any more
+	lost    error // of the socket, which takes nothing any more; what the peer said before is still read
+	waiters int   // of awaitStepLocked
 	stepped sync.Cond
 	err     error
 	term    []byte // Terminate FPDU to send at the end
 
 	sq    ring[txMsg] // accepted, not yet all with the kernel
+	own   int         // frames of the engine's in sq
 	cut   int         // messages of sq cut or being cut
 	resp  ring[txResp]
 	rcut  int
@@ -102,7 +105,7 @@ func (t *tx) init(n negotiated) {
 
 // pumpLocked transmits until nothing is left or the socket is full.
 func (t *tx) pumpLocked(later bool) {
-	if t.busy || t.blocked || t.hold || t.q.dead.Load() {
+	if t.busy || t.blocked || t.hold || t.lost != nil || t.q.dead.Load() {
 		return
 	}
 	if later {
@@ -143,6 +146,17 @@ func (t *tx) nextLocked() *txMsg {
 	if len(t.sq.buf) != had {
 		t.repointLocked()
 	}
+	return m
+}
+
+// ownLocked queues a frame of the engine's own: zero bytes long, for the peer's engine alone.
+func (t *tx) ownLocked(op transport.Op) *txMsg {
+	m := t.nextLocked()
+	_ = m.mem.set(nil) // no memory is never too many pieces
+	m.op, m.flags, m.token, m.inv, m.fenceAt, m.ours = op, 0, 0, 0, 0, true
+	m.remote = transport.Remote{STag: 1} // interop: hardware refuses STag 0
+	t.sq.push()
+	t.own++
 	return m
 }
 
@@ -200,7 +214,11 @@ func (t *tx) step() bool {
 	case errors.Is(t.sysErr, unix.EINTR):
 		return true
 	}
-	q.failAsync(lost(t.sysErr))
+	// The peer may have said why before it went: the owner reads what has arrived, and then ends the connection (RFC 5040
+	// section 5.4).
+	t.lost = lost(t.sysErr)
+	q.sendLost.Store(true)
+	q.notify()
 	return false
 }
 
@@ -231,6 +249,8 @@ func (t *tx) retire() {
 		m := t.sq.pop()
 		t.cut--
 		switch {
+		case m.ours:
+			t.own--
 		case m.op == transport.OpRead: // completes with its response
 		case m.flags&transport.Signaled != 0:
 			q.complete(transport.WC{Token: m.token, Op: m.op, Len: uint32(m.mem.total)})
