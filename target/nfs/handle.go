@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/internal/savefile"
 )
 
 // A file handle, as clients keep it:
@@ -66,24 +67,14 @@ func loadKey(dir string) ([]byte, error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("nfs: handle key: %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := savefile.MkdirAll(dir); err != nil {
 		return nil, fmt.Errorf("nfs: state directory: %w", err)
 	}
-	// Written aside and linked into place: of two daemons that start together, one key wins for both.
-	tmp, err := os.CreateTemp(dir, ".key-*")
-	if err != nil {
-		return nil, fmt.Errorf("nfs: handle key: %w", err)
-	}
-	defer func() { _ = os.Remove(tmp.Name()) }()
-	_, err = tmp.Write(key)
-	err = errors.Join(err, tmp.Sync(), tmp.Close())
-	if err != nil {
-		return nil, fmt.Errorf("nfs: handle key: %w", err)
-	}
-	if err := os.Link(tmp.Name(), name); err != nil {
-		if errors.Is(err, fs.ErrExist) {
-			return loadKey(dir)
-		}
+	// Of two daemons that start together, one key wins for both.
+	switch err := savefile.Create(name, key); {
+	case errors.Is(err, fs.ErrExist):
+		return loadKey(dir)
+	case err != nil:
 		return nil, fmt.Errorf("nfs: handle key: %w", err)
 	}
 	return key, nil

@@ -1,6 +1,7 @@
 package nfs
 
 import (
+	"encoding/binary"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -268,12 +269,17 @@ func (s *Server) changing(n *node, w *nfs3.Wcc, st *unix.Stat_t, f func() error)
 }
 
 // CheckLock finds the file that a handle is, for the lock manager: the caller needs the rights to the export, not to the
-// file, because what may be locked a client decides when the file is opened.
+// file, because what may be locked a client decides when the file is opened. The key is of the file, not of the handle, in
+// which its export is; the birth time tells it from a later file of the same number.
 func (s *Server) CheckLock(c *rpc.Call, fh []byte) (key string, st nfs3.Status) {
 	var q request
 	if st := s.find(c, fh, &q); st != nfs3.OK {
 		return "", st
 	}
 	defer s.end(&q)
-	return q.n.key, nfs3.OK
+	id, err := inodeID(q.n.fd)
+	if err != nil {
+		return "", statusOf(err)
+	}
+	return string(id.append(binary.BigEndian.AppendUint64(nil, q.n.file.id.dev))), nfs3.OK
 }

@@ -58,6 +58,17 @@ func (d *disk) run(name string, args ...string) {
 func (d *disk) mount()  { d.t.Helper(); d.run("mount", "-o", "loop", d.image, d.dir) }
 func (d *disk) umount() { d.t.Helper(); d.run("umount", d.dir) }
 
+// powerCut returns where what would be left of the file system is mounted, had the power failed now: what the kernel has
+// not written is not in the image.
+func (d *disk) powerCut() string {
+	d.t.Helper()
+	image, dir := filepath.Join(d.t.TempDir(), "image"), d.t.TempDir()
+	d.run("cp", "--sparse=always", d.image, image)
+	d.run("mount", "-o", "loop", image, dir)
+	d.t.Cleanup(func() { d.run("umount", dir) })
+	return dir
+}
+
 // newLossyDisk makes one without a journal, which would stop at the first loss.
 func newLossyDisk(t *testing.T) *disk {
 	return newDisk(t, "mkfs.ext4", "-F", "-q", "-b", "4096", "-O", "^has_journal", "-E", "lazy_itable_init=0,nodiscard")

@@ -1,9 +1,13 @@
 package lock
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/sluice-storage/sluice/internal/nlm4"
@@ -233,4 +237,38 @@ func TestNoGraceAfterAnOrderlyEndWithoutLocks(t *testing.T) {
 		t.Fatal("no grace for a client that holds a lock")
 	}
 	c.next(t)
+}
+
+// Clients that hold nothing make room for new ones; those that hold something stay, and are told of a restart.
+func TestClientsThatHoldNothingMakeRoom(t *testing.T) {
+	dir := t.TempDir()
+	m, _ := manager(t, Options{})
+	keep := lockArgs("keeper", "1", 0, 10)
+	stat(t, do(m, 0, 1, nlm4.ProcLock, &keep))
+	for i := range maxHosts + 10 {
+		a := lockArgs("client"+strconv.Itoa(i), "1", 100, 10)
+		if s := stat(t, do(m, 0, 2, nlm4.ProcLock, &a)); s != nlm4.Granted {
+			t.Fatalf("client %d, where the others hold nothing: %v", i, s)
+		}
+		u := nlm4.UnlockArgs{Lock: a.Lock}
+		do(m, 0, 2, nlm4.ProcUnlock, &u)
+	}
+	if n := len(m.state.hosts); n > maxHosts || m.state.hosts[hostID{"keeper", netip.MustParseAddr("192.0.2.1")}] == nil {
+		t.Fatalf("%d clients are known, and the one with a lock is not", n)
+	}
+	// A client is noted on the disk before it has a lock, also where the first try to note it failed.
+	m.state.path = filepath.Join(dir, "not there yet", "nlm-state.json")
+	a := lockArgs("late", "1", 200, 10)
+	for range 2 {
+		if s := stat(t, do(m, 0, 3, nlm4.ProcLock, &a)); s != nlm4.DeniedNolocks {
+			t.Fatalf("a client that cannot be noted: %v", s)
+		}
+	}
+	m.state.path = filepath.Join(dir, "nlm-state.json")
+	if s := stat(t, do(m, 0, 3, nlm4.ProcLock, &a)); s != nlm4.Granted {
+		t.Fatal(s)
+	}
+	if b, err := os.ReadFile(m.state.path); err != nil || !bytes.Contains(b, []byte(`"late"`)) {
+		t.Errorf("the client is not noted: %v", err)
+	}
 }

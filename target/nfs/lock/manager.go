@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-storage/sluice/target/rpc"
 )
 
-// Files says which file a handle is, and whether the caller may lock it; *nfs.Server does.
+// Files says which file a handle is, and whether the caller may lock it; *nfs.Server does. The key is the file's, whatever
+// the handle or the export. nfs3.ErrJukebox says that it cannot be said now.
 type Files interface {
 	CheckLock(c *rpc.Call, fh []byte) (key string, st nfs3.Status)
 }
@@ -48,6 +49,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	table   map[string]*file
+	handles map[string]string // of files that have locks, to their keys
 	count   int
 	grace   bool
 	cookie  uint64
@@ -57,7 +59,7 @@ type Manager struct {
 
 // NewManager loads the list of clients, and tells them of the restart if there are any.
 func NewManager(opt Options, files Files) (*Manager, error) {
-	m := &Manager{opt: opt, log: opt.Log, files: files, table: make(map[string]*file), cookies: make(map[uint64]*waiter),
+	m := &Manager{opt: opt, log: opt.Log, files: files, table: make(map[string]*file), handles: make(map[string]string), cookies: make(map[uint64]*waiter),
 		calls: make(chan struct{}, maxCallbacks), answers: make(chan struct{}, maxAnswers)}
 	if m.log == nil {
 		m.log = zap.NewNop()
@@ -98,7 +100,7 @@ func (m *Manager) Close() error {
 	m.cancel()
 	m.wg.Wait()
 	if !m.InGrace() {
-		m.state.prune(m.holders())
+		m.state.prune(m.holders)
 	}
 	return nil
 }
@@ -130,7 +132,7 @@ func (m *Manager) endGrace() {
 	m.mu.Unlock()
 	m.log.Info("grace has ended")
 	// Clients that have not come back hold nothing any more.
-	m.state.prune(m.holders())
+	m.state.prune(m.holders)
 }
 
 // holders are the clients that hold or wait for something.
@@ -144,23 +146,46 @@ func (m *Manager) holders() map[hostID]bool {
 	return hosts
 }
 
-func lockOf(l *nlm4.Lock, exclusive bool, addr netip.Addr) held {
-	return held{owner: strconv.FormatUint(uint64(l.SVID), 10) + " " + string(l.Owner), host: hostID{string(l.Caller), addr},
-		svid: l.SVID, oh: string(l.Owner), exclusive: exclusive, start: l.Off, end: endOf(l.Off, l.Len)}
+func lockOf(l *nlm4.Lock, exclusive bool, to answerTo) held {
+	return held{owner: strconv.FormatUint(uint64(l.SVID), 10) + " " + string(l.Owner), host: hostID{string(l.Caller), to.addr},
+		svid: l.SVID, oh: string(l.Owner), exclusive: exclusive, start: l.Off, end: endOf(l.Off, l.Len), secure: to.secure}
 }
 
-func (m *Manager) fileLocked(key string) *file {
+// fileLocked returns the locks of a file that is now asked for by the handle fh.
+func (m *Manager) fileLocked(key string, fh []byte) *file {
 	f := m.table[key]
 	if f == nil {
 		f = &file{}
 		m.table[key] = f
 	}
+	if _, known := m.handles[string(fh)]; !known {
+		m.handles[string(fh)] = key
+		f.handles = append(f.handles, string(fh))
+	}
 	return f
+}
+
+// keyOf finds the file of a handle. What is given back is found by its handle alone where the file has been removed, or
+// the caller's rights have: its locks would stay for ever.
+func (m *Manager) keyOf(c *rpc.Call, fh []byte, back bool) (string, nfs3.Status) {
+	key, st := m.files.CheckLock(c, fh)
+	if st == nfs3.OK || !back {
+		return key, st
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if key, known := m.handles[string(fh)]; known {
+		return key, nfs3.OK
+	}
+	return "", st
 }
 
 func (m *Manager) tidyLocked(key string) {
 	if f := m.table[key]; f != nil && f.empty() {
 		delete(m.table, key)
+		for _, h := range f.handles {
+			delete(m.handles, h)
+		}
 	}
 }
 
@@ -181,19 +206,20 @@ func (m *Manager) clearLocked(f *file, l *held) {
 func (m *Manager) lock(key string, a *nlm4.LockArgs, to answerTo) nlm4.Stat {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	defer rpc.Guard()
 	// Reclaims only while clients recover, and nothing else then: a new lock might be what somebody is about to reclaim.
 	if m.grace != a.Reclaim {
 		return nlm4.DeniedGrace
 	}
-	f := m.fileLocked(key)
+	f := m.fileLocked(key, a.Lock.FH)
 	defer m.tidyLocked(key)
-	l := lockOf(&a.Lock, a.Exclusive, to.addr)
+	l := lockOf(&a.Lock, a.Exclusive, to)
 	if f.conflict(&l) != nil {
 		if !a.Block {
 			return nlm4.Denied
 		}
 		for _, w := range f.waiters {
-			if w.lock == l {
+			if w.lock.same(&l) {
 				w.to = to // a retransmission, or a client that asks again, perhaps after a reconnect
 				return nlm4.Blocked
 			}
@@ -214,31 +240,34 @@ func (m *Manager) lock(key string, a *nlm4.LockArgs, to answerTo) nlm4.Stat {
 }
 
 // unlock releases a range; unlocking what is not locked is fine.
-func (m *Manager) unlock(key string, a *nlm4.UnlockArgs, addr netip.Addr) {
+func (m *Manager) unlock(key string, a *nlm4.UnlockArgs, to answerTo) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	defer rpc.Guard()
 	f := m.table[key]
 	if f == nil {
 		return
 	}
-	l := lockOf(&a.Lock, false, addr)
+	l := lockOf(&a.Lock, false, to)
 	m.clearLocked(f, &l)
 	f.settle(&l)
 	m.wakeLocked(key, f)
 	m.tidyLocked(key)
 }
 
-// drop frees all that clients had: they have restarted and know nothing of it.
-func (m *Manager) drop(match func(hostID) bool) {
+// drop frees all that clients had: they have restarted and know nothing of it. Who speaks from a port that any user may
+// have speaks for what was locked from such a port.
+func (m *Manager) drop(match func(hostID) bool, secure bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	defer rpc.Guard()
 	for key, f := range m.table {
 		hosts := make(map[hostID]bool)
 		f.hosts(hosts)
 		before := len(f.locks)
 		for h := range hosts {
 			if match(h) {
-				f.dropHost(h)
+				f.dropHost(h, secure)
 			}
 		}
 		m.count += len(f.locks) - before

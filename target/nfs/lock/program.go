@@ -1,6 +1,10 @@
 package lock
 
 import (
+	"errors"
+
+	"go.uber.org/zap"
+
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/internal/xdr"
@@ -47,15 +51,15 @@ func (p *nlm) Serve(c *rpc.Call) rpc.Verdict {
 	}
 	m := (*Manager)(p)
 	proc := syncOf(c.Proc)
-	if proc == c.Proc {
-		return m.serve(c, proc, answerTo{addr: c.Peer.Addr.Addr(), local: c.Peer.Local.Addr()})
+	to := answerTo{addr: c.Peer.Addr.Addr(), local: c.Peer.Local.Addr(), msg: proc != c.Proc, secure: c.Peer.Privileged()}
+	if !to.msg {
+		return m.serve(c, proc, to)
 	}
 	select {
 	case m.answers <- struct{}{}:
 	default:
 		return rpc.Drop // the client asks again
 	}
-	to := answerTo{addr: c.Peer.Addr.Addr(), local: c.Peer.Local.Addr(), msg: true}
 	mark := len(c.Out)
 	v := m.serve(c, proc, to)
 	if v != rpc.Done || len(c.Out) == mark {
@@ -86,21 +90,21 @@ func (m *Manager) serve(c *rpc.Call, proc uint32, to answerTo) rpc.Verdict {
 		if a.Parse(&c.Args); c.Args.Err() != nil {
 			return c.Garbage()
 		}
-		key, st := m.files.CheckLock(c, a.Lock.FH)
+		key, st := m.keyOf(c, a.Lock.FH, true)
 		if st != nfs3.OK {
-			return answer(c, a.Cookie, statOf(st))
+			return refuse(c, a.Cookie, st)
 		}
-		return answer(c, a.Cookie, m.cancelWait(key, &a, to.addr))
+		return answer(c, a.Cookie, m.cancelWait(key, &a, to))
 	case nlm4.ProcUnlock:
 		var a nlm4.UnlockArgs
 		if a.Parse(&c.Args); c.Args.Err() != nil {
 			return c.Garbage()
 		}
-		key, st := m.files.CheckLock(c, a.Lock.FH)
+		key, st := m.keyOf(c, a.Lock.FH, true)
 		if st != nfs3.OK {
-			return answer(c, a.Cookie, statOf(st))
+			return refuse(c, a.Cookie, st)
 		}
-		m.unlock(key, &a, to.addr)
+		m.unlock(key, &a, to)
 		return answer(c, a.Cookie, nlm4.Granted)
 	case nlm4.ProcShare, nlm4.ProcUnshare:
 		return m.serveShare(c, proc == nlm4.ProcShare, to)
@@ -109,9 +113,9 @@ func (m *Manager) serve(c *rpc.Call, proc uint32, to answerTo) rpc.Verdict {
 		if a.Parse(&c.Args); c.Args.Err() != nil {
 			return c.Garbage()
 		}
-		// As with a notification, a client speaks for itself only.
+		// As with a notification, a client speaks for itself only, and a user of it not for its root.
 		id := hostID{string(a.Name), to.addr}
-		m.drop(func(h hostID) bool { return h == id })
+		m.drop(func(h hostID) bool { return h == id }, to.secure)
 		return rpc.Done
 	case nlm4.ProcGranted:
 		// Nobody here waits for a lock of another server.
@@ -139,6 +143,14 @@ func answer(c *rpc.Call, cookie []byte, st nlm4.Stat) rpc.Verdict {
 	return rpc.Done
 }
 
+// refuse answers a call about a handle that cannot be used; one whose caller's name cannot be had now comes again.
+func refuse(c *rpc.Call, cookie []byte, st nfs3.Status) rpc.Verdict {
+	if st == nfs3.ErrJukebox {
+		return rpc.Drop
+	}
+	return answer(c, cookie, statOf(st))
+}
+
 // statOf is what a lock manager says of a handle that cannot be used.
 func statOf(st nfs3.Status) nlm4.Stat {
 	switch st {
@@ -148,8 +160,6 @@ func statOf(st nfs3.Status) nlm4.Stat {
 		return nlm4.StaleFH
 	case nfs3.ErrRofs:
 		return nlm4.Rofs
-	case nfs3.ErrJukebox:
-		return nlm4.DeniedNolocks
 	}
 	return nlm4.Failed
 }
@@ -159,26 +169,33 @@ func (m *Manager) serveTest(c *rpc.Call, to answerTo) rpc.Verdict {
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
 	}
-	r := nlm4.TestRes{Cookie: a.Cookie}
-	key, st := m.files.CheckLock(c, a.Lock.FH)
-	if r.Stat = statOf(st); r.Stat == nlm4.Granted {
-		m.mu.Lock()
-		l := lockOf(&a.Lock, a.Exclusive, to.addr)
-		if m.grace {
-			r.Stat = nlm4.DeniedGrace
-		} else if f := m.table[key]; f != nil {
-			if h := f.conflict(&l); h != nil {
-				r.Stat = nlm4.Denied
-				r.Holder = nlm4.Holder{Exclusive: h.exclusive, SVID: h.svid, Owner: []byte(h.oh), Off: h.start}
-				if h.end != ^uint64(0) {
-					r.Holder.Len = h.end - h.start + 1
-				}
-			}
-		}
-		m.mu.Unlock()
+	key, st := m.keyOf(c, a.Lock.FH, false)
+	if st == nfs3.ErrJukebox {
+		return rpc.Drop
+	}
+	r := nlm4.TestRes{Cookie: a.Cookie, Stat: statOf(st)}
+	if st == nfs3.OK {
+		m.test(key, &a, to, &r)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
+}
+
+func (m *Manager) test(key string, a *nlm4.TestArgs, to answerTo, r *nlm4.TestRes) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := lockOf(&a.Lock, a.Exclusive, to)
+	if m.grace {
+		r.Stat = nlm4.DeniedGrace
+	} else if f := m.table[key]; f != nil {
+		if h := f.conflict(&l); h != nil {
+			r.Stat = nlm4.Denied
+			r.Holder = nlm4.Holder{Exclusive: h.exclusive, SVID: h.svid, Owner: []byte(h.oh), Off: h.start}
+			if h.end != ^uint64(0) {
+				r.Holder.Len = h.end - h.start + 1
+			}
+		}
+	}
 }
 
 func (m *Manager) serveLock(c *rpc.Call, monitored bool, to answerTo) rpc.Verdict {
@@ -186,15 +203,26 @@ func (m *Manager) serveLock(c *rpc.Call, monitored bool, to answerTo) rpc.Verdic
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
 	}
-	key, st := m.files.CheckLock(c, a.Lock.FH)
+	key, st := m.keyOf(c, a.Lock.FH, false)
 	if st != nfs3.OK {
-		return answer(c, a.Cookie, statOf(st))
+		return refuse(c, a.Cookie, st)
+	}
+	if m.InGrace() != a.Reclaim {
+		return answer(c, a.Cookie, nlm4.DeniedGrace)
 	}
 	if monitored {
-		// Monitored before it is granted: a lock that a restart forgot nobody would reclaim.
-		if err := m.state.monitor(host{Name: string(a.Lock.Caller), Addr: to.addr, Local: to.local}, a.State); err != nil {
+		// Monitored before it is granted: a lock that a restart forgot no client would reclaim.
+		h := host{Name: string(a.Lock.Caller), Addr: to.addr, Local: to.local}
+		err := m.state.monitor(h, a.State)
+		if errors.Is(err, errFull) && !m.InGrace() {
+			m.state.prune(m.holders)
+			err = m.state.monitor(h, a.State)
+		}
+		if err != nil {
+			m.log.Warn("a lock is refused: its client cannot be noted, and would not be told of a restart", zap.String("client", h.Name), zap.Stringer("address", h.Addr), zap.Error(err))
 			return answer(c, a.Cookie, nlm4.DeniedNolocks)
 		}
+		defer m.state.done(h.id())
 	}
 	return answer(c, a.Cookie, m.lock(key, &a, to))
 }
@@ -204,29 +232,38 @@ func (m *Manager) serveShare(c *rpc.Call, sharing bool, to answerTo) rpc.Verdict
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
 	}
-	r := nlm4.ShareRes{Cookie: a.Cookie}
-	key, st := m.files.CheckLock(c, a.FH)
-	if r.Stat = statOf(st); r.Stat == nlm4.Granted {
-		s := share{host: hostID{string(a.Caller), to.addr}, owner: string(a.Owner), mode: a.Mode, access: a.Access}
-		m.mu.Lock()
-		f := m.fileLocked(key)
-		switch {
-		case !sharing:
-			f.clearShare(s.host, s.owner)
-		case m.grace != a.Reclaim:
-			r.Stat = nlm4.DeniedGrace
-		case !f.mayShare(s):
-			r.Stat = nlm4.Denied
-		case len(f.shares) >= maxFileLocks:
-			r.Stat = nlm4.DeniedNolocks
-		default:
-			f.setShare(s)
-		}
-		m.tidyLocked(key)
-		m.mu.Unlock()
+	key, st := m.keyOf(c, a.FH, !sharing)
+	if st == nfs3.ErrJukebox {
+		return rpc.Drop
+	}
+	r := nlm4.ShareRes{Cookie: a.Cookie, Stat: statOf(st)}
+	if st == nfs3.OK {
+		r.Stat = m.share(key, &a, sharing, to)
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
+}
+
+func (m *Manager) share(key string, a *nlm4.ShareArgs, sharing bool, to answerTo) nlm4.Stat {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	defer rpc.Guard()
+	s := share{host: hostID{string(a.Caller), to.addr}, owner: string(a.Owner), mode: a.Mode, access: a.Access, secure: to.secure}
+	f := m.fileLocked(key, a.FH)
+	defer m.tidyLocked(key)
+	switch {
+	case !sharing:
+		f.clearShare(s.host, s.owner)
+	case m.grace != a.Reclaim:
+		return nlm4.DeniedGrace
+	case !f.mayShare(s):
+		return nlm4.Denied
+	case len(f.shares) >= maxFileLocks:
+		return nlm4.DeniedNolocks
+	default:
+		f.setShare(s)
+	}
+	return nlm4.Granted
 }
 
 // nsm is the status monitor, as far as a lock manager needs one: it hears of clients that have restarted.
@@ -263,7 +300,8 @@ func (p *nsm) Serve(c *rpc.Call) rpc.Verdict {
 			return c.Garbage()
 		}
 		if gone := m.state.restarted(string(a.Name), c.Peer.Addr.Addr(), a.State); len(gone) > 0 {
-			m.drop(func(h hostID) bool { return gone[h] })
+			// From any port: rpc.statd, too, tells and is told from any.
+			m.drop(func(h hostID) bool { return gone[h] }, true)
 		}
 		return rpc.Done
 	}

@@ -14,6 +14,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/nlm4"
+	"github.com/sluice-storage/sluice/internal/savefile"
+	"github.com/sluice-storage/sluice/target/rpc"
 )
 
 // host is a client that may hold locks.
@@ -22,6 +24,7 @@ type host struct {
 	Addr  netip.Addr `json:"addr"`
 	Local netip.Addr `json:"local,omitzero"` // of this side, as the client knows it
 	life  uint32     // the client's own NSM state, as far as it told; it changes when the client restarts
+	busy  int        // calls that are about to give it a lock
 }
 
 func (h *host) id() hostID { return hostID{h.Name, h.Addr} }
@@ -51,7 +54,7 @@ func loadState(dir string) (*state, []host, error) {
 	b, err := os.ReadFile(s.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := savefile.MkdirAll(dir); err != nil {
 			return nil, nil, fmt.Errorf("lock: state directory: %w", err)
 		}
 	case err != nil:
@@ -79,23 +82,51 @@ func (s *state) number() uint32 {
 	return s.num
 }
 
-// monitor adds a client, durably. life is its NSM state as it says, 0 if it does not.
+// errFull says that there is no room for another client.
+var errFull = fmt.Errorf("lock: more than %d clients", maxHosts)
+
+// monitor adds a client, durably, and keeps it until done: it is about to get a lock. life is its NSM state as it says, 0
+// if it does not.
 func (s *state) monitor(h host, life uint32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer rpc.Guard()
 	old := s.hosts[h.id()]
-	if old != nil && life != 0 {
-		old.life = life
-	}
-	if old != nil && old.Local == h.Local {
+	switch {
+	case old != nil && old.Local == h.Local:
+		if life != 0 {
+			old.life = life
+		}
+		old.busy++
 		return nil
-	}
-	if old == nil && len(s.hosts) >= maxHosts {
-		return fmt.Errorf("lock: more than %d clients", maxHosts)
+	case old != nil:
+		h.busy = old.busy
+		if life == 0 {
+			life = old.life
+		}
+	case len(s.hosts) >= maxHosts:
+		return errFull
 	}
 	h.life = life
 	s.hosts[h.id()] = &h
-	return s.saveLocked()
+	if err := s.saveLocked(); err != nil {
+		// It gets no lock, now or when it asks again and is still not on the disk.
+		if delete(s.hosts, h.id()); old != nil {
+			s.hosts[h.id()] = old
+		}
+		return err
+	}
+	h.busy++
+	return nil
+}
+
+// done ends what monitor began: the client has its lock, or did not get it.
+func (s *state) done(id hostID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.hosts[id]; h != nil {
+		h.busy--
+	}
 }
 
 // restarted returns which clients an SM_NOTIFY from addr is about. Only the client itself may say so: it has to come from
@@ -119,19 +150,21 @@ func (s *state) restarted(name string, addr netip.Addr, life uint32) map[hostID]
 	return got
 }
 
-// prune forgets clients that hold nothing.
-func (s *state) prune(holders map[hostID]bool) {
+// prune forgets clients that hold nothing. A client is busy before it holds something, so holders are asked for while no
+// client becomes so.
+func (s *state) prune(holders func() map[hostID]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id := range s.hosts {
-		if !holders[id] {
+	defer rpc.Guard()
+	hold := holders()
+	for id, h := range s.hosts {
+		if !hold[id] && h.busy == 0 {
 			delete(s.hosts, id)
 		}
 	}
 	_ = s.saveLocked() // a client too many is told of a restart: harmless
 }
 
-// saveLocked writes the state aside and renames it into place.
 func (s *state) saveLocked() error {
 	if s.path == "" {
 		return nil
@@ -141,19 +174,10 @@ func (s *state) saveLocked() error {
 		d.Hosts[id.name+" "+id.addr.String()] = *h
 	}
 	b, err := json.Marshal(&d)
-	if err != nil {
-		return fmt.Errorf("lock: state: %w", err)
-	}
-	f, err := os.CreateTemp(filepath.Dir(s.path), ".nlm-*")
-	if err != nil {
-		return fmt.Errorf("lock: state: %w", err)
-	}
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), s.path)
+	if err == nil {
+		err = savefile.Replace(s.path, b)
 	}
 	if err != nil {
-		_ = os.Remove(f.Name())
 		return fmt.Errorf("lock: state: %w", err)
 	}
 	return nil

@@ -22,6 +22,12 @@ type held struct {
 	oh         string // the owner's handle, for TEST
 	exclusive  bool
 	start, end uint64
+	secure     bool // asked for from a port that only root may use
+}
+
+// same reports whether o is what h asks for, from whatever port.
+func (h *held) same(o *held) bool {
+	return h.sameOwner(o) && h.exclusive == o.exclusive && h.start == o.start && h.end == o.end
 }
 
 // file is the locks of one file. Ranges of one owner never overlap, and are merged where they touch and agree, as POSIX
@@ -31,6 +37,7 @@ type file struct {
 	waiters []*waiter
 	granted []*waiter // whose client has not confirmed yet
 	shares  []share
+	handles []string // by which it was locked; they find it when it has no name any more
 }
 
 // endOf is the last byte of a range; length 0, or one that wraps, goes to the end.
@@ -101,12 +108,14 @@ func (f *file) set(l held) {
 	slices.SortFunc(f.locks, func(a, b held) int { return cmp.Compare(a.start, b.start) })
 }
 
-// dropHost takes all of a client's locks, waiters and shares away.
-func (f *file) dropHost(host hostID) {
-	f.locks = slices.DeleteFunc(f.locks, func(h held) bool { return h.host == host })
-	f.waiters = slices.DeleteFunc(f.waiters, func(w *waiter) bool { return w.lock.host == host })
-	f.granted = slices.DeleteFunc(f.granted, func(w *waiter) bool { return w.lock.host == host })
-	f.shares = slices.DeleteFunc(f.shares, func(s share) bool { return s.host == host })
+// dropHost takes all of a client's locks, waiters and shares away; those from ports that only root may use only if secure
+// is set.
+func (f *file) dropHost(host hostID, secure bool) {
+	mine := func(h *held) bool { return h.host == host && (secure || !h.secure) }
+	f.locks = slices.DeleteFunc(f.locks, func(h held) bool { return mine(&h) })
+	f.waiters = slices.DeleteFunc(f.waiters, func(w *waiter) bool { return mine(&w.lock) })
+	f.granted = slices.DeleteFunc(f.granted, func(w *waiter) bool { return mine(&w.lock) })
+	f.shares = slices.DeleteFunc(f.shares, func(s share) bool { return s.host == host && (secure || !s.secure) })
 }
 
 // settle takes from the grants that are not confirmed those that l overlaps: what their owner did since says that it knows
@@ -137,6 +146,7 @@ type share struct {
 	host         hostID
 	owner        string
 	mode, access uint32
+	secure       bool
 }
 
 // mayShare reports whether a share can stand beside the others.

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/nlm4"
+	"github.com/sluice-storage/sluice/target/rpc"
 )
 
 // waiter is a blocked LOCK.
@@ -25,11 +26,13 @@ type answerTo struct {
 	addr  netip.Addr
 	local netip.Addr // what it calls this side
 	msg   bool       // it speaks in asynchronous procedures
+
+	secure bool // it speaks from a port that only root may use
 }
 
 // dropWaiterLocked removes a request that has been granted or given up.
 func (m *Manager) dropWaiterLocked(f *file, l *held) bool {
-	i := slices.IndexFunc(f.waiters, func(w *waiter) bool { return w.lock == *l })
+	i := slices.IndexFunc(f.waiters, func(w *waiter) bool { return w.lock.same(l) })
 	if i >= 0 {
 		f.waiters = slices.Delete(f.waiters, i, i+1)
 	}
@@ -43,20 +46,21 @@ func clone(l *nlm4.Lock) nlm4.Lock {
 }
 
 // cancelWait gives a request up, also one that was granted while the client has not heard of it.
-func (m *Manager) cancelWait(key string, a *nlm4.CancelArgs, addr netip.Addr) nlm4.Stat {
+func (m *Manager) cancelWait(key string, a *nlm4.CancelArgs, to answerTo) nlm4.Stat {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	defer rpc.Guard()
 	f := m.table[key]
 	if f == nil {
 		return nlm4.Denied
 	}
 	defer m.tidyLocked(key)
-	l := lockOf(&a.Lock, a.Exclusive, addr)
+	l := lockOf(&a.Lock, a.Exclusive, to)
 	if m.dropWaiterLocked(f, &l) {
 		return nlm4.Granted
 	}
 	for _, w := range f.granted {
-		if w.lock == l {
+		if w.lock.same(&l) {
 			f.settle(&l)
 			m.clearLocked(f, &l)
 			m.wakeLocked(key, f)
