@@ -6,7 +6,7 @@ LDFLAGS  = -s -w -X github.com/sluice-storage/sluice/internal/version.Version=$(
 LINT     = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 5s
 
-.PHONY: help build demo test race lint cross fuzz bench neighbour lab conformance soak man deb release clean
+.PHONY: help build demo test race lint cross fuzz bench neighbour lab conformance soak storm man deb release clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' Makefile
@@ -54,6 +54,9 @@ soak: ## the long forms: every lab scenario and the longer ones, a minute a fuzz
 	$(GO) run ./test/lab -class all
 	$(GO) run ./test/fuzz -time 60s
 	$(GO) run ./test/fuzz -time 60m -run '^\./target/scsi FuzzCommand$$'
+
+storm: ## the random tools: MINUTES (10), SEED (1), TOOLS=name,name, STATE=file to go on from and add up
+	$(GO) run ./test/storm/run -minutes $(or $(MINUTES),10) -seed $(or $(SEED),1) $(if $(TOOLS),-tools $(TOOLS)) $(if $(STATE),-state $(STATE))
 
 man: ## manual pages into dist/man
 	$(GO) run ./packaging man

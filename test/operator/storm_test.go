@@ -1,0 +1,357 @@
+package operator
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/storm"
+)
+
+// operator is one sequence: a daemon and what must be so.
+type operator struct {
+	*stand
+	t *rapid.T
+	m *model
+	n counts
+}
+
+type counts struct{ sequences, steps, refusals, kills, midst atomic.Int64 }
+
+// step is one thing that an operator does: a command line, and what the model says of it.
+type step struct {
+	args  []string
+	stdin string
+	apply func(*model) bool
+}
+
+// TestStormOperator runs sequences of everything that an operator can do. A failure is shrunk to a short one.
+func TestStormOperator(t *testing.T) {
+	for tool, from := range map[string]string{"iscsi-readcapacity16": "libiscsi-bin", "iscsi-inq": "libiscsi-bin", "nfs-ls": "libnfs-utils"} {
+		need.Tool(t, tool, from)
+	}
+	rounds, steps := storm.Rounds(t, 3), 14
+	if storm.Long() {
+		steps = 25
+	}
+	for name, value := range map[string]string{"checks": strconv.Itoa(rounds), "steps": strconv.Itoa(steps), "seed": strconv.FormatUint(storm.Seed(t), 10), "nofailfile": "true", "shrinktime": "2m"} {
+		if err := flag.Set("rapid."+name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var n counts
+	t.Cleanup(func() {
+		for what, v := range map[string]*atomic.Int64{"sequences": &n.sequences, "steps": &n.steps, "refusals": &n.refusals, "kills": &n.kills, "kills in the middle": &n.midst} {
+			storm.Count(t, what, int(v.Load()))
+			t.Logf("%s: %d", what, v.Load())
+		}
+	})
+	rapid.Check(t, func(t *rapid.T) { sequence(t, &n) })
+}
+
+func sequence(t *rapid.T, n *counts) {
+	s, err := newStand()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		err := s.down(syscall.SIGKILL)
+		if err = errors.Join(err, os.RemoveAll(s.dir)); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	o := &operator{stand: s, t: t}
+	o.m = &model{files: map[string][]byte{}, volumes: map[string]*volume{"c0": {file: "c0.img"}}, exports: map[string]bool{"/first": true}, sizes: map[string]int{},
+		targets: map[string]*target{confTarget: {luns: map[int]string{}, own: map[int]string{0: "c0"}, list: map[string][]int{}, secrets: map[string]string{}}}}
+	for k, name := range []string{"c0.img", "c1.img"} { // c1's waits for a configuration that names it
+		b := bytes.Repeat([]byte(name+strconv.Itoa(k)+" is here.\n"), 2*mib/16)[:2*mib]
+		o.m.files[name] = b
+		if err := os.WriteFile(filepath.Join(s.dir, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(s.dir, "exported/marker"), nil, 0o644), os.WriteFile(s.conf, []byte(o.m.conf.text(s)), 0o600), s.up()); err != nil {
+		t.Fatal(err)
+	}
+	o.must(s.check(o.m, true))
+	n.sequences.Add(1)
+	act := func(draw func() step) func(*rapid.T) {
+		return func(t *rapid.T) {
+			o.t = t
+			n.steps.Add(1)
+			o.do(draw(), n)
+		}
+	}
+	t.Repeat(map[string]func(*rapid.T){
+		"create": act(o.create), "resize": act(o.resize), "delete": act(o.remove), "copy": act(o.copy), "target": act(o.target), "map": act(o.mapLUN),
+		"map again": act(o.mapLUN), "unmap": act(o.unmap), "allow": act(o.allow), "deny": act(o.deny), "secret": act(o.secret), "export": act(o.export), "edit": act(o.edit),
+		"write": func(t *rapid.T) { o.t = t; n.steps.Add(1); o.write() },
+		"restart": func(t *rapid.T) {
+			o.t = t
+			n.steps.Add(1)
+			sig := rapid.SampledFrom([]syscall.Signal{syscall.SIGTERM, syscall.SIGKILL}).Draw(t, "signal")
+			n.kills.Add(1)
+			o.must(errors.Join(s.down(sig), s.up()))
+			o.must(s.check(o.m, true))
+		},
+	})
+	o.must(errors.Join(s.down(syscall.SIGTERM), s.up())) // what is so stays so
+	o.must(s.check(o.m, true))
+}
+
+func (o *operator) must(err error) {
+	o.t.Helper()
+	if err != nil {
+		o.t.Fatalf("%v\nthe daemon's log ends\n%s", err, o.logged())
+	}
+}
+
+// do runs a step, in one of five with a SIGKILL in the middle.
+func (o *operator) do(s step, n *counts) {
+	o.t.Helper()
+	want := o.m.clone()
+	ok := s.apply(want)
+	if rapid.IntRange(0, 4).Draw(o.t, "kill") == 4 {
+		n.kills.Add(1)
+		n.midst.Add(1)
+		o.killed(s, want, ok, time.Duration(rapid.IntRange(0, 40).Draw(o.t, "after"))*time.Millisecond)
+		return
+	}
+	out, err := o.sluice([]byte(s.stdin), s.args...)
+	var f *failure
+	switch {
+	case err != nil && !errors.As(err, &f), f != nil && f.code != 2 && f.code != 4:
+		o.t.Fatalf("%v: %v", s.args, err)
+	case ok && err != nil:
+		o.t.Fatalf("%v is refused, and should be done: %v", s.args, err)
+	case !ok && err == nil:
+		o.t.Fatalf("%v is done, and should be refused: %s", s.args, out)
+	}
+	if ok {
+		o.m = want
+	} else {
+		n.refusals.Add(1)
+		o.restoreConf()
+	}
+	if err := o.check(o.m, true); err != nil {
+		o.t.Fatalf("after %v: %v\nthe daemon's log ends\n%s", s.args, err, o.logged())
+	}
+}
+
+// killed runs a step and kills the daemon in the middle. What was acknowledged is done; of the rest all or nothing is, but that a
+// file can be left that no volume has: it is made before and removed after what is written down.
+func (o *operator) killed(s step, want *model, ok bool, after time.Duration) {
+	o.t.Helper()
+	result := make(chan error, 1)
+	go func() {
+		_, err := o.sluice([]byte(s.stdin), s.args...)
+		result <- err
+	}()
+	time.Sleep(after) // the moment of the kill is the point
+	o.must(o.down(syscall.SIGKILL))
+	done := <-result == nil
+	candidates := []*model{want}
+	if !done {
+		candidates = append(candidates, o.m.clone())
+	}
+	if !ok {
+		candidates = []*model{o.m.clone()}
+	}
+	if o.edited() && !ok {
+		o.restoreConf() // a daemon does not start with a file that a reload has refused
+	}
+	if o.edited() && !done && ok {
+		candidates = []*model{want} // the file is edited: the next start takes it
+	}
+	o.must(o.up())
+	var errs []error
+	for _, m := range candidates {
+		if !done {
+			o.adopt(m)
+		}
+		err := o.check(m, true)
+		if err == nil {
+			o.m = m
+			return
+		}
+		errs = append(errs, err)
+	}
+	o.t.Fatalf("after %v, killed in the middle (acknowledged: %v):\n%v\nthe daemon's log ends\n%s", s.args, done, errors.Join(errs...), o.logged())
+}
+
+// adopt gives a candidate the files that an interrupted creation or deletion has left beside the volumes.
+func (o *operator) adopt(m *model) {
+	used := map[string]bool{"c1.img": true}
+	for _, v := range m.volumes {
+		used[v.file] = true
+	}
+	l, err := filepath.Glob(filepath.Join(o.dir, "*.img"))
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	for _, path := range l {
+		name := filepath.Base(path)
+		if _, known := o.m.files[name]; used[name] || known && m.files[name] != nil {
+			continue
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		if old, known := o.m.files[name]; known && !bytes.Equal(old, b) {
+			o.t.Fatalf("%s was changed by a deletion", name)
+		}
+		m.files[name] = b
+	}
+}
+
+func (o *operator) edited() bool {
+	b, err := os.ReadFile(o.conf)
+	return err != nil || string(b) != o.m.conf.text(o.stand)
+}
+
+func (o *operator) restoreConf() {
+	if err := os.WriteFile(o.conf, []byte(o.m.conf.text(o.stand)), 0o600); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func (o *operator) logged() string {
+	b, err := os.ReadFile(o.log)
+	if err != nil {
+		return err.Error()
+	}
+	return tail(string(b))
+}
+
+func one[T any](o *operator, what string, of ...T) T { return rapid.SampledFrom(of).Draw(o.t, what) }
+
+func (o *operator) anyVolume() string { return one(o, "volume", "c0", "c1", "v1", "v2", "v3") }
+func (o *operator) anyTarget() string { return one(o, "target", confTarget, madeTarget, madeTarget) }
+func (o *operator) anyLUN() int       { return one(o, "lun", luns...) }
+
+func (o *operator) create() step {
+	name, size := o.anyVolume(), one(o, "size", 1, 2, 3)
+	return step{args: []string{"volume", "create", name, fmt.Sprintf("%dMiB", size)}, apply: func(m *model) bool { return m.create(name, size*mib) }}
+}
+
+func (o *operator) resize() step {
+	name, size := o.anyVolume(), one(o, "size", 1, 2, 3, 4)
+	return step{args: []string{"volume", "resize", name, fmt.Sprintf("%dMiB", size)}, apply: func(m *model) bool { return m.resize(name, size*mib) }}
+}
+
+func (o *operator) remove() step {
+	name, data := o.anyVolume(), rapid.Bool().Draw(o.t, "data")
+	return step{args: []string{"volume", "delete", name, "--yes", fmt.Sprintf("--data=%v", data)}, apply: func(m *model) bool { return m.remove(name, data) }}
+}
+
+func (o *operator) copy() step {
+	from, name := o.anyVolume(), one(o, "copy", "v1", "v2", "v3", "v4")
+	if rapid.Bool().Draw(o.t, "snapshot") {
+		return step{args: []string{"volume", "snapshot", from, name}, apply: func(m *model) bool { return m.copyOf(from, name, true) }}
+	}
+	return step{args: []string{"volume", "create", name, "--clone", from}, apply: func(m *model) bool { return m.copyOf(from, name, false) }}
+}
+
+func (o *operator) target() step {
+	if rapid.Bool().Draw(o.t, "delete") {
+		name := o.anyTarget()
+		return step{args: []string{"target", "delete", name, "--yes"}, apply: func(m *model) bool { return m.deleteTarget(name) }}
+	}
+	args, list := []string{"target", "create", madeTarget}, []string(nil)
+	if rapid.Bool().Draw(o.t, "listed") {
+		list = []string{one(o, "host", hosts...)}
+		args = append(args, "--initiator", list[0])
+	}
+	return step{args: args, apply: func(m *model) bool { return m.createTarget(madeTarget, list) }}
+}
+
+func (o *operator) mapLUN() step {
+	name, lun, v := o.anyTarget(), o.anyLUN(), o.anyVolume()
+	return step{args: []string{"target", "map", name, strconv.Itoa(lun), v}, apply: func(m *model) bool { return m.mapLUN(name, lun, v) }}
+}
+
+func (o *operator) unmap() step {
+	name, lun := o.anyTarget(), o.anyLUN()
+	return step{args: []string{"target", "unmap", name, strconv.Itoa(lun)}, apply: func(m *model) bool { return m.unmapLUN(name, lun) }}
+}
+
+func (o *operator) allow() step {
+	name, host := o.anyTarget(), one(o, "host", hosts...)
+	args, only := []string{"target", "allow", name, host}, []int(nil)
+	if rapid.Bool().Draw(o.t, "some") {
+		only = []int{o.anyLUN()}
+		args = append(args, "--lun", strconv.Itoa(only[0]))
+	}
+	return step{args: args, apply: func(m *model) bool { return m.allow(name, host, only) }}
+}
+
+func (o *operator) deny() step {
+	name, host := o.anyTarget(), one(o, "host", hosts...)
+	return step{args: []string{"target", "deny", name, host, "--yes"}, apply: func(m *model) bool { return m.deny(name, host) }}
+}
+
+func (o *operator) secret() step {
+	name, user := o.anyTarget(), one(o, "user", "alice", "bob")
+	if rapid.Bool().Draw(o.t, "remove") {
+		return step{args: []string{"target", "secret", name, user, "--remove"}, apply: func(m *model) bool { return m.removeSecret(name, user) }}
+	}
+	secret := one(o, "secret", "short", "a-long-enough-secret", "another-long-secret")
+	return step{args: []string{"target", "secret", name, user}, stdin: secret + "\n", apply: func(m *model) bool { return m.secret(name, user, secret) }}
+}
+
+func (o *operator) export() step {
+	name := one(o, "export", "/second", "/second", "/first")
+	if rapid.Bool().Draw(o.t, "remove") {
+		return step{args: []string{"exports", "remove", name, "--yes"}, apply: func(m *model) bool { return m.removeExport(name) }}
+	}
+	return step{args: []string{"exports", "add", name, filepath.Join(o.dir, "exported"), "--client", "127.0.0.0/8", "--any-port"}, apply: func(m *model) bool { return m.addExport(name) }}
+}
+
+// edit changes the operator's file and has it read.
+func (o *operator) edit() step {
+	c := conf{size: one(o, "size", 0, 1, 2, 3, 4), second: rapid.Bool().Draw(o.t, "second"), broken: rapid.IntRange(0, 5).Draw(o.t, "broken") == 5}
+	if err := os.WriteFile(o.conf, []byte(c.text(o.stand)), 0o600); err != nil {
+		o.t.Fatal(err)
+	}
+	return step{args: []string{"reload"}, apply: func(m *model) bool { return m.load(c) }}
+}
+
+// write changes some bytes of what a host sees, at any place; a LUN that it does not see, or that is read-only, it cannot change.
+func (o *operator) write() {
+	name, host, lun := o.anyTarget(), one(o, "host", hosts...), o.anyLUN()
+	t := o.m.targets[name]
+	if t == nil {
+		return
+	}
+	v := t.sees(host, lun)
+	at, n := rapid.IntRange(0, mib).Draw(o.t, "at"), rapid.IntRange(1, 70000).Draw(o.t, "bytes")
+	data := bytes.Repeat([]byte(fmt.Sprintf("%s %d %d.", v, at, n)), n)[:n]
+	ok := v != "" && !o.m.volumes[v].readOnly && at+n <= o.m.size(v)
+	_, err := o.sluice(data, "write", o.url(t, name, lun), "--initiator", host, "--offset", strconv.Itoa(at))
+	if ok != (err == nil) {
+		o.t.Fatalf("a write of %d bytes at %d to LUN %d of %s (volume %q) as %s: %v", n, at, lun, name, v, host, err)
+	}
+	if ok {
+		b := slices.Clone(o.m.files[o.m.volumes[v].file])
+		copy(b[at:], data)
+		o.m.files[o.m.volumes[v].file] = b
+	}
+	if v != "" && !ok && !strings.Contains(fmt.Sprint(err), "exit") {
+		o.t.Fatal(err)
+	}
+	o.must(o.check(o.m, false))
+}
