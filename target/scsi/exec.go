@@ -3,6 +3,7 @@ package scsi
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-storage/sluice/blockdev"
@@ -62,6 +63,7 @@ type exec struct {
 	attr       Attr
 	abort      abortKind
 	waiters    []*tmfWait
+	visit      atomic.Pointer[visit] // an EXTENDED COPY at work on other units
 
 	memNext *Command // nexus memory queue, guarded by its lock
 

@@ -25,6 +25,7 @@ type itl struct {
 	toldBy  uint32             // ... by a response before this number
 	prevent bool               // guarded by lu.mu: PREVENT ALLOW MEDIUM REMOVAL
 
+	visits []*visit     // guarded by mu: EXTENDED COPY commands of other LUNs that read or write here
 	copies []copyRecord // guarded by mu: EXTENDED COPY commands that can still be asked about
 
 	stats stats
@@ -37,8 +38,16 @@ func (i *itl) set() *taskSet {
 	return &i.own
 }
 
-// abortAll aborts every command of the nexus.
+// abortAll aborts every command of the nexus, and its copies from and to the unit.
 func (i *itl) abortAll(w *tmfWait, kind abortKind) {
+	i.abortSet(w, kind)
+	if i.lu != nil {
+		i.abortVisits(w, kind)
+	}
+}
+
+// abortSet aborts the commands of the nexus that are in the task set.
+func (i *itl) abortSet(w *tmfWait, kind abortKind) {
 	i.set().abort(w, func(c *Command) abortKind {
 		if c.x.itl == i {
 			return kind

@@ -86,7 +86,7 @@ func (n *Nexus) Manage(fn TMF, lun uint64, refTag uint64, done func(TMFResponse)
 		w.release()
 	case AbortTaskSet:
 		w := newWait(answer(FunctionComplete))
-		i.abortAll(w, abortSilent)
+		i.abortSet(w, abortSilent)
 		w.release()
 	case ClearTaskSet:
 		w := newWait(answer(FunctionComplete))

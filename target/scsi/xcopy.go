@@ -52,6 +52,10 @@ func beginExtendedCopy(c *Command) stepResult {
 		if err != nil {
 			return err
 		}
+		if err := c.visit(targets); err != nil {
+			return err
+		}
+		defer c.leaveUnits()
 		rec := copyRecord{id: list[0]}
 		for k, s := range segs {
 			n, err := c.copySegment(targets, s)
@@ -227,18 +231,31 @@ func (c *Command) copySegment(targets []copyTarget, s copySegment) (int64, error
 	if err := dst.lu.inRange(s.dstLBA, uint64(n)>>dst.lu.shift); err != nil {
 		return 0, err
 	}
+	if err := mayCopy(src, dst); err != nil {
+		return 0, err
+	}
+	return c.copyBytes(src, dst, int64(s.srcLBA)<<src.lu.shift, int64(s.dstLBA)<<dst.lu.shift, n)
+}
+
+// mayCopy checks both ends, before each step: a copy takes long, and a reservation that another nexus makes meanwhile binds
+// what comes after it.
+func mayCopy(src, dst *itl) error {
 	if src.excluded(conflictReads) || dst.excluded(conflictWrites) {
-		return 0, statusError(StatusReservationConflict)
+		return statusError(StatusReservationConflict)
 	}
 	if dst.lu.readOnly() || dst.lu.has(flagSWP) {
-		return 0, check(DataProtect, ASCWriteProtected)
+		return check(DataProtect, ASCWriteProtected)
 	}
 	for _, lu := range [...]*LogicalUnit{src.lu, dst.lu} {
-		if f := lu.flags.Load(); f&flagsNotReady != 0 {
-			return 0, lu.notReady(f)
+		f := lu.flags.Load()
+		if f&flagsNotReady != 0 {
+			return lu.notReady(f)
+		}
+		if f&flagSanitizeBad != 0 {
+			return check(MediumError, ASCSanitizeFailed)
 		}
 	}
-	return c.copyBytes(src.lu, dst.lu, int64(s.srcLBA)<<src.lu.shift, int64(s.dstLBA)<<dst.lu.shift, n)
+	return nil
 }
 
 // excluded reports whether a reservation keeps the nexus from a class of commands.
@@ -250,10 +267,11 @@ func (i *itl) excluded(class conflict) bool {
 	return r.Type != 0 && r.conflicts(i.id, class)
 }
 
-func (c *Command) copyBytes(src, dst *LogicalUnit, from, to, n int64) (done int64, err error) {
+func (c *Command) copyBytes(a, b *itl, from, to, n int64) (done int64, err error) {
+	src, dst := a.lu, b.lu
 	overlap := src == dst && from < to+n && to < from+n
 	if rc, ok := src.dev.(blockdev.RangeCopier); ok && !overlap {
-		if done, err = c.copyRange(rc, dst, from, to, n); err != nil || done == n {
+		if done, err = c.copyRange(rc, a, b, from, to, n); err != nil || done == n {
 			return done, err
 		}
 	}
@@ -270,6 +288,9 @@ func (c *Command) copyBytes(src, dst *LogicalUnit, from, to, n int64) (done int6
 			off = n - done - k // backwards, so that nothing is overwritten before it is read
 		}
 		spans := spansOf(nil, bufs, 0, int(k))
+		if err := mayCopy(a, b); err != nil {
+			return done, err
+		}
 		if err := c.doOn(src, blockdev.Request{Op: blockdev.Read, Offset: from + off, Length: k, Data: spans}); err != nil {
 			return done, err
 		}
@@ -284,10 +305,14 @@ func (c *Command) copyBytes(src, dst *LogicalUnit, from, to, n int64) (done int6
 const maxBufCopy = 1 << 20
 
 // copyRange has the devices copy. What is left without an error they cannot.
-func (c *Command) copyRange(rc blockdev.RangeCopier, dst *LogicalUnit, from, to, n int64) (done int64, err error) {
+func (c *Command) copyRange(rc blockdev.RangeCopier, a, b *itl, from, to, n int64) (done int64, err error) {
+	dst := b.lu
 	for done < n {
 		if c.stopping() {
 			return done, c.x.err
+		}
+		if err := mayCopy(a, b); err != nil {
+			return done, err
 		}
 		k, err := rc.CopyRange(dst.dev, from+done, to+done, min(rangeCopyStep, n-done))
 		done += k

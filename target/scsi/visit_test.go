@@ -1,0 +1,156 @@
+package scsi
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+)
+
+// copyRig has a second unit as LUN 1, with a disk that holds what is written to it.
+type copyRig struct {
+	*rig
+	other *Nexus
+	to    *LogicalUnit
+	disk2 *disk
+}
+
+func newCopyRig(t *testing.T) *copyRig {
+	r := newRig(t)
+	c := &copyRig{rig: r, disk2: newDisk(8<<20, 512)}
+	var err error
+	if c.to, err = NewLogicalUnit(LUOptions{Device: c.disk2, Name: "to"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.to.background.Wait)
+	if err := r.target.AddLUN(1, c.to); err != nil {
+		t.Fatal(err)
+	}
+	r.run(r.n, nil, 0, "00 00 00 00 00 00")
+	c.other = r.nexus(2)
+	for range 3 {
+		c.on1(r.n, "00 00 00 00 00 00", nil)
+		c.on1(c.other, "00 00 00 00 00 00", nil)
+	}
+	return c
+}
+
+// on1 runs a command on LUN 1.
+func (r *copyRig) on1(n *Nexus, hexes string, out []byte) result {
+	c, h := r.start(n, cdb(hexes), out, 0, func(c *Command, _ *host) { c.LUN = EncodeLUN(1) })
+	h.wait(r.t)
+	return result{c, nil}
+}
+
+// begin copies 4 MiB from LUN 0 to LUN 1 and returns when the first write is with the medium.
+func (r *copyRig) begin() (*Command, *host) {
+	list := make([]byte, 16+2*32+28)
+	binary.BigEndian.PutUint16(list[2:], 64)
+	binary.BigEndian.PutUint32(list[8:], 28)
+	for k, lu := range []*LogicalUnit{r.lu, r.to} {
+		d := list[16+32*k:]
+		d[0], d[4], d[5], d[7] = 0xE4, 1, 3, 8
+		copy(d[8:], lu.naa)
+		d[30] = 2
+	}
+	s := list[16+64:]
+	s[0], s[3], s[5], s[7] = 2, 0x18, 0, 1
+	binary.BigEndian.PutUint16(s[10:], 8192)
+	hold(r.disk2)
+	c, h := r.start(r.n, cdb("83 00 0000000000000000 00000000 00 00"), list, 0, func(c *Command, _ *host) {
+		binary.BigEndian.PutUint32(c.CDB[10:], uint32(len(list)))
+	})
+	<-r.disk2.arrived
+	return c, h
+}
+
+// An EXTENDED COPY is a command of the units that it reads and writes as well as of the one that it was sent to: what
+// aborts the commands of its nexus there ends it, and is not over before its last write has left the medium.
+func TestACopyEndsWithEitherUnit(t *testing.T) {
+	for name, act := range map[string]func(r *copyRig, over chan struct{}){
+		"LOGICAL UNIT RESET": func(r *copyRig, over chan struct{}) {
+			r.other.Manage(LogicalUnitReset, EncodeLUN(1), 0, func(TMFResponse) { close(over) })
+		},
+		"PREEMPT AND ABORT": func(r *copyRig, over chan struct{}) {
+			go func() {
+				defer close(over)
+				if res := r.on1(r.other, "5f 05 03 00 00 00000018 00", []byte{7: 2, 15: 1, 23: 0}); res.Status != StatusGood {
+					r.t.Errorf("PREEMPT AND ABORT: %v", res.Status)
+				}
+			}()
+		},
+		"the LUN is removed and its unit closed": func(r *copyRig, over chan struct{}) {
+			if err := r.target.RemoveLUN(1); err != nil {
+				r.t.Error(err)
+			}
+			go func() { r.to.Close(); close(over) }()
+		},
+		"the nexus ends": func(r *copyRig, over chan struct{}) {
+			r.n.Close(func() { close(over) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newCopyRig(t)
+			for k, n := range []*Nexus{r.n, r.other} {
+				if res := r.on1(n, "5f 06 00 00 00 00000018 00", []byte{15: byte(k + 1), 23: 0}); res.Status != StatusGood {
+					t.Fatalf("REGISTER: %v %04X", res.Status, res.asc())
+				}
+			}
+			c, h := r.begin()
+			over := make(chan struct{})
+			act(r, over)
+			select {
+			case <-over:
+				t.Fatal("it is over while the medium has a write of the copy")
+			case <-h.done:
+				t.Fatal("the copy ended while the medium has a write of it")
+			default:
+			}
+			for aborted := false; !aborted; time.Sleep(time.Millisecond) {
+				c.x.mu.Lock()
+				aborted = c.x.aborted
+				c.x.mu.Unlock()
+			}
+			r.disk2.letGo()
+			wait(t, "the end of the copy", h.done)
+			wait(t, name, over)
+			if name != "the nexus ends" && (c.Silent || c.Status != StatusTaskAborted) {
+				t.Errorf("the copy: silent %v, %v", c.Silent, c.Status)
+			}
+			if n := r.disk2.count(); n != 1 {
+				t.Errorf("%d requests reached the medium, one was there before", n)
+			}
+		})
+	}
+}
+
+// What is reserved while a copy runs binds the rest of it.
+func TestAReservationEndsACopy(t *testing.T) {
+	r := newCopyRig(t)
+	c, h := r.begin()
+	if res := r.on1(r.other, "16 00 00 00 00 00", nil); res.Status != StatusGood {
+		t.Fatal(res.Status)
+	}
+	r.disk2.letGo()
+	wait(t, "the end of the copy", h.done)
+	if c.Status != StatusReservationConflict || r.disk2.count() != 1 {
+		t.Errorf("%v after %d writes", c.Status, r.disk2.count())
+	}
+}
+
+// A task set is what was sent to the LUN: to abort it there is nothing to a copy that came by another.
+func TestAbortTaskSetLeavesCopiesOfOtherLUNs(t *testing.T) {
+	r := newCopyRig(t)
+	c, h := r.begin()
+	answer(t, manage(r.n, AbortTaskSet, EncodeLUN(1), 0), FunctionComplete)
+	r.disk2.letGo()
+	wait(t, "the end of the copy", h.done)
+	if c.Status != StatusGood || r.disk2.count() != 4 {
+		t.Errorf("%v after %d writes", c.Status, r.disk2.count())
+	}
+}
+
+func (d *disk) count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.log)
+}
