@@ -71,6 +71,7 @@ type conn struct {
 	bulkOut       atomic.Int32  // R2Ts for much data that are not answered
 
 	// The owner's.
+	held    bool // it holds mu
 	login   *login
 	text    []byte // rest of a long text answer
 	textTTT uint32
@@ -250,17 +251,17 @@ func (c *conn) kickLocked() {
 
 // uncork is called by the owner before it waits for input.
 func (c *conn) uncork() {
-	c.mu.Lock()
+	c.hold()
 	c.corked = false
 	c.link.flushLocked()
-	c.mu.Unlock()
+	c.letGo()
 }
 
 func (c *conn) cork() {
-	c.mu.Lock()
+	c.hold()
 	c.corked = true
 	c.edge, c.burst = c.maxCmdSN, 0
-	c.mu.Unlock()
+	c.letGo()
 }
 
 // fullLocked ends the login: session, nexus and numbers are in place.
@@ -409,7 +410,7 @@ func (s *Server) countEnd(err error) {
 		err  error
 		name string
 	}{{errLoggedOut, "logged_out"}, {errPeerClosed, "closed_by_initiator"}, {errReinstated, "reinstated"}, {errSilent, "silent"}, {errIdle, "idle_discovery"}, {errMadeRoom, "made_room"}, {errNotReading, "not_reading"},
-		{errDown, "shutdown"}, {errRemoved, "target_removed"}, {errDropped, "dropped_by_operator"}, {errReset, "cold_reset"}} {
+		{errDown, "shutdown"}, {errRemoved, "target_removed"}, {errDropped, "dropped_by_operator"}, {errReset, "cold_reset"}, {errDefect, "defect"}} {
 		if errors.Is(err, r.err) {
 			why = r.name
 		}

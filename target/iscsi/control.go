@@ -12,32 +12,32 @@ import (
 // request handles every PDU of full-feature phase but SCSI Command and Data-Out; data is its data segment and need not
 // outlive the call.
 func (c *conn) request(b iscsi.BHS, data []byte) error {
-	c.mu.Lock()
+	c.hold()
 	if c.state == stateEnding && b.Opcode() != iscsi.OpLogoutReq && b.Opcode() != iscsi.OpNopOut || c.state == stateDead {
-		c.mu.Unlock()
+		c.letGo()
 		return nil
 	}
 	// An answer to our ping has no task tag and no place in the window (section 11.18).
 	if b.Opcode() == iscsi.OpNopOut && b.ITT() == iscsi.Reserved {
 		c.pinged = false
 		c.unasked.acknowledged(b.ExpStatSN())
-		c.mu.Unlock()
+		c.letGo()
 		return nil
 	}
 	switch b.Opcode() {
 	case iscsi.OpNopOut, iscsi.OpTaskRequest, iscsi.OpTextRequest, iscsi.OpLogoutReq:
 		ok, err := c.takeCmdSNLocked(b)
 		if err != nil || !ok {
-			c.mu.Unlock()
+			c.letGo()
 			return err
 		}
 		if b.Immediate() && c.immediate >= maxImmediate && b.Opcode() != iscsi.OpLogoutReq {
 			c.rejectLocked(b, iscsi.RejectImmediate)
-			c.mu.Unlock()
+			c.letGo()
 			return nil
 		}
 	}
-	c.mu.Unlock()
+	c.letGo()
 	switch b.Opcode() {
 	case iscsi.OpNopOut:
 		c.nopOut(b, data)
@@ -60,10 +60,10 @@ func (c *conn) request(b iscsi.BHS, data []byte) error {
 
 // reject sends a Reject with the header that caused it (section 11.17).
 func (c *conn) reject(b iscsi.BHS, r iscsi.RejectReason) {
-	c.mu.Lock()
+	c.hold()
 	c.rejectLocked(b, r)
 	c.kickLocked()
-	c.mu.Unlock()
+	c.letGo()
 }
 
 func (c *conn) rejectLocked(b iscsi.BHS, r iscsi.RejectReason) {
@@ -119,7 +119,7 @@ func (c *conn) taskRequest(b iscsi.BHS) {
 			c.srv.coldReset(c)
 		}
 	}
-	c.mu.Lock()
+	c.hold()
 	c.immediate++ // until it is answered, also when it came in order: it is bounded the same
 	// Section 11.5.1 and RFC 7144 section 6.3: a management request is no task to be aborted or asked for.
 	unfit := len(c.managing) >= maxManaging || (p.Function == iscsi.AbortTask || p.Function == iscsi.QueryTask) && (p.RefTag == p.ITT || slices.Contains(c.managing, p.RefTag))
@@ -130,7 +130,7 @@ func (c *conn) taskRequest(b iscsi.BHS) {
 			t.held = append(t.held, held)
 		}
 	}
-	c.mu.Unlock()
+	c.letGo()
 	switch {
 	case c.discovery:
 		done(scsi.TMFNotSupported)
@@ -182,9 +182,9 @@ func (c *conn) taskAnswerLocked(p *iscsi.TaskRequest, r scsi.TMFResponse, info [
 
 // textRequest answers SendTargets and what may be negotiated in full-feature phase (section 11.10).
 func (c *conn) textRequest(b iscsi.BHS, data []byte) error {
-	c.mu.Lock()
+	c.hold()
 	c.quiet = 0
-	c.mu.Unlock()
+	c.letGo()
 	if b.TTT() != iscsi.Reserved {
 		if c.textTTT == 0 || b.TTT() != c.textTTT || len(c.text) == 0 {
 			// The answer it asks for is gone; section 11.10.4 has the initiator begin anew.
@@ -287,11 +287,11 @@ func (c *conn) logout(b iscsi.BHS) {
 		answer()
 		return
 	}
-	c.mu.Lock()
+	c.hold()
 	c.state = stateEnding
 	nexus := c.nexus
 	c.nexus = nil // closed here, not in finish
-	c.mu.Unlock()
+	c.letGo()
 	if nexus == nil {
 		answer()
 		return

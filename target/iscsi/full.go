@@ -103,7 +103,7 @@ func (c *conn) beginCommand(b iscsi.BHS, ahs []byte, h *iscsi.ISERHeader) (*task
 
 // runTask hands a task to the device server. imm is immediate data that has arrived; it need not outlive the call.
 func (c *conn) runTask(t *task, imm []byte) {
-	c.mu.Lock()
+	c.hold()
 	gen := t.gen
 	t.out.imm = imm
 	t.out.got = len(imm)
@@ -112,7 +112,7 @@ func (c *conn) runTask(t *task, imm []byte) {
 	if full {
 		t.Status = scsi.StatusTaskSetFull
 	}
-	c.mu.Unlock()
+	c.letGo()
 	if full {
 		t.Complete(&t.Command)
 		return
@@ -121,7 +121,7 @@ func (c *conn) runTask(t *task, imm []byte) {
 	if len(imm) == 0 {
 		return
 	}
-	c.mu.Lock()
+	c.hold()
 	if t.live && t.gen == gen && !t.deferred && t.out.imm != nil {
 		o := &t.out
 		o.imm = nil
@@ -131,7 +131,7 @@ func (c *conn) runTask(t *task, imm []byte) {
 			c.parkLocked(t, imm[used:], used)
 		}
 	}
-	c.mu.Unlock()
+	c.letGo()
 }
 
 // parkLocked copies unsolicited bytes from at on into the task's stash.
@@ -214,9 +214,9 @@ func (c *conn) endData(t *task, gen uint16, b iscsi.BHS, bad error) {
 	if t == nil {
 		return
 	}
-	c.mu.Lock()
+	c.hold()
 	if !t.live || t.gen != gen {
-		c.mu.Unlock()
+		c.letGo()
 		return
 	}
 	o := &t.out
@@ -247,7 +247,7 @@ func (c *conn) endData(t *task, gen uint16, b iscsi.BHS, bad error) {
 			c.answerLocked(t)
 			c.kickLocked()
 		}
-		c.mu.Unlock()
+		c.letGo()
 		return
 	}
 	if t.moving && o.data != nil && o.err == nil {
@@ -255,7 +255,7 @@ func (c *conn) endData(t *task, gen uint16, b iscsi.BHS, bad error) {
 	}
 	if t.moveEndsLocked() {
 		err := o.err
-		c.mu.Unlock()
+		c.letGo()
 		t.Moved(err)
 		return
 	}
@@ -263,7 +263,7 @@ func (c *conn) endData(t *task, gen uint16, b iscsi.BHS, bad error) {
 		c.link.solicitLocked(t)
 		c.kickLocked()
 	}
-	c.mu.Unlock()
+	c.letGo()
 }
 
 // placeBytes puts data that is in memory where it belongs, for links and PDUs that have it whole.

@@ -30,7 +30,9 @@ func (x *iserLink) lastWords(err error) {
 	if errors.As(err, &pe) {
 		c.plog.warn("connection ends: the initiator broke a rule", zap.Stringer("remote", c.remote), zap.Error(err))
 	}
-	x.flushLocked()
+	if !errors.Is(err, errDefect) { // which may be in what is queued
+		x.flushLocked()
+	}
 	c.mu.Unlock()
 }
 
@@ -114,11 +116,12 @@ func (x *iserLink) abandon(wc *transport.WC) {
 }
 
 // received handles one message.
-func (x *iserLink) received(i, n int) error {
+func (x *iserLink) received(i, n int) (err error) {
+	defer x.c.guard(&err)
 	c := x.c
 	c.received.Add(1)
 	var buf []byte
-	c.mu.Lock()
+	c.hold()
 	x.posted--
 	full := x.full
 	if i == 0 {
@@ -126,7 +129,7 @@ func (x *iserLink) received(i, n int) error {
 	} else {
 		buf = x.recvs[i-1].span.Bytes()
 	}
-	c.mu.Unlock()
+	c.letGo()
 	if n > len(buf) {
 		n = len(buf)
 	}
@@ -140,9 +143,9 @@ func (x *iserLink) received(i, n int) error {
 		if kind == iscsi.ISERHello {
 			// LIO logs a Hello and carries on; so do we. Nobody who follows RFC 7145 sends one unasked.
 			c.plog.info("iSER Hello ignored", zap.Stringer("remote", c.remote))
-			c.mu.Lock()
+			c.hold()
 			x.repostLocked(i)
-			c.mu.Unlock()
+			c.letGo()
 			return nil
 		}
 		return &iscsi.ProtocolError{RFC: 7145, Clause: "9.4", Reason: iscsi.RejectProtocol, Detail: "a HelloReply from an initiator"}
@@ -169,9 +172,9 @@ func (x *iserLink) received(i, n int) error {
 		text := append([]byte(nil), data...)
 		var head [iscsi.BHSLen]byte
 		copy(head[:], b)
-		c.mu.Lock()
+		c.hold()
 		x.repostLocked(i)
-		c.mu.Unlock()
+		c.letGo()
 		if ahs > 0 {
 			return broken("11.12", iscsi.RejectField, "additional headers in a login")
 		}
@@ -183,15 +186,15 @@ func (x *iserLink) received(i, n int) error {
 	case iscsi.OpDataOut:
 		t, err := c.beginData(b)
 		if err == nil && t != nil {
-			c.mu.Lock()
+			c.hold()
 			gen := t.gen
-			c.mu.Unlock()
+			c.letGo()
 			c.placeBytes(t, gen, int(b.Offset()), data)
 			c.endData(t, gen, b, nil)
 		}
-		c.mu.Lock()
+		c.hold()
 		x.repostLocked(i)
-		c.mu.Unlock()
+		c.letGo()
 		return err
 	}
 	if len(data) > controlSegment {
@@ -203,9 +206,9 @@ func (x *iserLink) received(i, n int) error {
 	if len(data) > 0 {
 		text = append(text, data...)
 	}
-	c.mu.Lock()
+	c.hold()
 	x.repostLocked(i)
-	c.mu.Unlock()
+	c.letGo()
 	return c.request(head[:], text)
 }
 
@@ -217,16 +220,16 @@ func (x *iserLink) command(i int, b iscsi.BHS, ahs []byte, h *iscsi.ISERHeader, 
 	if err == nil && t != nil {
 		if len(data) == 0 {
 			// Nothing of the receive is needed any more.
-			c.mu.Lock()
+			c.hold()
 			x.repostLocked(i)
-			c.mu.Unlock()
+			c.letGo()
 			c.runTask(t, nil)
 			return nil
 		}
 		c.runTask(t, data)
 	}
-	c.mu.Lock()
+	c.hold()
 	x.repostLocked(i)
-	c.mu.Unlock()
+	c.letGo()
 	return err
 }

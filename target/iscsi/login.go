@@ -53,9 +53,9 @@ func (c *conn) loginPDU(b iscsi.BHS, data []byte) error {
 	if c.login == nil {
 		c.login = &login{}
 	}
-	c.mu.Lock()
+	c.hold()
 	state := c.state
-	c.mu.Unlock()
+	c.letGo()
 	switch state {
 	case stateEnding:
 		return nil // refused already; the connection ends as soon as the answer has left
@@ -84,9 +84,9 @@ func (c *conn) loginStep(l *login, q *iscsi.LoginRequest, data []byte) error {
 		l.first, l.stage, l.cmdSN = *q, q.CSG, q.CmdSN
 		l.neg = iscsi.NewNegotiator(iscsi.NegotiatorOptions{Target: true, ISER: c.iser})
 		c.want(l.neg)
-		c.mu.Lock()
+		c.hold()
 		c.expCmdSN, c.maxCmdSN = q.CmdSN, q.CmdSN
-		c.mu.Unlock()
+		c.letGo()
 	}
 	switch {
 	case q.VersionMin > 0:
@@ -276,9 +276,9 @@ func (c *conn) loginRespond(l *login, q *iscsi.LoginRequest, transit bool) error
 	text, more := l.neg.Fill(nil, iscsi.DefaultRecvData)
 	r := iscsi.LoginResponse{Continue: more, CSG: q.CSG, ISID: q.ISID, TSIH: q.TSIH, ITT: q.ITT, DataLen: len(text)}
 	if more || !l.final {
-		c.mu.Lock()
+		c.hold()
 		c.sendLoginLocked(&r, text)
-		c.mu.Unlock()
+		c.letGo()
 		return nil
 	}
 	l.final = false
@@ -286,9 +286,9 @@ func (c *conn) loginRespond(l *login, q *iscsi.LoginRequest, transit bool) error
 	l.hold = nil
 	if r.NSG != iscsi.StageFullFeature {
 		l.stage = r.NSG
-		c.mu.Lock()
+		c.hold()
 		c.sendLoginLocked(&r, text)
-		c.mu.Unlock()
+		c.letGo()
 		return nil
 	}
 	return c.enter(l, &r, text)
@@ -318,14 +318,14 @@ func (c *conn) enter(l *login, r *iscsi.LoginResponse, text []byte) error {
 	if l.target != nil {
 		ss.key.target = l.target.Name
 	}
-	c.mu.Lock()
+	c.hold()
 	if c.state != stateLogin {
-		c.mu.Unlock()
+		c.letGo()
 		return nil
 	}
 	c.state, c.sess = stateHeld, ss
 	c.loginTimer.Stop() // an old session on a slow medium is not this peer's fault
-	c.mu.Unlock()
+	c.letGo()
 	cmdSN := l.cmdSN
 	err := errStale
 	for errors.Is(err, errStale) {
@@ -340,9 +340,9 @@ func (c *conn) enter(l *login, r *iscsi.LoginResponse, text []byte) error {
 		}
 	}
 	if err != nil {
-		c.mu.Lock()
+		c.hold()
 		c.state, c.sess = stateLogin, nil
-		c.mu.Unlock()
+		c.letGo()
 	}
 	switch {
 	case errors.Is(err, ErrClosed):
@@ -449,7 +449,7 @@ func (c *conn) refuseLogin(q *iscsi.LoginRequest, b iscsi.BHS, err error) error 
 		text = append(text, 0)
 	}
 	resp.DataLen = len(text)
-	c.mu.Lock()
+	c.hold()
 	if c.state == stateLogin {
 		c.state = stateEnding
 		if c.killErr == nil {
@@ -459,7 +459,7 @@ func (c *conn) refuseLogin(q *iscsi.LoginRequest, b iscsi.BHS, err error) error 
 		c.link.closeAfterFlushLocked()
 		c.kickLocked()
 	}
-	c.mu.Unlock()
+	c.letGo()
 	return nil
 }
 

@@ -108,7 +108,8 @@ type mpaRequest struct{ peeked []byte }
 
 func (*mpaRequest) Error() string { return "iscsi: an MPA request" }
 
-func (x *tcpLink) loop() error {
+func (x *tcpLink) loop() (err error) {
+	defer x.c.guard(&err)
 	if err := x.fill(1); err != nil {
 		return err
 	}

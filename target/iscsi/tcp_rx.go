@@ -140,9 +140,9 @@ func (x *tcpLink) pdu() error {
 	copy(b, x.buf[x.r:])
 	x.r += iscsi.BHSLen
 	c.received.Add(1)
-	c.mu.Lock()
+	c.hold()
 	full, hd, dd := x.full, x.hd, x.dd
-	c.mu.Unlock()
+	c.letGo()
 
 	ahs := b.AHSLen()
 	n := ahs
@@ -250,27 +250,27 @@ func (x *tcpLink) command(b iscsi.BHS, ahs []byte, dsl, tail int) error {
 	if t == nil {
 		return x.data(nil, b, 0, dsl, tail)
 	}
-	c.mu.Lock()
+	c.hold()
 	gen := t.gen
 	t.out.unsolOpen = true // until endData: the response waits for the rest of this PDU
-	c.mu.Unlock()
+	c.letGo()
 	c.runTask(t, nil)
-	c.mu.Lock()
+	c.hold()
 	if t.gen == gen && t.live {
 		t.out.unsolOpen = t.out.unsol > dsl && !b.Final()
-		c.mu.Unlock()
+		c.letGo()
 		return x.dataGen(t, gen, b, 0, dsl, tail)
 	}
-	c.mu.Unlock()
+	c.letGo()
 	return x.data(nil, b, 0, dsl, tail)
 }
 
 func (x *tcpLink) data(t *task, b iscsi.BHS, pos, dsl, tail int) error {
 	var gen uint16
 	if t != nil {
-		x.c.mu.Lock()
+		x.c.hold()
 		gen = t.gen
-		x.c.mu.Unlock()
+		x.c.letGo()
 	}
 	return x.dataGen(t, gen, b, pos, dsl, tail)
 }
@@ -281,12 +281,12 @@ func (x *tcpLink) dataGen(t *task, gen uint16, b iscsi.BHS, pos, n, tail int) er
 	crc := uint32(0)
 	digest := tail >= iscsi.DigestLen && n > 0
 	if b.Opcode() == iscsi.OpSCSICommand && t != nil {
-		c.mu.Lock()
+		c.hold()
 		c.stats.bytesIn += uint64(n)
-		c.mu.Unlock()
+		c.letGo()
 	}
 	for left := n; left > 0; {
-		c.mu.Lock()
+		c.hold()
 		kind, m := c.destLocked(t, gen, pos, left)
 		var spans []mem.Span
 		var at int
@@ -295,7 +295,7 @@ func (x *tcpLink) dataGen(t *task, gen uint16, b iscsi.BHS, pos, n, tail int) er
 			spans, at = t.out.data, t.out.have
 		case toStash:
 			if x.have() == 0 {
-				c.mu.Unlock()
+				c.letGo()
 				if err := x.fill(min(m, copyBelow)); err != nil {
 					return err
 				}
@@ -304,22 +304,22 @@ func (x *tcpLink) dataGen(t *task, gen uint16, b iscsi.BHS, pos, n, tail int) er
 			m = min(m, x.have())
 			c.parkLocked(t, x.buf[x.r:x.r+m], pos)
 		}
-		c.mu.Unlock()
+		c.letGo()
 		switch kind {
 		case toSpans:
 			err := x.place(spans, at, m, tail, m == left)
 			if err != nil {
-				c.mu.Lock()
+				c.hold()
 				t.out.placing = false
-				c.mu.Unlock()
+				c.letGo()
 				return err
 			}
 			if digest {
 				crc = digestSpans(crc, spans, at, m)
 			}
-			c.mu.Lock()
+			c.hold()
 			t.out.have += m
-			c.mu.Unlock()
+			c.letGo()
 		case toStash:
 			if digest {
 				crc = iscsi.DigestUpdate(crc, x.buf[x.r:x.r+m])
@@ -364,9 +364,9 @@ func (x *tcpLink) place(spans []mem.Span, at, n, tail int, last bool) error {
 	if k := min(n, x.have()); k > 0 {
 		copySpans(spans, at, x.buf[x.r:x.r+k])
 		x.r, at, n = x.r+k, at+k, n-k
-		x.c.mu.Lock()
+		x.c.hold()
 		x.c.stats.copied += uint64(k)
-		x.c.mu.Unlock()
+		x.c.letGo()
 	}
 	for n > 0 {
 		x.riov = x.riov[:0]
