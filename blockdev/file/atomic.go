@@ -93,7 +93,7 @@ func (d *Device) openAtomics(o Options) error {
 	if err != nil {
 		return fmt.Errorf("blockdev/file: redo log: %w", err)
 	}
-	d.atomics.f, d.atomics.log = f, redo.New(logStore{f}, d.identity())
+	d.atomics.f, d.atomics.log = f, redo.New(logStore{f}, d.id)
 	if err := d.recover(o.ReadOnly); err != nil {
 		return err
 	}

@@ -48,6 +48,7 @@ type Device struct {
 	f        *os.File
 	fd       int
 	path     string
+	id       string            // see identity
 	geo      blockdev.Geometry // all but Size and Generation
 	size     atomic.Int64
 	gen      atomic.Uint64
@@ -273,7 +274,11 @@ func (d *Device) prepare(o Options) error {
 			o.Physical = max(o.Physical, n)
 		}
 	}
-	id := d.identity()
+	id, err := d.identity()
+	if err != nil {
+		return err
+	}
+	d.id = id
 	d.loss.open(o.Loss, id)
 	size, err := d.measure(o.Logical)
 	if err != nil {
@@ -364,6 +369,8 @@ func (d *Device) Close() error {
 	if !d.geo.ReadOnly {
 		if serr := fdatasync(d.fd); serr != nil {
 			err = d.loss.found(wrap("flush "+d.path, serr))
+		} else {
+			err = d.loss.last()
 		}
 		if d.halted() == nil {
 			err = errors.Join(err, d.atomics.scrub(d.workers))

@@ -11,10 +11,10 @@ import (
 
 // identity tells this file or block device from another one at its path, also after a restart or a change of name. It is
 // what the redo log and the note of a loss are bound to. A copy of a file is another one.
-func (d *Device) identity() string {
+func (d *Device) identity() (string, error) {
 	var st unix.Statx_t
-	if unix.Statx(d.fd, "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st) != nil {
-		return "unknown"
+	if err := unix.Statx(d.fd, "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
+		return "", wrap("status of "+d.path, err) // not as if it were another device, whose log and losses would be forgotten
 	}
 	what := fmt.Sprintf("file %d", st.Ino)
 	if st.Mask&unix.STATX_BTIME != 0 {
@@ -24,7 +24,7 @@ func (d *Device) identity() string {
 		what = d.blockIdentity(unix.Mkdev(st.Rdev_major, st.Rdev_minor))
 	}
 	h := sha256.Sum256([]byte(what))
-	return hex.EncodeToString(h[:16])
+	return hex.EncodeToString(h[:16]), nil
 }
 
 // blockIdentity is the device's own name for itself, and the path where it has none.

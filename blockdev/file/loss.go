@@ -24,6 +24,7 @@ type loss struct {
 	before error // the same, for as long as the device is open
 
 	noteMu sync.Mutex // while the note is written or removed
+	noted  bool       // the loss of this opening is written down
 	note   string     // its path, "" for none
 	id     string     // of the device, so that another one at its path inherits nothing
 }
@@ -53,7 +54,7 @@ func (l *loss) due() error {
 	l.owed = nil
 	l.mu.Unlock()
 	if failed != nil {
-		return failed
+		return errors.Join(failed, l.remember(failed))
 	}
 	if owed != nil {
 		l.forget()
@@ -67,35 +68,48 @@ func (l *loss) found(err error) error {
 		err = fmt.Errorf("%w: %w", blockdev.ErrMedium, err)
 	}
 	l.mu.Lock()
-	first := l.failed == nil
-	if first {
+	if l.failed == nil {
 		l.failed = err
 	}
 	l.mu.Unlock()
-	if !first {
-		return err
-	}
-	if nerr := l.remember(err); nerr != nil {
-		err = errors.Join(err, nerr)
-	}
-	return err
+	return errors.Join(err, l.remember(err))
 }
 
+// remember writes the note, if it is not written: each flush tries, and Close.
 func (l *loss) remember(what error) error {
-	if l.note == "" {
-		return nil
-	}
 	l.noteMu.Lock()
 	defer l.noteMu.Unlock()
+	if l.note == "" || l.noted {
+		return nil
+	}
+	if err := l.write(what); err != nil {
+		return fmt.Errorf("blockdev/file: the loss could not be noted, and a restart would forget it: %w", err)
+	}
+	l.noted = true
+	return nil
+}
+
+func (l *loss) write(what error) error {
 	f, err := os.OpenFile(l.note, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
-		return fmt.Errorf("blockdev/file: the loss cannot be noted: %w", err)
+		return err
 	}
 	_, err = fmt.Fprintf(f, "%s\n%s\n", strings.ReplaceAll(what.Error(), "\n", "; "), l.id)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("blockdev/file: the loss cannot be noted: %w", err)
+		return err
 	}
 	return syncDir(l.note)
+}
+
+// last writes the note of a loss that could not be written before, for the last time.
+func (l *loss) last() error {
+	l.mu.Lock()
+	failed := l.failed
+	l.mu.Unlock()
+	if failed == nil {
+		return nil
+	}
+	return l.remember(failed)
 }
 
 // forget removes the note. One that stays fails a flush too many at the next opening, which is no harm.

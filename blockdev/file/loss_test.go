@@ -163,6 +163,40 @@ func TestTheNoteOfALoss(t *testing.T) {
 	}
 }
 
+// A note that cannot be written is tried again by each flush, and its want is said, by Close at the latest.
+func TestANoteOfALossIsTriedUntilItIsWritten(t *testing.T) {
+	f := faultfs.Mount(t)
+	dir := filepath.Join(t.TempDir(), "later")
+	o := file.Options{Size: 1 << 20, Workers: 2, Loss: filepath.Join(dir, "loss")}
+	path := filepath.Join(f.Dir, "v")
+	lose := func() *file.Device {
+		t.Helper()
+		d := open(t, path, o)
+		failNext(f, "fsync", "v", 1, syscall.EIO)
+		if err := blockdevtest.Do(t, d, &blockdev.Request{Op: blockdev.Flush}); !errors.Is(err, blockdev.ErrMedium) || !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the flush that lost: %v", err)
+		}
+		return d
+	}
+	d := lose()
+	if err := d.Close(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("closed without a note: %v", err)
+	}
+	d = lose()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := blockdevtest.Do(t, d, &blockdev.Request{Op: blockdev.Flush}); !errors.Is(err, blockdev.ErrMedium) || errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the next flush: %v", err)
+	}
+	blockdevtest.Close(t, d)
+	d = open(t, path, o)
+	if blockdev.Lost(d) == nil {
+		t.Error("no note was written")
+	}
+	blockdevtest.Close(t, d)
+}
+
 // An atomic write of which the medium took a part is finished at once, or nothing is acknowledged behind it and no read
 // sees the part until the next opening finishes it.
 func TestAnAtomicWriteThatMeetsAnErrorIsWhole(t *testing.T) {

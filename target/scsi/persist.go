@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/blockdev"
 )
 
 // luState is what of a logical unit survives a restart.
@@ -157,7 +159,7 @@ func (lu *LogicalUnit) adoptLocked(dir string) (was *powerState, note bool, err 
 		r.Generation = 0 // SPC-4 section 6.15.2: it begins anew with power
 		lu.pr.Store(r)
 	}
-	return s.Power, lu.power.began(s.Power, lu.opt.Volatile), nil
+	return s.Power, lu.power.began(s.Power, lu.opt.Volatile, blockdev.Lost(lu.dev) != nil), nil
 }
 
 func modeKey(k [2]byte) string { return hex.EncodeToString(k[:1]) + "." + hex.EncodeToString(k[1:]) }

@@ -36,19 +36,20 @@ var bootID = func() string {
 }
 
 // began takes over what was noted when the unit was served last, nil if nothing was, and reports whether the note has to
-// be written anew: before a write is taken if it says that all was flushed.
-func (p *powerState) began(was *powerState, volatile bool) bool {
+// be written anew: before a write is taken if it says that all was flushed. What the medium lost while there was power
+// (blockdev.Lost) is lost all the same.
+func (p *powerState) began(was *powerState, volatile, lost bool) bool {
 	now := powerState{Boot: bootID()}
 	switch {
 	case was == nil || volatile:
-	case was.Clean || was.Boot == now.Boot && now.Boot != "":
+	case !lost && (was.Clean || was.Boot == now.Boot && now.Boot != ""):
 		now.Heard, now.Lost = was.Heard, was.Lost
 	default:
 		now.Lost = append(slices.Clone(was.Lost), was.Heard...)
 		now.Lost = now.Lost[max(0, len(now.Lost)-maxMet):]
 	}
 	*p = now
-	return !volatile && (was == nil || was.Clean || was.Boot != now.Boot)
+	return !volatile && (was == nil || was.Clean || was.Boot != now.Boot || lost)
 }
 
 // first is what a nexus is told when it finds the unit.

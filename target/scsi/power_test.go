@@ -159,3 +159,33 @@ func TestAFlushThatFailsIsNoCleanEnd(t *testing.T) {
 	p.start()
 	p.reads("another boot", 1, ASCPowerOn)
 }
+
+// lossy is a disk that lost acknowledged writes before it was opened.
+type lossy struct {
+	*disk
+	err error
+}
+
+func (l lossy) Lost() error { return l.err }
+
+// What the medium lost before the unit was served again is told like a loss of power, to each host that knew the unit, and
+// once: also where the daemon starts again before a host comes back.
+func TestALossOfTheMediumIsToldToEachHost(t *testing.T) {
+	p := &powerRig{t: t, dir: t.TempDir()}
+	with := func(err error) func(*LUOptions) {
+		return func(o *LUOptions) { o.Device = lossy{newDisk(1<<20, 512), err} }
+	}
+	p.start(with(nil))
+	for id := range byte(2) {
+		p.reads("a host that is new", id, ASCPowerOnOrReset)
+	}
+	p.r.lu.background.Wait()
+	p.start(with(blockdev.ErrMedium))
+	p.reads("after the loss", 0, ASCPowerOn)
+	p.reads("after the loss, again", 0, ASCNexusLoss)
+	p.r.lu.background.Wait()
+	p.start(with(nil))
+	p.reads("a restart later", 1, ASCPowerOn)
+	p.reads("a restart later", 0, ASCNexusLoss)
+	p.r.lu.background.Wait()
+}
