@@ -18,6 +18,9 @@
 //  6. After Close, or when the stream fails, Poll returns every outstanding work request and receive with an error and
 //     then ErrClosed, which wraps a *TerminateError when one was sent or received. After the last completion no byte
 //     lands in any buffer and no STag of the QP is valid.
+//  7. The memory that a Send or Write names is read until it completes. One that is not signaled is known to be complete
+//     when a later signaled Send or Write is, or, for a Send, when a SendCounter has counted it; an answer of the peer's
+//     proves nothing, for a peer may answer what it has not read.
 package transport
 
 import (
@@ -98,7 +101,7 @@ type QP interface {
 	PostRecv([]Recv) (int, error)
 	// Post starts work requests in order, with one doorbell or writev. It never waits for the peer. It returns how many
 	// were taken; fewer than all come with an error, and those not taken never complete. The slice is the caller's
-	// again on return, the memory that Local names only with the completion.
+	// again on return, the memory that Local names only with the completion (rule 7).
 	Post([]WR) (int, error)
 	// Poll fills wc with completions and runs the engine. It never blocks: 0 and no error mean nothing is there yet.
 	Poll(wc []WC) (int, error)
@@ -124,6 +127,13 @@ type LazyReceiver interface {
 	// has taken the completions there are and polls again; with no completion there is nothing to wait for, and the
 	// connection ends.
 	RecvMemory(source func(token uint64) (mem.Span, bool)) bool
+}
+
+// SendCounter is a QP that tells which Sends it has let go of without a completion for each.
+type SendCounter interface {
+	// SendsDone is how many of the Sends that were posted to this QP, in their order, read no memory any more. Any
+	// goroutine may call it; nothing wakes whoever waits for it to grow.
+	SendsDone() uint64
 }
 
 // Trimmer is a QP that can give back memory when its connection has gone idle. Any goroutine may call Trim.

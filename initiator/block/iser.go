@@ -42,7 +42,10 @@ type iserConn struct {
 	wrs     []transport.WR
 	recvs   []transport.Recv
 	wc      [64]transport.WC
-	sends   int
+	sends   uint64                // posted
+	counter transport.SendCounter // nil: Sends with immediate data are signaled
+	late    []*task               // answered before the fabric has let go of their immediate data
+	asked   bool                  // a Send is under way whose completion tells of theirs
 }
 
 // dialISER connects a queue pair and gives it the memory of a session.
@@ -67,6 +70,7 @@ func (i *Initiator) dialISER(ctx context.Context, u *URL, depth int, discovery b
 		return nil, err
 	}
 	c.qp = qp
+	c.counter, _ = qp.(transport.SendCounter)
 	c.wrs = make([]transport.WR, 0, 2*depth+controls)
 	c.recvs = make([]transport.Recv, 0, nring)
 	fail := func(err error) (*iserConn, error) {
@@ -208,6 +212,7 @@ func (c *iserConn) exchange(ctx context.Context, h iscsi.BHS, data []byte) (iscs
 		b[n] = 0
 		n++
 	}
+	c.sends++
 	wr := [1]transport.WR{{Op: transport.OpSend, Flags: transport.Signaled, Token: tokSend, Local: []mem.Span{c.logTx.Cut(0, n)}}}
 	if _, err := c.qp.Post(wr[:]); err != nil {
 		return nil, nil, c.cause(err)

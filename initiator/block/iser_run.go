@@ -26,7 +26,7 @@ func (c *iserConn) attach(s *session, immediate int) {
 func (c *iserConn) send(s *session, batch []*task) error {
 	wrs := c.wrs[:0]
 	for _, t := range batch {
-		t.bound, t.stag = false, 0
+		t.bound, t.lent, t.stag = false, false, 0
 		if t.edtl == 0 {
 			continue
 		}
@@ -62,13 +62,20 @@ func (c *iserConn) send(s *session, batch []*task) error {
 		ih.Put(b)
 		n := iscsi.ISERHeaderLen + t.command(b[iscsi.ISERHeaderLen:], s.lun, s.statSN, t.imm)
 		t.local = append(t.local[:0], t.slot.Cut(0, n))
-		if t.imm > 0 {
-			t.local = append(t.local, t.spans...)
-		}
-		wr := transport.WR{Op: transport.OpSend, Flags: transport.Solicited, Token: tokSend, Local: t.local}
+		wr := transport.WR{Op: transport.OpSend, Flags: transport.Solicited, Token: tokSend}
 		if c.sends++; c.sends%sendSignal == 0 {
 			wr.Flags |= transport.Signaled
 		}
+		if t.imm > 0 {
+			t.local = append(t.local, t.spans...)
+			t.sendNo = c.sends
+			if c.counter == nil {
+				t.lent = true
+				wr.Flags |= transport.Signaled
+				wr.Token |= uint64(t.idx) + 1
+			}
+		}
+		wr.Local = t.local
 		wrs = append(wrs, wr)
 	}
 	_, err := c.qp.Post(wrs)
@@ -86,6 +93,7 @@ func (c *iserConn) control(b iscsi.BHS, data []byte) error {
 	ih.Put(p)
 	copy(p[iscsi.ISERHeaderLen:], b)
 	n := iserHead + copy(p[iserHead:], data)
+	c.sends++
 	_, err := c.qp.Post([]transport.WR{{Op: transport.OpSend, Flags: transport.Signaled | transport.Solicited, Token: tokControl | uint64(k),
 		Local: []mem.Span{c.ctl[k].Cut(0, n)}}})
 	return err
@@ -146,6 +154,14 @@ func (c *iserConn) batch(s *session, wcs []transport.WC) error {
 		switch wc.Token & tokKind {
 		case tokControl:
 			c.ctlFree = append(c.ctlFree, idx)
+			c.asked = false
+		case tokSend:
+			if idx > 0 {
+				t := &s.tasks[idx-1]
+				if t.lent = false; t.active && t.answered {
+					s.finish(t)
+				}
+			}
 		case tokInvalidate:
 			t := &s.tasks[idx]
 			t.bound = false
@@ -162,6 +178,8 @@ func (c *iserConn) batch(s *session, wcs []transport.WC) error {
 			c.recvs = append(c.recvs, transport.Recv{Token: wc.Token, Buf: buf})
 			switch {
 			case t == nil:
+			case t.imm > 0 && !c.returned(t):
+				c.late = append(c.late, t)
 			case t.bound:
 				// The target left the STag alive: it dies here before the caller gets the memory back.
 				wrs = append(wrs, transport.WR{Op: transport.OpInvalidate, Flags: transport.Signaled, Token: tokInvalidate | uint64(t.idx), Window: t.win})
@@ -180,7 +198,41 @@ func (c *iserConn) batch(s *session, wcs []transport.WC) error {
 			return err
 		}
 	}
+	if len(c.late) > 0 {
+		return c.collect(s)
+	}
 	return nil
+}
+
+// returned reports whether the fabric has let go of the immediate data of a task. An answer is no proof of it: a target may
+// answer what it has not read, and would then be sent whatever its caller uses the memory for (transport, rule 7).
+func (c *iserConn) returned(t *task) bool {
+	if c.counter == nil {
+		return !t.lent
+	}
+	return c.counter.SendsDone() >= t.sendNo
+}
+
+// collect ends the tasks that were answered early and whose data is the caller's again by now. For the others a NOP-Out that
+// wants no answer goes behind them: its completion is theirs.
+func (c *iserConn) collect(s *session) error {
+	left := c.late[:0]
+	for _, t := range c.late {
+		switch {
+		case c.counter == nil: // its completion ends it
+		case c.returned(t):
+			s.finish(t)
+		default:
+			left = append(left, t)
+		}
+	}
+	clear(c.late[len(left):])
+	c.late = left
+	if len(left) == 0 || c.asked || len(c.ctlFree) == 0 {
+		return nil
+	}
+	c.asked = true
+	return s.sendControl(&iscsi.NopOut{Immediate: true, LUN: s.lun, ITT: iscsi.Reserved, TTT: iscsi.Reserved, CmdSN: s.cmdSN, ExpStatSN: s.statSN}, nil)
 }
 
 // message handles one received PDU and returns the task it ends.

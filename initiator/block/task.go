@@ -41,6 +41,10 @@ type task struct {
 	stag  uint32
 	local []mem.Span
 	imm   int // immediate bytes, TCP as well
+	// sendNo is the number of the Send that carries immediate data. With lent the fabric may still read that: the task is
+	// not over, whatever the target answers.
+	sendNo uint64
+	lent   bool
 
 	// TCP
 	queued int // PDUs in the transmit queue that name this task

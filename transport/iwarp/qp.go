@@ -34,8 +34,10 @@ type QP struct {
 	stags   stags
 	sqUsed  atomic.Int32 // work requests whose completion the owner has not seen
 	rqUsed  atomic.Int32
-	readsUp atomic.Int32  // Reads outstanding
-	readsOK atomic.Uint64 // Reads completed so far, for Fence
+	readsUp atomic.Int32 // Reads outstanding
+	// sendsDone counts the Sends of the upper protocol whose bytes the kernel has taken.
+	sendsDone atomic.Uint64
+	readsOK   atomic.Uint64 // Reads completed so far, for Fence
 
 	source func(token uint64) (mem.Span, bool) // memory for receives posted without; set before connected is
 	rq     struct {
@@ -222,6 +224,9 @@ func (q *QP) postRecv(rs []transport.Recv) (n int, err error, dead bool) {
 	}
 	return len(rs), nil, false
 }
+
+// SendsDone is transport.SendCounter.
+func (q *QP) SendsDone() uint64 { return q.sendsDone.Load() }
 
 // complete queues a completion for the owner from any goroutine and wakes it.
 func (q *QP) complete(wc transport.WC) {

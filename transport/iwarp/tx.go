@@ -248,6 +248,9 @@ func (t *tx) retire() {
 		}
 		m := t.sq.pop()
 		t.cut--
+		if (m.op == transport.OpSend || m.op == transport.OpSendInv) && !m.ours {
+			q.sendsDone.Add(1)
+		}
 		switch {
 		case m.ours:
 			t.own--

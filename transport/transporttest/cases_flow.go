@@ -190,6 +190,45 @@ func unsignaled(s *scene) {
 	}
 }
 
+// unsignaledMemory overwrites what unsignaled Sends were of as soon as rule 7 allows it.
+func unsignaledMemory(s *scene) {
+	const size, rounds = 2048, 60
+	a, b := s.connect(setup{})
+	var got [][]byte
+	b.repost(16, size, func(m []byte) { got = append(got, append([]byte(nil), m...)) })
+	quiet, loud := a.span(size), a.span(size)
+	counter, _ := a.qp.(transport.SendCounter)
+	before := uint64(0) // the set-up sends, too
+	if counter != nil {
+		before = counter.SendsDone()
+	}
+	fill := func(sp mem.Span, v byte) {
+		m := sp.Bytes()
+		for k := range m {
+			m[k] = v
+		}
+	}
+	for i := range uint64(rounds) {
+		fill(quiet, byte(2*i))
+		fill(loud, byte(2*i+1))
+		a.post(
+			transport.WR{Op: transport.OpSend, Token: 1000, Local: []mem.Span{quiet}},
+			transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: i, Local: []mem.Span{loud}})
+		a.want(transport.OpSend, i)
+		if counter != nil && counter.SendsDone() < before+2*i+2 {
+			s.Fatalf("%d Sends are counted where %d have completed", counter.SendsDone(), 2*i+2)
+		}
+		fill(quiet, 0xee)
+		fill(loud, 0xee)
+		b.until("the messages of a round", func() bool { return len(got) == int(2*i+2) })
+	}
+	for k, m := range got {
+		if len(m) != size || m[0] != byte(k) || m[size-1] != byte(k) {
+			s.Fatalf("message %d holds what its memory was used for later", k)
+		}
+	}
+}
+
 func zeroLength(s *scene) {
 	a, b := s.connect(setup{})
 	b.recv(1, 64)

@@ -76,6 +76,7 @@ var cases = []kase{
 	{name: "a write is in place before the send that follows it", run: writeThenSend},
 	{name: "completions wake a parked owner", run: parkedOwner},
 	{name: "unsignaled work completes only in error", run: unsignaled},
+	{name: "unsignaled memory is free after a later completion", run: unsignaledMemory},
 	{name: "zero length", run: zeroLength},
 	{name: "messages of 1 MiB in pieces", run: megabyte},
 	{name: "a file range is written", needs: func(c transport.Caps) bool { return c.FileSend }, run: fileRange},
