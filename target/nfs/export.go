@@ -1,17 +1,13 @@
 package nfs
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"net"
 	"net/netip"
 	"path"
-	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -172,9 +168,9 @@ func parseRule(c Client) (rule, error) {
 	return r, nil
 }
 
-// rightsOf finds what addr may do; ok is false for a client outside the rules. It may ask the name service, unless
-// block is false: then unsure says that it would have to.
-func (e *export) rightsOf(addr netip.Addr, block bool) (r Rights, ok, unsure bool) {
+// rightsOf finds what addr may do; ok is false for a client outside the rules. matches is asked whether it has the name of
+// a rule; unsure says that this is not known.
+func (e *export) rightsOf(addr netip.Addr, matches func(question) (yes, known bool)) (r Rights, ok, unsure bool) {
 	if len(e.rules) == 0 {
 		return e.Rights, true, false
 	}
@@ -184,41 +180,15 @@ func (e *export) rightsOf(addr netip.Addr, block bool) (r Rights, ok, unsure boo
 		case m.any, m.prefix.IsValid() && m.prefix.Contains(addr):
 			return m.rights, true, false
 		case m.name != "":
-			if !block {
+			switch yes, known := matches(question{m.name, addr}); {
+			case !known:
 				return r, false, true
-			}
-			if m.nameMatches(addr) {
+			case yes:
 				return m.rights, true, false
 			}
 		}
 	}
 	return r, false, false
-}
-
-// nameMatches asks the name service whether addr is the rule's name, or confirms a pattern in both directions: whoever
-// owns an address range writes its reverse zone as he likes.
-func (m *rule) nameMatches(addr netip.Addr) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	forward := func(name string) bool {
-		l, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
-		return err == nil && slices.ContainsFunc(l, func(a netip.Addr) bool { return a.Unmap() == addr })
-	}
-	suffix, pattern := strings.CutPrefix(m.name, "*")
-	if !pattern {
-		return forward(m.name)
-	}
-	names, err := net.DefaultResolver.LookupAddr(ctx, addr.String())
-	if err != nil {
-		return false
-	}
-	for _, n := range names {
-		n = strings.ToLower(strings.TrimSuffix(n, "."))
-		if strings.HasSuffix(n, suffix) && forward(n) {
-			return true
-		}
-	}
-	return false
 }
 
 // groups are the names that MOUNT's EXPORT shows.

@@ -32,31 +32,33 @@ func TestFirstRuleThatMatchesCounts(t *testing.T) {
 	rw, ro := Rights{}, Rights{ReadOnly: true}
 	list := []Client{{"192.0.2.7", rw}, {"192.0.2.0/24", ro}, {"2001:db8::/32", rw}, {"LocalHost", Rights{Squash: SquashAll}}, {"10.1.2.3/8", ro}}
 	e := rules(t, list...)
+	n := newNames(nil)
+	defer n.close()
 	all := rules(t, append(list, Client{"*", Rights{ReadOnly: true, Squash: SquashAll}})...)
 	for addr, want := range map[string]*Rights{
 		"192.0.2.7": &list[0].Rights, "192.0.2.8": &list[1].Rights, "192.0.3.1": nil, "2001:db8:1::1": &list[2].Rights, "2001:db9::1": nil,
 		"127.0.0.1": &list[3].Rights, "10.255.0.1": &list[4].Rights, "11.0.0.1": nil,
 	} {
 		a := netip.MustParseAddr(addr)
-		r, ok, unsure := e.rightsOf(a, true)
+		r, ok, unsure := e.rightsOf(a, n.matches)
 		if unsure || ok != (want != nil) || ok && r != *want {
 			t.Errorf("%s: %+v, %v", addr, r, ok)
 		}
 		if want == nil {
 			want = &Rights{ReadOnly: true, Squash: SquashAll}
 		}
-		if r, ok, _ := all.rightsOf(a, true); !ok || r != *want {
+		if r, ok, _ := all.rightsOf(a, n.matches); !ok || r != *want {
 			t.Errorf("%s where * ends the list: %+v, %v", addr, r, ok)
 		}
 	}
 	// A name may have to be asked for, which a connection's reader must not wait for; what comes before it need not.
-	if _, _, unsure := e.rightsOf(netip.MustParseAddr("192.0.3.1"), false); !unsure {
+	if _, _, unsure := e.rightsOf(netip.MustParseAddr("192.0.3.1"), unasked); !unsure {
 		t.Error("a name was looked up on a goroutine that must not wait")
 	}
-	if r, ok, unsure := e.rightsOf(netip.MustParseAddr("192.0.2.8"), false); unsure || !ok || !r.ReadOnly {
+	if r, ok, unsure := e.rightsOf(netip.MustParseAddr("192.0.2.8"), unasked); unsure || !ok || !r.ReadOnly {
 		t.Errorf("%+v, %v, %v", r, ok, unsure)
 	}
-	if r, ok, _ := (&export{Export: Export{Rights: ro}}).rightsOf(netip.MustParseAddr("203.0.113.1"), false); !ok || r != ro {
+	if r, ok, _ := (&export{Export: Export{Rights: ro}}).rightsOf(netip.MustParseAddr("203.0.113.1"), unasked); !ok || r != ro {
 		t.Errorf("an export without rules: %+v, %v", r, ok)
 	}
 }

@@ -20,6 +20,16 @@ const (
 	nodeIdle = 10 * time.Second
 	// decisionAge is how long a client's address is taken to have the rights, and the name, that it had.
 	decisionAge = time.Minute
+	// nameAge is how long a name service's answer is taken for true, nameRetry when one that did not answer is asked again,
+	// and nameTime how long it is waited for: what resolvers take with a second server.
+	nameAge   = 30 * time.Second
+	nameRetry = time.Second
+	nameTime  = 5 * time.Second
+	// maxAsking bounds questions to the name service at one time, maxWaiting the workers that wait for them, of 64, and
+	// maxNames the answers that are remembered.
+	maxAsking  = 256
+	maxWaiting = 8
+	maxNames   = 8192
 	// maxMounts bounds the list that DUMP shows; it is only for people to read.
 	maxMounts = 1024
 	// maxWalk bounds the entries that are looked at to find a file of a fallback handle.

@@ -91,7 +91,10 @@ func (s *Server) mnt(c *rpc.Call, addr netip.Addr) rpc.Verdict {
 		return c.Garbage()
 	}
 	r := mount3.MntRes{Flavors: []uint32{irpc.AuthSys, irpc.AuthNone}}
-	r.FH, r.Status = s.mountPath(c, string(a.Path))
+	var unsure bool
+	if r.FH, r.Status, unsure = s.mountPath(c, string(a.Path)); unsure {
+		return rpc.Drop // the client asks again: MOUNT has no status for it (RFC 1813 section 5.1.5)
+	}
 	if r.Status == mount3.OK {
 		s.mu.Lock()
 		if len(s.mounts) < maxMounts {
@@ -104,39 +107,39 @@ func (s *Server) mnt(c *rpc.Call, addr netip.Addr) rpc.Verdict {
 }
 
 // mountPath finds the directory that a client names: an export, or one below. No symbolic link is followed and no ".."
-// taken on the way.
-func (s *Server) mountPath(c *rpc.Call, path string) ([]byte, mount3.Status) {
+// taken on the way. unsure says that the client's rights cannot be said now.
+func (s *Server) mountPath(c *rpc.Call, path string) (fh []byte, status mount3.Status, unsure bool) {
 	if !strings.HasPrefix(path, "/") || strings.ContainsRune(path, 0) {
-		return nil, mount3.ErrNoent
+		return nil, mount3.ErrNoent, false
 	}
 	e, rest := s.table.Load().lookup(path)
 	for e != nil && !e.hold() {
 		e, rest = s.table.Load().lookup(path) // the exports were replaced just now
 	}
 	if e == nil {
-		return nil, mount3.ErrNoent
+		return nil, mount3.ErrNoent, false
 	}
 	defer e.close()
-	if _, ok, _ := s.decide(c, e); !ok {
-		return nil, mount3.ErrAcces
+	if _, ok, unsure := s.decide(c, e); unsure || !ok {
+		return nil, mount3.ErrAcces, unsure
 	}
 	fd, err := openPath(e.root, rest)
 	if err != nil {
-		return nil, mountStatus(err)
+		return nil, mountStatus(err), false
 	}
 	defer func() { _ = unix.Close(fd) }()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, mountStatus(err)
+		return nil, mountStatus(err), false
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return nil, mount3.ErrNotdir
+		return nil, mount3.ErrNotdir, false
 	}
 	h, err := s.makeHandle(e, fd)
 	if err != nil {
-		return nil, mountStatus(err)
+		return nil, mountStatus(err), false
 	}
-	return h, mount3.OK
+	return h, mount3.OK, false
 }
 
 // lookup finds the export with the longest path that path begins with, and the rest.

@@ -111,8 +111,11 @@ func (s *Server) decide(c *rpc.Call, e *export) (r Rights, ok, unsure bool) {
 			return m.rights, m.ok, false
 		}
 	}
-	r, ok, unsure = e.rightsOf(c.Peer.Addr.Addr(), c.Worker)
-	if unsure {
+	matches := s.names.matches
+	if !c.Worker {
+		matches = unasked
+	}
+	if r, ok, unsure = e.rightsOf(c.Peer.Addr.Addr(), matches); unsure {
 		return r, ok, true
 	}
 	if ok && !r.Insecure && !c.Peer.Privileged() {
@@ -125,6 +128,9 @@ func (s *Server) decide(c *rpc.Call, e *export) (r Rights, ok, unsure bool) {
 	c.Peer.Memo.Store(&m)
 	return r, ok, false
 }
+
+// unasked is what is known of names where nothing may be waited for.
+func unasked(question) (yes, known bool) { return false, false }
 
 // errAgain is an internal status: the call has to be run by a worker.
 const errAgain = nfs3.Status(1 << 30)
@@ -152,6 +158,9 @@ func (s *Server) find(c *rpc.Call, h []byte, q *request) nfs3.Status {
 	switch {
 	case unsure:
 		s.nodes.put(n)
+		if c.Worker {
+			return nfs3.ErrJukebox // the client asks again; a refusal would be one for the program that waits there
+		}
 		return errAgain
 	case !ok:
 		s.nodes.put(n)

@@ -24,6 +24,8 @@ type Options struct {
 	Log      *zap.Logger
 	// Storage replaces the system calls that move file data; nil is the kernel's.
 	Storage Storage
+	// Names is the name service; nil is the host's.
+	Names Names
 }
 
 // Storage moves the data of open files. It exists so that tests can put a layer below that forgets.
@@ -51,6 +53,7 @@ type Server struct {
 	ids     *identities
 	nodes   nodeCache
 	files   fileTable
+	names   *names
 	storage Storage
 	lender  Lender // storage, if it is one
 	table   atomic.Pointer[exportTable]
@@ -94,6 +97,7 @@ func NewServer(opt Options, exports ...Export) (*Server, error) {
 	if err := s.SetExports(exports...); err != nil {
 		return nil, err
 	}
+	s.names = newNames(opt.Names)
 	s.wg.Add(1)
 	go s.sweeper()
 	return s, nil
@@ -184,6 +188,7 @@ func (s *Server) Programs() []rpc.Program {
 // Close flushes and closes all files. No call may be in progress.
 func (s *Server) Close() error {
 	close(s.stop)
+	s.names.close()
 	s.wg.Wait()
 	s.nodes.sweep(true)
 	s.table.Load().closeBut(nil)
