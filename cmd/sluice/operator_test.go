@@ -91,6 +91,7 @@ func newOperator(t *testing.T) *operator {
 	cert, key := certificate(t, o.dir)
 	o.conf = filepath.Join(o.dir, "sluiced.yaml")
 	o.configure("")
+	sparseFile(t, filepath.Join(o.dir, "a.img"), 8<<20)
 	load := func() (*daemon.Config, error) { return daemon.LoadServing(o.conf, "", "") }
 	cfg, err := load()
 	if err != nil {

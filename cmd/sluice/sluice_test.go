@@ -26,6 +26,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const testTarget = "iqn.2026-11.io.sluice:cli"
 
+// sparseFile makes an empty file of size bytes: the daemon makes no volume's file by itself.
+func sparseFile(t *testing.T, path string, size int64) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, size); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // served runs a daemon with one file volume of 8 MiB and one of 4096-byte blocks, on IPv4 and IPv6 loopback.
 func served(t *testing.T) (addr4, addr6, stateDir string) {
 	t.Helper()
@@ -40,6 +51,9 @@ targets: [{name: %q, luns: [{lun: 0, volume: a}, {lun: 1, volume: b}]}]
 `, dir, testTarget)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	for _, name := range []string{"a.img", "b.img"} {
+		sparseFile(t, filepath.Join(dir, name), 8<<20)
 	}
 	load := func() (*daemon.Config, error) { return daemon.LoadServing(conf, "", "") }
 	cfg, err := load()

@@ -30,6 +30,8 @@ type Volume struct {
 	LUN      *int   `json:"lun"`    // null if nowhere
 	ReadOnly bool   `json:"read_only"`
 	Managed  bool   `json:"managed"` // made by this interface, not by the configuration file
+	// Problem is why the volume is not served and its LUNs are not ready; empty where it is served.
+	Problem string `json:"problem,omitempty"`
 }
 
 // VolumeSpec asks for a new file volume.

@@ -35,9 +35,12 @@ func (d *Daemon) Volumes() []admin.Volume {
 	out := make([]admin.Volume, 0, len(d.volumes))
 	for name, v := range d.volumes {
 		g := v.dev.Geometry()
-		a := admin.Volume{Name: name, Engine: v.cfg.Engine, Path: v.cfg.Path, Size: g.Size, Block: g.Logical, ReadOnly: v.cfg.ReadOnly, Managed: d.managedVolume(name)}
+		a := admin.Volume{Name: name, Engine: v.cfg.Engine, Path: v.cfg.Path, Size: g.Size, Block: g.Logical, ReadOnly: v.cfg.ReadOnly, Managed: d.cfg.managedVolume(name)}
 		if e, ok := v.dev.(blockdev.Explainer); ok {
 			a.How = e.Path()
+		}
+		if v.why != nil {
+			a.Problem = v.why.Error()
 		}
 		for _, t := range d.cfg.Targets {
 			for _, l := range t.LUNs {
@@ -53,8 +56,8 @@ func (d *Daemon) Volumes() []admin.Volume {
 	return out
 }
 
-func (d *Daemon) managedVolume(name string) bool {
-	return d.cfg.managed != nil && slices.ContainsFunc(d.cfg.managed.Volumes, func(v VolumeConfig) bool { return v.Name == name })
+func (c *Config) managedVolume(name string) bool {
+	return c.managed != nil && slices.ContainsFunc(c.managed.Volumes, func(v VolumeConfig) bool { return v.Name == name })
 }
 
 func (c *Config) managedTarget(name string) bool {
@@ -176,8 +179,8 @@ func (d *Daemon) CreateVolume(ctx context.Context, s admin.VolumeSpec) (admin.Do
 	if s.Name == "" {
 		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: "a volume needs a name"}
 	}
-	if d.volumes[s.Name] != nil {
-		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "there is a volume " + s.Name + " already"}
+	if v := d.volumes[s.Name]; v != nil {
+		return d.makeMissing(v, s)
 	}
 	v := VolumeConfig{Name: s.Name, Engine: "file", Path: s.Path, Size: Size(s.Size), Block: s.Block, ReadOnly: s.ReadOnly}
 	if v.Path == "" {
@@ -192,7 +195,7 @@ func (d *Daemon) CreateVolume(ctx context.Context, s admin.VolumeSpec) (admin.Do
 		}
 		v.Size, v.Block, v.Physical = max(v.Size, Size(from.dev.Geometry().Size)), from.cfg.Block, from.cfg.Physical
 	} else if s.Size <= 0 {
-		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: fmt.Sprintf("a volume needs a size: sluice volume create %s 10GiB", s.Name)}
+		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: fmt.Sprintf("a size is missing: sluice volume create %s 10GiB", s.Name)}
 	}
 	what := fmt.Sprintf("volume %s of %v created in %s", s.Name, v.Size, v.Path)
 	add := func(m *managed) error {
@@ -207,10 +210,10 @@ func (d *Daemon) CreateVolume(ctx context.Context, s admin.VolumeSpec) (admin.Do
 	var err error
 	if s.Clone != "" {
 		var how string
-		made, how, err = d.cloneFile(ctx, d.volumes[s.Clone], v.Path)
+		made, how, err = d.cloneFile(ctx, d.volumes[s.Clone], v)
 		what = fmt.Sprintf("volume %s created from %s in %s (%s)", s.Name, s.Clone, v.Path, how)
 	} else {
-		made, err = makeFile(v.Path, fillEmpty(int64(v.Size), v.Thick))
+		made, err = d.makeVolume(v, fillEmpty(int64(v.Size), v.Thick))
 	}
 	if err != nil {
 		return admin.Done{}, asRefusal(err)
@@ -220,6 +223,47 @@ func (d *Daemon) CreateVolume(ctx context.Context, s admin.VolumeSpec) (admin.Do
 		err = errors.Join(err, made.remove())
 	}
 	return done, err
+}
+
+// makeMissing makes the file of a volume that is configured and has none.
+func (d *Daemon) makeMissing(v *volume, s admin.VolumeSpec) (admin.Done, error) {
+	conflict := func(format string, a ...any) (admin.Done, error) {
+		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf(format, a...)}
+	}
+	cfg, size := v.cfg, Size(s.Size)
+	if size == 0 {
+		size = cfg.Size
+	}
+	switch {
+	case v.why == nil:
+		return conflict("there is a volume %s already", s.Name)
+	case !errors.Is(v.why, errMissing):
+		return conflict("there is a volume %s, whose file is there: %v", s.Name, v.why)
+	case s.Clone != "" || s.ReadOnly:
+		return conflict("volume %s is configured with a file of its own, %s; a clone needs another name", s.Name, cfg.Path)
+	case s.Path != "" && s.Path != cfg.Path, s.Block != 0 && s.Block != cfg.Block:
+		return conflict("volume %s is configured with path %s and blocks of %d; leave --path and --block out", s.Name, cfg.Path, cfg.Block)
+	case cfg.Size != 0 && size != cfg.Size:
+		return conflict("volume %s is configured with a size of %v; leave the size out", s.Name, cfg.Size)
+	case size <= 0 || int64(size)%int64(cfg.Block) != 0:
+		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: fmt.Sprintf("volume %s needs a size in blocks of %d bytes: sluice volume create %[1]s 10GiB", s.Name, cfg.Block)}
+	}
+	done := admin.Done{Changes: []string{fmt.Sprintf("file %s of %v made for volume %s", cfg.Path, size, s.Name)}, DryRun: s.DryRun}
+	if err := vacant(cfg.Path); err != nil || s.DryRun {
+		return done, err
+	}
+	made, err := d.makeVolume(cfg, fillEmpty(int64(size), cfg.Thick))
+	if err != nil {
+		return admin.Done{}, asRefusal(err)
+	}
+	_, err = d.reloadLocked(d.cfg, nil)
+	if now := d.volumes[s.Name]; err == nil && now.why != nil {
+		err = now.why
+	}
+	if err != nil {
+		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: errors.Join(err, made.remove()).Error()}
+	}
+	return done, nil
 }
 
 // asRefusal makes an error of the system one that the operator is told; the interface keeps others to the log.
@@ -265,7 +309,7 @@ func (d *Daemon) DeleteVolume(_ context.Context, name string, data, dryRun bool)
 	if v == nil {
 		return admin.Done{}, &admin.Error{Kind: admin.NotFound, Msg: "there is no volume " + name}
 	}
-	if !d.managedVolume(name) {
+	if !d.cfg.managedVolume(name) {
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "volume " + name + " is defined in " + d.source + "; remove it there and reload"}
 	}
 	for _, t := range d.cfg.Targets {
@@ -290,6 +334,9 @@ func (d *Daemon) DeleteVolume(_ context.Context, name string, data, dryRun bool)
 	})
 	if err != nil {
 		return done, err
+	}
+	if !dryRun && (data || v.why == nil) { // what belongs to a file that is away is kept for it
+		d.forgetIdentity(name)
 	}
 	for _, f := range files {
 		if !dryRun {

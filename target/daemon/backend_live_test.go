@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -77,26 +78,31 @@ func TestWhoMayComeSurvivesARestart(t *testing.T) {
 	}
 }
 
-// A backing file that cannot be opened takes a reload back as a whole, the volume that was opened before it included.
-func TestAReloadWithAMissingBackingFileChangesNothing(t *testing.T) {
+// A volume that cannot be opened takes a reload back as a whole, the volume that was opened before it included.
+func TestAReloadWithAVolumeThatCannotBeOpenedChangesNothing(t *testing.T) {
 	d, file := running(t, fileConfig)
 	before := names(d.Volumes())
-	conf := strings.Replace(fileConfig, "volumes:\n", "volumes:\n  - {name: fresh, size: 1MiB}\n  - {name: lost, path: /nowhere/lost.img}\n", 1)
+	dir := t.TempDir()
+	fresh := filepath.Join(dir, "fresh.img")
+	if err := errors.Join(os.WriteFile(fresh, nil, 0o600), os.Truncate(fresh, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	conf := strings.Replace(fileConfig, "volumes:\n", "volumes:\n  - {name: fresh, path: "+fresh+"}\n  - {name: odd, path: "+dir+"}\n", 1)
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, err := d.ReloadConfig(t.Context(), false)
-	if err == nil || !strings.Contains(err.Error(), "lost") || !strings.Contains(err.Error(), "not changed") {
-		t.Fatalf("a missing backing file: %v", err)
+	if err == nil || !strings.Contains(err.Error(), "odd") || !strings.Contains(err.Error(), "not changed") {
+		t.Fatalf("a directory as a volume: %v", err)
 	}
 	if after := names(d.Volumes()); after != before {
 		t.Errorf("volumes %s, before %s", after, before)
 	}
 	// Nothing holds the volume that was opened on the way.
-	if err := os.WriteFile(file, []byte(strings.Replace(conf, "  - {name: lost, path: /nowhere/lost.img}\n", "", 1)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.Replace(conf, "  - {name: odd, path: "+dir+"}\n", "", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.ReloadConfig(t.Context(), false); err != nil {
+	if _, err := d.ReloadConfig(t.Context(), false); err != nil || d.volumes["fresh"].why != nil {
 		t.Errorf("without it: %v", err)
 	}
 }

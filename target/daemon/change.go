@@ -38,7 +38,7 @@ func (d *Daemon) changeLocked(dryRun bool, what string, edit func(*managed) erro
 	}
 	cfg, err := with(next)
 	if err != nil {
-		return admin.Done{}, wrong(err)
+		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
 	}
 	if dryRun {
 		return admin.Done{Changes: []string{what}, DryRun: true}, nil
@@ -52,12 +52,4 @@ func (d *Daemon) changeLocked(dryRun bool, what string, edit func(*managed) erro
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: errors.Join(err, ready.drop()).Error()}
 	}
 	return admin.Done{Changes: []string{what}}, nil
-}
-
-// wrong is what an operator is told of a change that no configuration could hold: its values are wrong, whatever there is.
-func wrong(err error) error {
-	if ce := (*ConfigError)(nil); errors.As(err, &ce) {
-		return &admin.Error{Kind: admin.Invalid, Msg: ce.Detail}
-	}
-	return &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
 }

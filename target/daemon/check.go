@@ -83,7 +83,7 @@ func (c *Config) checkPortals() error {
 var engines = []string{"file", "mem", "null", "delay"}
 
 func (c *Config) checkVolumes() error {
-	seen, paths := map[string]bool{}, map[string]string{}
+	seen, paths, serials, naas := map[string]bool{}, map[string]string{}, map[string]string{}, map[string]string{}
 	for i, v := range c.Volumes {
 		at := func(key, format string, a ...any) error {
 			return at(fmt.Sprintf("$.volumes[%d]%s", i, key), format, a...)
@@ -109,8 +109,25 @@ func (c *Config) checkVolumes() error {
 			return at(".atomic", "volume %s: the %s engine keeps nothing across a loss of power, so no atomic writes either", v.Name, v.Engine)
 		case v.Engine != "file" && (v.LowSpace > 0 || v.Thick):
 			return at("", "volume %s: low_space and thick are about the file system below a file, which the %s engine has not", v.Name, v.Engine)
-		case len(v.Serial) > 32:
-			return at(".serial", "volume %s: a serial has 32 characters at most", v.Name)
+		case v.Serial != "" && !printable(v.Serial, 32):
+			return at(".serial", "volume %s: a serial has 32 printable characters at most", v.Name)
+		case v.Serial != "" && serials[v.Serial] != "":
+			return at(".serial", "volumes %s and %s have the same serial %s: initiators would take them for one disk", serials[v.Serial], v.Name, v.Serial)
+		case v.Vendor != "" && !printable(v.Vendor, 8):
+			return at(".vendor", "volume %s: a vendor has 8 printable characters at most", v.Name)
+		case v.Product != "" && !printable(v.Product, 16):
+			return at(".product", "volume %s: a product has 16 printable characters at most", v.Name)
+		}
+		serials[v.Serial] = v.Name
+		if v.NAA != "" {
+			b, err := parseNAA(v.NAA)
+			if err != nil {
+				return at(".naa", "volume %s: %w", v.Name, err)
+			}
+			if other := naas[string(b)]; other != "" {
+				return at(".naa", "volumes %s and %s have the same naa %s: initiators would take them for one disk", other, v.Name, v.NAA)
+			}
+			naas[string(b)] = v.Name
 		}
 		seen[v.Name] = true
 		if v.Engine == "file" {
@@ -118,6 +135,13 @@ func (c *Config) checkVolumes() error {
 				return at(".path", "volumes %s and %s have the same path %s", other, v.Name, v.Path)
 			}
 			paths[v.Path] = v.Name
+		}
+	}
+	for _, v := range c.Volumes {
+		for _, own := range []string{v.Path + ".redo", beside(v.Path)} {
+			if other := paths[own]; v.Engine == "file" && other != "" {
+				return fmt.Errorf("volume %s: its path %s is where volume %s keeps what belongs to it; choose another", other, own, v.Name)
+			}
 		}
 	}
 	return nil

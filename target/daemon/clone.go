@@ -12,7 +12,7 @@ import (
 
 // cloneFile makes the file to share all blocks of a volume's file (ioctl_ficlone(2)): one moment's content, at once and
 // at no cost. A file system that cannot share gets no slow copy instead, for that would not be one moment's.
-func (d *Daemon) cloneFile(ctx context.Context, v *volume, to string) (*madeFile, string, error) {
+func (d *Daemon) cloneFile(ctx context.Context, v *volume, to VolumeConfig) (*madeFile, string, error) {
 	name := v.cfg.Name
 	if v.cfg.Engine != "file" {
 		return nil, "", &admin.Error{Kind: admin.Conflict, Msg: "only volumes of the file engine can be cloned"}
@@ -27,9 +27,9 @@ func (d *Daemon) cloneFile(ctx context.Context, v *volume, to string) (*madeFile
 	if err := blockdev.Do(ctx, v.dev, &blockdev.Request{Op: blockdev.Flush}); err != nil {
 		return nil, "", fmt.Errorf("flush volume %s: %w", name, err)
 	}
-	made, err := makeFile(to, func(f *os.File) error { return cloner.Clone(f) })
+	made, err := d.makeVolume(to, func(f *os.File) error { return cloner.Clone(f) })
 	if errors.Is(err, blockdev.ErrUnsupported) {
-		return nil, "", &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf("the file system of %s cannot share blocks (btrfs and xfs can); copy the volume with sluice cp instead", to)}
+		return nil, "", &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf("the file system of %s cannot share blocks (btrfs and xfs can); copy the volume with sluice cp instead", to.Path)}
 	}
 	return made, "sharing its blocks", err
 }

@@ -29,8 +29,9 @@ type Config struct {
 
 	Admin AdminConfig `yaml:"admin" json:"admin,omitzero"`
 
-	source  string   // the file it was read from, for people
-	managed *managed // what was merged in, nil without a daemon
+	embedded bool     // it is the embedded default
+	source   string   // the file it was read from, for people
+	managed  *managed // what was merged in, nil without a daemon
 	// with reads the files again and merges m instead of what is written down; nil without a daemon.
 	with func(m *managed) (*Config, error)
 }
@@ -92,6 +93,9 @@ type VolumeConfig struct {
 	Atomic    bool          `yaml:"atomic" json:"atomic,omitempty"`
 	LowSpace  Size          `yaml:"low_space" json:"low_space,omitempty"`
 	Serial    string        `yaml:"serial" json:"serial,omitempty"`
+	NAA       string        `yaml:"naa" json:"naa,omitempty"`
+	Vendor    string        `yaml:"vendor" json:"vendor,omitempty"`
+	Product   string        `yaml:"product" json:"product,omitempty"`
 	Delay     Duration      `yaml:"delay" json:"delay,omitempty"`
 	Limits    *LimitsConfig `yaml:"limits" json:"limits,omitempty"`
 }

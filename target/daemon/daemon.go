@@ -49,7 +49,9 @@ type Daemon struct {
 	changeMu sync.Mutex      // changes of what is served, one at a time; held around mu
 	life     context.Context // of changes under way, until the daemon ends
 	lifeEnd  context.CancelFunc
-	closing  sync.WaitGroup // of volumes that were removed
+	// While New opens volumes: an earlier version has served them from this state directory, or nothing has.
+	upgrading, first bool
+	closing          sync.WaitGroup // of volumes that were removed
 
 	// What is served. It changes with both locks held and is read with either; nothing waits with mu held, so that who
 	// only looks gets an answer below a medium that hangs.
@@ -107,12 +109,23 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 	if d.given, err = inherited(); err != nil {
 		return nil, err
 	}
+	if err := d.prepareIdentities(); err != nil {
+		return nil, err
+	}
+	if d.first && cfg.embedded {
+		if err := d.makeDefault(); err != nil {
+			return nil, err
+		}
+	}
 	for _, v := range cfg.Volumes {
-		vol, err := d.openVolume(v)
+		vol, err := d.startVolume(v)
 		if err != nil {
 			return nil, err
 		}
 		d.volumes[v.Name] = vol
+	}
+	if err := d.identified(); err != nil {
+		return nil, err
 	}
 	for _, t := range cfg.Targets {
 		st, err := d.scsiTarget(t, func(volume string) *scsi.LogicalUnit { return d.volumes[volume].lu })

@@ -50,6 +50,7 @@ func serve(t *testing.T, file string) (*Daemon, func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	makeFiles(t, cfg)
 	d, err := New(cfg, load, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
@@ -72,6 +73,25 @@ func serve(t *testing.T, file string) (*Daemon, func()) {
 			}
 		case <-time.After(60 * time.Second):
 			t.Error("Run does not end")
+		}
+	}
+}
+
+// makeFiles makes the volumes' files before a first start: the daemon makes none by itself.
+func makeFiles(t *testing.T, cfg *Config) {
+	t.Helper()
+	if _, err := os.Stat(cfg.StateDir); err == nil {
+		return
+	}
+	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range cfg.Volumes {
+		if v.Engine != "file" || v.Size == 0 {
+			continue
+		}
+		if err := errors.Join(os.WriteFile(v.Path, nil, 0o600), os.Truncate(v.Path, int64(v.Size))); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
@@ -306,8 +326,15 @@ func TestTwoDaemonsCannotShareAVolume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(cfg, nil, zap.NewNop()); err == nil || !strings.Contains(err.Error(), "disk") {
-		t.Errorf("a second daemon opened the volume: %v", err)
+	second, err := New(cfg, nil, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if vs := second.Volumes(); len(vs) != 1 || !strings.Contains(vs[0].Problem, "locked by another process") {
+		t.Errorf("a second daemon opened the volume: %+v", vs)
+	}
+	if err := second.closeAll(context.Background()); err != nil {
+		t.Error(err)
 	}
 }
 

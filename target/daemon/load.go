@@ -50,6 +50,7 @@ func load(path, stateDir, level string, serve bool, m *managed) (*Config, error)
 	if err != nil {
 		return nil, err
 	}
+	c.embedded = path == ""
 	if path != "" {
 		if err := c.dropIns(path); err != nil {
 			return nil, err

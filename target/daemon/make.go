@@ -6,29 +6,60 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/target/admin"
 )
 
+// makeVolume makes the file of a volume that has none, with an identity of its own beside it: what an earlier volume of
+// that name or path left behind is not taken over.
+func (d *Daemon) makeVolume(v VolumeConfig, fill func(*os.File) error) (*madeFile, error) {
+	if err := vacant(v.Path); err != nil {
+		return nil, err
+	}
+	if _, err := readIdentity(beside(v.Path)); err != nil {
+		return nil, &admin.Error{Kind: admin.Conflict, Msg: beside(v.Path) + " is there and is not the identity of a volume; move it: the new volume's will lie there"}
+	}
+	d.forgetIdentity(v.Name)
+	if err := writeJSON(beside(v.Path), newIdentity()); err != nil {
+		return nil, err
+	}
+	m, err := makeFile(v.Path, fill)
+	if err != nil {
+		return nil, errors.Join(err, os.Remove(beside(v.Path)))
+	}
+	m.beside = beside(v.Path)
+	return m, nil
+}
+
+// makeDefault makes the embedded default's volume.
+func (d *Daemon) makeDefault() error {
+	for _, v := range d.cfg.Volumes {
+		if v.Name != "default" || d.cfg.managedVolume(v.Name) {
+			continue
+		}
+		_, err := d.makeVolume(v, fillEmpty(int64(v.Size), v.Thick))
+		if e := (*admin.Error)(nil); err != nil && !errors.As(err, &e) { // one that is there is served
+			return fmt.Errorf("volume %s: %w", v.Name, err)
+		}
+	}
+	return nil
+}
+
 // madeFile is a volume's file that this daemon has just made.
 type madeFile struct {
-	path string
-	info os.FileInfo
+	path   string
+	info   os.FileInfo
+	beside string // its identity
 }
 
 // makeFile makes a file that was not there, filled and on the disk before it has its name: it is never seen in part, and
 // nothing that has the name already is touched.
 func makeFile(path string, fill func(*os.File) error) (*madeFile, error) {
-	switch _, err := os.Lstat(path); {
-	case err == nil:
-		return nil, &admin.Error{Kind: admin.Conflict, Msg: path + " is there already, and a new volume takes no file over; move it, or name another with --path"}
-	case !errors.Is(err, fs.ErrNotExist):
+	if err := vacant(path); err != nil {
 		return nil, err
-	}
-	if _, err := os.Lstat(path + ".redo"); err == nil {
-		return nil, &admin.Error{Kind: admin.Conflict, Msg: path + ".redo is there, the log of an earlier volume, which would be written to the new one; remove it first"}
 	}
 	m, err := makeUnnamed(path, fill)
 	switch {
@@ -39,6 +70,23 @@ func makeFile(path string, fill func(*os.File) error) (*madeFile, error) {
 		return nil, &admin.Error{Kind: admin.Conflict, Msg: path + " has come to be there meanwhile; nothing was made"}
 	}
 	return m, err
+}
+
+// vacant fails where a file cannot be made, because something has its place.
+func vacant(path string) error {
+	switch _, err := os.Lstat(path); {
+	case err == nil:
+		return &admin.Error{Kind: admin.Conflict, Msg: path + " is there already, and a new volume takes no file over; move it, or name another with --path"}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if _, err := os.Lstat(path + ".redo"); err == nil {
+		return &admin.Error{Kind: admin.Conflict, Msg: path + ".redo is there, the log of an earlier volume, which would be written to the new one; remove it first"}
+	}
+	if strings.HasPrefix(path, "/dev/") {
+		return &admin.Error{Kind: admin.Conflict, Msg: path + " is where devices appear; no file is made there"}
+	}
+	return nil
 }
 
 func makeUnnamed(path string, fill func(*os.File) error) (*madeFile, error) {
@@ -82,7 +130,7 @@ func finishFile(f *os.File, path string, fill func(*os.File) error, name func() 
 	if err := name(); err != nil {
 		return nil, &os.LinkError{Op: "name", Old: f.Name(), New: path, Err: err}
 	}
-	m := &madeFile{path, fi}
+	m := &madeFile{path: path, info: fi}
 	if err := syncDir(filepath.Dir(path)); err != nil {
 		return nil, errors.Join(err, m.remove())
 	}
@@ -95,7 +143,11 @@ func (m *madeFile) remove() error {
 	if err != nil || !os.SameFile(fi, m.info) {
 		return nil // it is not there any more
 	}
-	return os.Remove(m.path)
+	err = os.Remove(m.path)
+	if m.beside != "" {
+		err = errors.Join(err, os.Remove(m.beside))
+	}
+	return err
 }
 
 // fillEmpty makes a file of size bytes, with all of its room where it is to be thick.

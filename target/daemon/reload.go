@@ -127,6 +127,7 @@ func (d *Daemon) takeBack(ctx context.Context, before *Config, p *plan) error {
 // plan is what a reload opened before it touched anything.
 type plan struct {
 	volumes map[string]*volume // opened
+	came    []*volume          // of those, volumes that had no medium
 	grown   []*volume          // have a larger medium, which initiators have not seen yet
 	portals []*portal
 	targets map[string]TargetConfig // new or changed
@@ -164,12 +165,17 @@ func (d *Daemon) plan(next *Config, all bool) (*plan, error) {
 	grow := map[string]int64{}
 	for _, v := range next.Volumes {
 		old := d.volumes[v.Name]
-		if old == nil {
-			vol, err := d.openVolume(v)
-			if err != nil {
+		if old == nil || old.why != nil {
+			vol, err := d.openVolume(v, p.volumes)
+			known := old != nil && same(old.cfg, v)
+			switch {
+			case err == nil && (vol.why == nil || !known):
+				p.volumes[v.Name] = vol
+			case err != nil && !known:
 				return p, err
+			case err != nil:
+				d.log.Warn("a volume can still not be served", zap.String("volume", v.Name), zap.Error(err))
 			}
-			p.volumes[v.Name] = vol
 			continue
 		}
 		to, err := old.follows(v)
@@ -223,7 +229,8 @@ func (d *Daemon) planTargets(next *Config, p *plan, all bool) error {
 		}
 		old := was[t.Name]
 		_, served := d.targets[t.Name]
-		if all || !served || !same(old, t) || t.Auth != nil {
+		opened := slices.ContainsFunc(t.LUNs, func(l LUNConfig) bool { return p.volumes[l.Volume] != nil })
+		if all || !served || !same(old, t) || t.Auth != nil || opened {
 			p.targets[t.Name] = t
 			p.fresh[t.Name] = served && ((old.Redirect == "") != (t.Redirect == "") || !statesOnly(old, t))
 		}
@@ -296,7 +303,12 @@ func (d *Daemon) apply(ctx context.Context, next *Config, p *plan) error {
 		}
 	}
 	d.mu.Lock()
-	maps.Copy(d.volumes, p.volumes)
+	for name, v := range p.volumes {
+		if d.volumes[name] != nil {
+			p.came = append(p.came, v) // what was there has no medium, so there is nothing to close
+		}
+		d.volumes[name] = v
+	}
 	d.mu.Unlock()
 	var errs []error
 	old := map[string]TargetConfig{}
@@ -340,6 +352,11 @@ func (d *Daemon) finish(before, next *Config, p *plan) error {
 			errs = append(errs, d.forget(t.Name, before.managedTarget(t.Name)))
 		}
 	}
+	for _, v := range p.came {
+		if v.why == nil {
+			v.lu.MediumCame()
+		}
+	}
 	for _, v := range p.grown {
 		if err := v.lu.Refresh(); err != nil {
 			errs = append(errs, fmt.Errorf("volume %s has grown, but its new size cannot be served yet: %w; reload", v.cfg.Name, err))
@@ -361,6 +378,9 @@ func (d *Daemon) finish(before, next *Config, p *plan) error {
 	d.mu.Unlock()
 	for _, v := range gone {
 		d.retire(v)
+		if v.cfg.Engine != "file" {
+			d.forgetIdentity(v.cfg.Name)
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -56,6 +56,7 @@ portals: [{address: "127.0.0.1:0"}]
 	if err != nil {
 		t.Fatal(err)
 	}
+	makeFiles(t, cfg)
 	d, err := New(cfg, nil, zap.NewNop()) // not run: nobody else looks at the room
 	if err != nil {
 		t.Fatal(err)

@@ -1,14 +1,17 @@
 package daemon
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/delay"
@@ -20,44 +23,142 @@ import (
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
-// volume is one open volume and the logical unit that serves it.
+// volume is one configured volume and the logical unit that serves it.
 type volume struct {
 	cfg VolumeConfig
 	dev blockdev.Device
 	lu  *scsi.LogicalUnit
 	// info is of the file that was opened, nil without one.
 	info os.FileInfo
+	// why the volume has no medium, nil where it has one: its unit is NOT READY then.
+	why error
 
 	spaceMu sync.Mutex // while the file system is asked for its room, which may take long
 	closed  bool       // guarded by spaceMu
 }
 
-// openVolume opens the engine that cfg names and makes a logical unit of it.
-func (d *Daemon) openVolume(cfg VolumeConfig) (*volume, error) {
-	dev, err := openEngine(cfg, d.stateDir)
+// errMissing is a volume's file that is not there: its file system may not be mounted. None is made in its place.
+var errMissing = errors.New("is missing")
+
+// startVolume opens a volume for a start, at which one that cannot be served does not keep others from it.
+func (d *Daemon) startVolume(cfg VolumeConfig) (*volume, error) {
+	v, err := d.openVolume(cfg, nil)
 	if err != nil {
+		v, err = d.absentVolume(cfg, nil, err)
+	}
+	if err == nil && v.why != nil {
+		d.log.Error("a volume is not served; its LUNs are not ready", zap.String("volume", cfg.Name), zap.Error(v.why))
+	}
+	return v, err
+}
+
+// openVolume opens the engine that cfg names and makes a logical unit of it, which is no other volume's, neither of those
+// that are served nor of more. A file that is not there leaves the unit without a medium.
+func (d *Daemon) openVolume(cfg VolumeConfig, more map[string]*volume) (_ *volume, err error) {
+	v := &volume{cfg: cfg}
+	if cfg.Engine == "file" {
+		v.info, err = os.Stat(cfg.Path)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+			return d.absentVolume(cfg, more, fmt.Errorf("%s %w; mount its file system and reload, or make a new file: sluice volume create %s", cfg.Path, errMissing, cfg.Name))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
+		}
+	}
+	if v.dev, err = openEngine(cfg, d.stateDir); err != nil {
 		return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
 	}
-	switch has := Size(dev.Geometry().Size); {
+	defer func() {
+		if err != nil && v.dev != nil {
+			err = errors.Join(err, v.dev.Close())
+		}
+	}()
+	switch has := Size(v.dev.Geometry().Size); {
 	case has < cfg.Size:
-		return nil, errors.Join(fmt.Errorf("volume %s: %s has %v, less than the %v that are configured, and cannot grow by itself", cfg.Name, cfg.Path, has, cfg.Size), dev.Close())
+		return nil, fmt.Errorf("volume %s: %s has %v, less than the %v that are configured, and cannot grow by itself", cfg.Name, cfg.Path, has, cfg.Size)
 	case has > cfg.Size && cfg.Size > 0:
 		d.log.Warn("a volume is larger than configured; it keeps its size", zap.String("volume", cfg.Name), zap.Stringer("size", has), zap.Stringer("configured", cfg.Size))
 	}
-	if dev, err = limited(dev, cfg.Limits); err != nil {
+	id, err := d.identify(cfg, v.info != nil && v.info.Mode().IsRegular(), true)
+	if err == nil {
+		err = d.alone(cfg, id, more)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
 	}
-	lu, err := d.newUnit(cfg, dev)
+	dev, err := limited(v.dev, cfg.Limits)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("volume %s: %w", cfg.Name, err), dev.Close())
+		v.dev = nil // closed
+		return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
 	}
-	vol := &volume{cfg: cfg, dev: dev, lu: lu}
-	if cfg.Engine == "file" {
-		if vol.info, err = os.Stat(cfg.Path); err != nil {
-			return nil, errors.Join(fmt.Errorf("volume %s: %w", cfg.Name, err), vol.close())
+	v.dev = dev
+	if v.lu, err = d.newUnit(cfg, v.dev, id, 0); err != nil {
+		return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
+	}
+	return v, nil
+}
+
+// absentVolume is a volume without a medium, for what why says. Its unit has the volume's identity where that is known, and
+// else one of its own that nothing will have again.
+func (d *Daemon) absentVolume(cfg VolumeConfig, more map[string]*volume, why error) (*volume, error) {
+	as := cfg
+	id, err := d.identify(cfg, cfg.Engine == "file", false)
+	if err != nil || id == nil || d.alone(cfg, id, more) != nil {
+		id = newIdentity()
+		as.NAA, as.Serial = "", ""
+	}
+	asc := scsi.ASCNotReadyManual
+	if errors.Is(why, errMissing) {
+		asc = scsi.ASCMediumNotPresent
+	}
+	v := &volume{cfg: cfg, why: why, dev: absent{blockdev.Geometry{Size: int64(cfg.Size), Logical: cfg.Block, Physical: cfg.Physical}}}
+	v.lu, err = d.newUnit(as, v.dev, id, asc)
+	return v, err
+}
+
+// alone fails where another volume has the identity already: initiators would take two disks for two paths to one.
+func (d *Daemon) alone(cfg VolumeConfig, id *identity, more map[string]*volume) error {
+	naa, eui, serial := unitIdentity(cfg, id)
+	for _, volumes := range []map[string]*volume{d.volumes, more} {
+		for name, o := range volumes {
+			if name == cfg.Name {
+				continue
+			}
+			n, e := o.lu.Identity()
+			if bytes.Equal(n, naa) || bytes.Equal(e, eui) || o.lu.Serial() == serial {
+				return fmt.Errorf("it has the identity of volume %s: a file that was copied together with its PATH.identity becomes a disk of its own when %s is removed", name, beside(cfg.Path))
+			}
 		}
 	}
-	return vol, nil
+	return nil
+}
+
+// absent is the device of a unit without a medium, which the device server never asks for data.
+type absent struct{ geo blockdev.Geometry }
+
+func (a absent) Geometry() blockdev.Geometry { return a.geo }
+
+func (a absent) Submit(r *blockdev.Request) {
+	r.Err = blockdev.ErrMedium
+	r.Done(r)
+}
+
+func (a absent) Close() error { return nil }
+
+func (d *Daemon) newUnit(cfg VolumeConfig, dev blockdev.Device, id *identity, notReady scsi.ASC) (*scsi.LogicalUnit, error) {
+	naa, eui, serial := unitIdentity(cfg, id)
+	o := scsi.LUOptions{
+		Device: dev, Name: cfg.Name, Serial: serial, NAA: naa, EUI: eui, StateKey: id.Key, NotReady: notReady, Vendor: cfg.Vendor, Product: cfg.Product,
+		ReadOnly: cfg.ReadOnly, Removable: cfg.Removable, Volatile: cfg.Engine != "file",
+		AllowFormat: cfg.Erase, AllowSanitize: cfg.Erase, ThinThreshold: int64(cfg.LowSpace), StateDir: d.scsiState(), Log: d.log,
+	}
+	if o.Vendor == "" {
+		o.Vendor = "SLUICE"
+	}
+	if o.Product == "" {
+		o.Product = "VOLUME"
+	}
+	return scsi.NewLogicalUnit(o)
 }
 
 // files are what "volume delete --data" deletes: the volume's own file and what this daemon keeps beside it. What has come to
@@ -66,7 +167,7 @@ func (v *volume) files() ([]string, error) {
 	conflict := func(format string, a ...any) error {
 		return &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf(format, a...)}
 	}
-	if v.info == nil {
+	if v.info == nil || v.why != nil {
 		return nil, conflict("volume %s has no file to delete; leave --data out", v.cfg.Name)
 	}
 	if !v.info.Mode().IsRegular() {
@@ -83,15 +184,10 @@ func (v *volume) files() ([]string, error) {
 	if v.cfg.Atomic {
 		l = append(l, v.cfg.Path+".redo")
 	}
+	if id, err := readIdentity(beside(v.cfg.Path)); err == nil && id != nil {
+		l = append(l, beside(v.cfg.Path))
+	}
 	return l, nil
-}
-
-func (d *Daemon) newUnit(cfg VolumeConfig, dev blockdev.Device) (*scsi.LogicalUnit, error) {
-	return scsi.NewLogicalUnit(scsi.LUOptions{
-		Device: dev, Name: cfg.Name, Serial: cfg.Serial, Vendor: "SLUICE", Product: "VOLUME",
-		ReadOnly: cfg.ReadOnly, Removable: cfg.Removable, Volatile: cfg.Engine != "file",
-		AllowFormat: cfg.Erase, AllowSanitize: cfg.Erase, ThinThreshold: int64(cfg.LowSpace), StateDir: d.scsiState(), Log: d.log,
-	})
 }
 
 // limited puts the limits of l before dev, which it closes when they make no sense.
@@ -112,8 +208,8 @@ func openEngine(cfg VolumeConfig, stateDir string) (blockdev.Device, error) {
 		// A file that is larger than its configuration says keeps its size: nothing is ever cut, and a growth that was
 		// interrupted before it was written down is no reason not to serve.
 		size := int64(cfg.Size)
-		if fi, err := os.Stat(cfg.Path); err == nil && (fi.Size() >= size || !fi.Mode().IsRegular()) {
-			size = 0
+		if fi, err := os.Stat(cfg.Path); err != nil || fi.Size() >= size || !fi.Mode().IsRegular() {
+			size = 0 // nor is a file made that is not there
 		}
 		return file.Open(cfg.Path, file.Options{
 			Size: size, ReadOnly: cfg.ReadOnly, Direct: cfg.Direct, Logical: cfg.Block, Physical: cfg.Physical,

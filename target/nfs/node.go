@@ -88,9 +88,6 @@ func (c *nodeCache) get(h []byte) (*node, error) {
 	}
 	defer e.close()
 	fd, err := c.s.openHandle(e, h, body)
-	if err == nil && e.SubtreeCheck {
-		fd, err = e.connect(fd)
-	}
 	if err != nil {
 		return nil, err
 	}

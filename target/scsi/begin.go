@@ -46,7 +46,7 @@ func (c *Command) admit() error {
 		x.itl.stats.conflicts.Add(1)
 		return statusError(StatusReservationConflict)
 	}
-	if f := x.lu.flags.Load(); f&flagsNotReady != 0 && r.traits&notReadyToo == 0 {
+	if f := x.lu.flags.Load(); f&flagsNotReady != 0 && (r.traits&notReadyToo == 0 || f&flagNotReady != 0 && r.traits&mutates != 0) {
 		return x.lu.notReady(f)
 	} else if f&flagSanitizeBad != 0 && r.traits&notReadyToo == 0 {
 		// SBC-3 section 4.11.3: until SANITIZE succeeds or EXIT FAILURE MODE ends it.

@@ -72,6 +72,7 @@ const (
 	ASCNotReady                  ASC = 0x0400
 	ASCNotReadyBecoming          ASC = 0x0401
 	ASCNotReadyStart             ASC = 0x0402
+	ASCNotReadyManual            ASC = 0x0403 // manual intervention required
 	ASCFormatInProgress          ASC = 0x0404
 	ASCALUATransition            ASC = 0x040A
 	ASCALUAStandby               ASC = 0x040B

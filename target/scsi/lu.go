@@ -331,6 +331,9 @@ func (lu *LogicalUnit) Refresh() error {
 	return nil
 }
 
+// MediumCame tells initiators that the unit, which had no medium, has one (SPC-4 section 5.14, NOT READY TO READY CHANGE).
+func (lu *LogicalUnit) MediumCame() { lu.attention(ASCMediumMayHaveChanged, nil) }
+
 // nexusLost drops what does not outlive an I_T nexus.
 func (lu *LogicalUnit) nexusLost(i *itl) {
 	lu.mu.Lock()

@@ -5,7 +5,7 @@ import "github.com/sluice-storage/sluice/blockdev"
 // beginStartStop is START STOP UNIT (SBC-3 section 5.25).
 func beginStartStop(c *Command) stepResult {
 	lu := c.x.lu
-	if lu.erasing() {
+	if lu.erasing() || lu.has(flagNotReady) {
 		return c.end(lu.notReady(lu.flags.Load())) // SBC-3 section 4.11.2
 	}
 	condition, noFlush, loej, start := c.CDB[4]>>4, c.CDB[4]&4 != 0, c.CDB[4]&2 != 0, c.CDB[4]&1 != 0

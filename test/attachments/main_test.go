@@ -80,6 +80,10 @@ func start(t *testing.T) *stand {
 	if err := os.WriteFile(filepath.Join(dir, "c.yaml"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	img := filepath.Join(dir, "v.img") // the daemon makes no volume's file by itself
+	if err := errors.Join(os.WriteFile(img, nil, 0o600), os.Truncate(img, 64<<20)); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { s.down() })
 	t.Cleanup(s.clear)
 	return s

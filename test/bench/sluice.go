@@ -44,6 +44,18 @@ func startSluice(dir, volume string, o options) (*ours, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.engine == "file" { // the daemon makes no volume's file by itself
+		f, err := os.OpenFile(volume, os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if fi, serr := f.Stat(); serr == nil && fi.Size() < volumeSize {
+			err = f.Truncate(volumeSize)
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			return nil, err
+		}
+	}
 	conf := fmt.Sprintf(`state_dir: %s
 log: {level: warn}
 fabric: {crc: %q}

@@ -62,12 +62,18 @@ func startSluiced(ctx context.Context, dir, binary string) (*daemon, error) {
 		// Sanitize.Reset wants to find the overwrite still going on after four seconds.
 		{"slow", "engine: delay, delay: 30ms, size: 64MiB, erase: true", 2},
 	}
-	img, err := os.Create(filepath.Join(dir, "readonly.img"))
-	if err != nil {
+	// The daemon makes no volume's file by itself.
+	state := filepath.Join(dir, "state")
+	if err := os.MkdirAll(state, 0o700); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(img.Truncate(64<<20), img.Close()); err != nil {
-		return nil, err
+	for img, size := range map[string]int64{
+		filepath.Join(dir, "readonly.img"): 64 << 20, filepath.Join(state, "thin.img"): 64 << 20, filepath.Join(state, "removable.img"): 64 << 20,
+		filepath.Join(state, "block4096.img"): 128 << 20, filepath.Join(state, "multipath.img"): 64 << 20,
+	} {
+		if err := errors.Join(os.WriteFile(img, nil, 0o600), os.Truncate(img, size)); err != nil {
+			return nil, err
+		}
 	}
 	d := &daemon{log: filepath.Join(dir, "log")}
 	var y strings.Builder

@@ -115,8 +115,18 @@ targets:
 		return nil, err
 	}
 	d := &Daemon{Rig: Rig{Addr: addr, Target: TargetName, LUN: victimLUN, Blocks: victimSize / sector}}
+	// The daemon makes no volume's file by itself.
+	state := filepath.Join(dir, "state")
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return nil, err
+	}
+	for img, size := range map[string]int64{filepath.Join(state, "good.img"): goodSize, filepath.Join(state, "victim.img"): victimSize, filepath.Join(small, "full.img"): fullSize} {
+		if err := errors.Join(os.WriteFile(img, nil, 0o600), os.Truncate(img, size)); err != nil {
+			return nil, err
+		}
+	}
 	if full {
-		script := fmt.Sprintf(`mount -t tmpfs -o size=%d tmpfs %q && exec "$0" "$@"`, fullRoom, small)
+		script := fmt.Sprintf(`mount -t tmpfs -o size=%d tmpfs %[2]q && truncate -s %[3]d %[2]q/full.img && exec "$0" "$@"`, fullRoom, small, fullSize)
 		d.cmd = exec.Command("unshare", "--mount", "sh", "-c", script, bin, "--config", conf)
 	} else {
 		d.cmd = exec.Command(bin, "--config", conf)

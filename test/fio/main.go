@@ -112,6 +112,10 @@ func serve(bin, dir string) (addr string, stop func() error, err error) {
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return "", nil, err
 	}
+	img := filepath.Join(dir, "v.img") // the daemon makes no volume's file by itself
+	if err := errors.Join(os.WriteFile(img, nil, 0o600), os.Truncate(img, 256<<20)); err != nil {
+		return "", nil, err
+	}
 	cmd := exec.Command(filepath.Join(bin, "sluiced"), "--config", conf)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/sluice-storage/sluice/target/daemon"
 )
 
 // target is sluiced on the host, with a configuration in the scenario's temporary directory.
@@ -39,6 +42,9 @@ func (r *Run) serveWith(keys []string, units ...unit) (*target, error) {
 		fmt.Fprintf(&b, "  - name: %s\n    engine: %s\n    size: %s\n", u.name, u.engine, u.size)
 		if u.engine == "file" {
 			fmt.Fprintf(&b, "    path: %s\n", r.image(u.name))
+			if err := makeImage(r.image(u.name), u.size); err != nil {
+				return nil, err
+			}
 		}
 		for _, k := range keys {
 			fmt.Fprintf(&b, "    %s\n", k)
@@ -64,6 +70,22 @@ func (t *target) start() (err error) {
 		return err
 	}
 	return t.proc.listening(t.port)
+}
+
+// makeImage makes an empty backing file, unless it is there: the daemon makes none by itself.
+func makeImage(path, size string) error {
+	n, err := daemon.ParseSize(size)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	if fi, serr := f.Stat(); serr == nil && fi.Size() < n {
+		err = f.Truncate(n)
+	}
+	return errors.Join(err, f.Close())
 }
 
 // image is the backing file of a volume.

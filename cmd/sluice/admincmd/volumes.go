@@ -38,25 +38,25 @@ func volume() *cobra.Command {
 					if v.LUN != nil {
 						at = fmt.Sprintf("%s/%d", v.Target, *v.LUN)
 					}
-					t.Row(v.Name, ui.Bytes(v.Size), v.Block, v.Engine, at, v.How)
+					how := v.How
+					if v.Problem != "" {
+						how = "not served: " + v.Problem
+					}
+					t.Row(v.Name, ui.Bytes(v.Size), v.Block, v.Engine, at, how)
 				}
 			})
 		},
 	}
 	var spec admin.VolumeSpec
 	create := &cobra.Command{
-		Use: "create NAME [SIZE]", Short: "Create a sparse file volume", Args: cobra.RangeArgs(1, 2),
-		Example: "  sluice volume create data 100GiB\n  sluice volume create copy --clone data",
+		Use: "create NAME [SIZE]", Short: "Create a sparse file volume, or the file of a configured one", Args: cobra.RangeArgs(1, 2),
+		Example: "  sluice volume create data 100GiB\n  sluice volume create data         # configured, with its size\n  sluice volume create copy --clone data",
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			spec.Name = args[0]
-			switch {
-			case len(args) == 2:
-				spec.Size, err = parseSize(args[1])
-			case spec.Clone == "":
-				err = ui.Usagef("a size is missing: sluice volume create %s 10GiB", args[0])
-			}
-			if err != nil {
-				return err
+			if len(args) == 2 {
+				if spec.Size, err = parseSize(args[1]); err != nil {
+					return err
+				}
 			}
 			return change(c, http.MethodPost, "/v1/volumes", spec)
 		},

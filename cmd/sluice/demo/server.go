@@ -73,6 +73,11 @@ portals: [{address: %q}]
 volumes: [{name: demo, engine: file, size: %d}]
 targets: [{name: %q, luns: [{lun: 0, volume: demo}]}]
 `, filepath.Join(dir, "state"), addr, size, target)
+	state := filepath.Join(dir, "state")
+	img := filepath.Join(state, "demo.img") // the daemon makes no volume's file by itself
+	if err := errors.Join(os.MkdirAll(state, 0o700), os.WriteFile(img, nil, 0o600), os.Truncate(img, size)); err != nil {
+		return nil, err
+	}
 	s := &server{bin: bin, dir: dir, addr: addr}
 	return s, os.WriteFile(s.config(), []byte(conf), 0o600)
 }

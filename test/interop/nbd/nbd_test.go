@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -80,6 +81,10 @@ func start(t *testing.T) *lab {
 	free.Close()
 	conf := fmt.Sprintf("state_dir: %s\nportals: [{address: %q}]\nvolumes: [{name: v, size: 256MiB}]\ntargets: [{name: %q, luns: [{lun: 0, volume: v}]}]\ntimeouts: {drain: 1s}\n", dir, l.addr, target)
 	if err := os.WriteFile(filepath.Join(dir, "c.yaml"), []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	img := filepath.Join(dir, "v.img") // the daemon makes no volume's file by itself
+	if err := errors.Join(os.WriteFile(img, nil, 0o600), os.Truncate(img, 256<<20)); err != nil {
 		t.Fatal(err)
 	}
 	l.up()

@@ -5,6 +5,7 @@ must "veth" veth_up 9000
 must "siw on v0" rdma_up siw v0
 mkdir -p /vol /export /tmp/state /mnt/nfs
 mount -t tmpfs -o size=400m none /vol && mkdir -p /vol/export
+truncate -s 128M /vol/v.img
 cat >/tmp/sluiced.yaml <<E
 state_dir: /tmp/state
 memory: 256MiB

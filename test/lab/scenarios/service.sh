@@ -176,6 +176,7 @@ targets:
 Y
 want "daemon-reload" systemctl daemon-reload
 want "start in the far namespace" systemctl start sluiced
+want "the volume is made" sluice volume create lab
 want "login over iSER" iscsi_login iser $lab 10.9.0.2:3260
 dev=$(disk $lab) || explain "no disk"
 written() { awk '{print $7}' "/sys/block/${dev##*/}/stat"; }
@@ -200,6 +201,7 @@ targets:
     luns: [{lun: 0, volume: more}]
 Y
 want "systemctl reload" systemctl reload sluiced
+want "the volume is made" waitfor 60 sluice volume create more
 want "the volume is there" waitfor 60 sh -c 'sluice volume list | grep -q more'
 loaded || amiss "fio ended before the reload: the load is too small"
 want "the new target is found" sh -c 'iscsiadm -m discovery -t sendtargets -p 10.9.0.2:3260 | grep -q sluice:more'

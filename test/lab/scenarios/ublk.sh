@@ -5,6 +5,7 @@ sluice=/lab/files/sluice
 export XDG_RUNTIME_DIR=/run SLUICE_RUNTIME_DIR=/run/lab
 must "veth" veth_up 9000
 iqn=iqn.2026-11.io.sluice:lab
+truncate -s 256M /tmp/disk.img
 cat >/tmp/sluiced.yaml <<E
 state_dir: /tmp/state
 memory: 96MiB

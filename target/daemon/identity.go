@@ -1,0 +1,246 @@
+package daemon
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/target/scsi"
+)
+
+// identity is what initiators know a volume by, and where the device server keeps what belongs to it. It is made by chance
+// with the volume, lies beside its file as PATH.identity, and ends with it: a later volume of that name or path is another
+// disk. The state directory has what has no such file, and a copy of the rest for the time in which the file is away.
+type identity struct {
+	Serial string `json:"serial"`
+	NAA    string `json:"naa"` // hexadecimal, as the others
+	EUI    string `json:"eui"`
+	Key    string `json:"key"` // of the unit's state file
+}
+
+// identityRecord is the state directory's copy: of the volume with this name only while it has this engine and path.
+type identityRecord struct {
+	Engine string `json:"engine"`
+	Path   string `json:"path"`
+	identity
+}
+
+func newIdentity() *identity {
+	var b [42]byte
+	_, _ = rand.Read(b[:]) // it does not fail
+	naa, eui := scsi.LocalDesignators(b[:16])
+	return &identity{Serial: hex.EncodeToString(b[16:26]), NAA: hex.EncodeToString(naa), EUI: hex.EncodeToString(eui), Key: hex.EncodeToString(b[26:])}
+}
+
+// earlierIdentity is that of a volume which a version served that made it of the name, or of the configured serial number.
+func earlierIdentity(cfg VolumeConfig) *identity {
+	naa, eui, serial := scsi.DeriveIdentity(cfg.Name, cfg.Serial)
+	return &identity{Serial: serial, NAA: hex.EncodeToString(naa), EUI: hex.EncodeToString(eui), Key: hex.EncodeToString(naa)}
+}
+
+func (id *identity) check() error {
+	naa, nerr := hex.DecodeString(id.NAA)
+	eui, eerr := hex.DecodeString(id.EUI)
+	key, kerr := hex.DecodeString(id.Key)
+	if nerr != nil || eerr != nil || kerr != nil || len(naa) != 8 || len(eui) != 8 || len(key) == 0 || !printable(id.Serial, 32) {
+		return errors.New("it holds no identity of a volume")
+	}
+	return nil
+}
+
+// printable reports whether s has 1 to n characters that INQUIRY data may hold.
+func printable(s string, n int) bool {
+	return s != "" && len(s) <= n && strings.IndexFunc(s, func(r rune) bool { return r < 0x20 || r > 0x7E }) < 0
+}
+
+func beside(path string) string { return path + ".identity" }
+
+func (d *Daemon) identityDir() string { return filepath.Join(d.stateDir, "identity") }
+
+func (d *Daemon) recordPath(volume string) string {
+	return filepath.Join(d.identityDir(), volume+".json")
+}
+
+// allIdentified is there when a start has given every volume its identity: what has none after that is new.
+func (d *Daemon) allIdentified() string { return filepath.Join(d.identityDir(), ".all") }
+
+// readJSON reports whether the file is there.
+func readJSON(path string, v any) (bool, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
+		return false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, v)
+	}
+	if err != nil {
+		return true, fmt.Errorf("identity %s: %w", path, err)
+	}
+	return true, nil
+}
+
+func readIdentity(path string) (*identity, error) {
+	id := &identity{}
+	there, err := readJSON(path, id)
+	if err == nil && there {
+		if cerr := id.check(); cerr != nil {
+			err = fmt.Errorf("identity %s: %w; put it back, or remove it and the volume becomes another disk", path, cerr)
+		}
+	}
+	if err != nil || !there {
+		return nil, err
+	}
+	return id, nil
+}
+
+func writeJSON(path string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return replaceFile(path, append(b, '\n'))
+}
+
+// identify finds the identity of a volume, or gives it one and writes that down. regular says that it has a file, which may
+// have one beside it; without the medium only what is known counts, and nil is not known.
+func (d *Daemon) identify(cfg VolumeConfig, regular, medium bool) (*identity, error) {
+	var id *identity
+	var err error
+	if regular {
+		if id, err = readIdentity(beside(cfg.Path)); err != nil {
+			return nil, err
+		}
+	}
+	fromFile := id != nil
+	rec := identityRecord{}
+	known, err := readJSON(d.recordPath(cfg.Name), &rec)
+	switch {
+	case err != nil && id == nil:
+		return nil, err
+	case id != nil:
+	case known && rec.Engine == cfg.Engine && rec.Path == cfg.Path && rec.check() == nil:
+		id = &rec.identity
+	case d.upgrading:
+		id = earlierIdentity(cfg)
+	case medium:
+		id = newIdentity()
+	default:
+		return nil, nil
+	}
+	var berr error
+	if regular && medium && !fromFile {
+		berr = writeJSON(beside(cfg.Path), id)
+	}
+	want := identityRecord{cfg.Engine, cfg.Path, *id}
+	if rec != want {
+		err = writeJSON(d.recordPath(cfg.Name), want)
+	}
+	switch {
+	case berr != nil && err != nil, !regular && err != nil:
+		return nil, fmt.Errorf("its identity cannot be written down: %w", errors.Join(berr, err))
+	case berr != nil || err != nil:
+		d.log.Warn("an identity is written down in one place of two", zap.String("volume", cfg.Name), zap.Error(errors.Join(berr, err)))
+	}
+	return id, nil
+}
+
+// prepareIdentities learns whether an earlier version has served from this state directory, and whether anything has.
+func (d *Daemon) prepareIdentities() error {
+	_, err := os.Stat(d.allIdentified())
+	switch {
+	case err == nil:
+		return nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("state directory: %w", err)
+	}
+	_, served := os.Stat(d.scsiState())
+	d.upgrading = served == nil
+	d.first = !d.upgrading
+	if err := os.MkdirAll(d.identityDir(), 0o700); err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	return nil
+}
+
+// identified ends what prepareIdentities began, and forgets volumes of memory that are not configured any more.
+func (d *Daemon) identified() error {
+	if d.upgrading || d.first {
+		if err := replaceFile(d.allIdentified(), nil); err != nil {
+			return fmt.Errorf("state directory: %w", err)
+		}
+	}
+	d.upgrading, d.first = false, false
+	entries, err := os.ReadDir(d.identityDir())
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), ".json")
+		var rec identityRecord
+		if known, err := readJSON(filepath.Join(d.identityDir(), e.Name()), &rec); ok && d.volumes[name] == nil && known && err == nil && rec.Engine != "file" {
+			d.forgetIdentity(name)
+		}
+	}
+	return nil
+}
+
+// forgetIdentity removes what the state directory has of a volume that ends: a later one of its name inherits nothing.
+func (d *Daemon) forgetIdentity(name string) {
+	var rec identityRecord
+	known, err := readJSON(d.recordPath(name), &rec)
+	if !known {
+		return
+	}
+	paths := []string{d.recordPath(name)}
+	if err == nil && rec.check() == nil {
+		paths = append(paths, filepath.Join(d.scsiState(), scsi.StateFile(rec.Key)))
+	}
+	for _, p := range paths {
+		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			d.log.Warn("state of a volume that has ended is left behind", zap.String("volume", name), zap.Error(err))
+		}
+	}
+}
+
+// unitIdentity is the identity as the device server takes it: what is configured comes first.
+func unitIdentity(cfg VolumeConfig, id *identity) (naa, eui []byte, serial string) {
+	naa, _ = hex.DecodeString(id.NAA) // checked when it was read
+	eui, _ = hex.DecodeString(id.EUI)
+	serial = id.Serial
+	if cfg.NAA != "" {
+		naa, _ = parseNAA(cfg.NAA) // checked with the configuration
+	}
+	if cfg.Serial != "" {
+		serial = cfg.Serial
+	}
+	return naa, eui, serial
+}
+
+// parseNAA reads an NAA designator of 8 or 16 bytes, as lsscsi and multipath print it: hexadecimal, with or without "naa.",
+// "0x" or the 3 of a WWID.
+func parseNAA(s string) ([]byte, error) {
+	h := strings.ToLower(s)
+	for _, p := range []string{"naa.", "0x"} {
+		h = strings.TrimPrefix(h, p)
+	}
+	if len(h) == 17 || len(h) == 33 {
+		h = strings.TrimPrefix(h, "3") // the WWID of Linux: the designator's type before it
+	}
+	b, err := hex.DecodeString(h)
+	switch {
+	case err != nil || len(b) != 8 && len(b) != 16:
+		return nil, fmt.Errorf("naa %q is not 16 or 32 hexadecimal digits", s)
+	case len(b) == 16 && b[0]>>4 != 6, len(b) == 8 && b[0]>>4 != 2 && b[0]>>4 != 3 && b[0]>>4 != 5:
+		// SPC-4 section 7.8.6.6: the first digit is the format, and says the length.
+		return nil, fmt.Errorf("naa %q begins with no format that has its length: 16 digits begin with 2, 3 or 5, 32 with 6", s)
+	}
+	return b, nil
+}
