@@ -24,9 +24,9 @@ func (d durably) WriteDurably(b []byte, off int64) error {
 }
 
 // interrupted makes a volume of zeroes whose log says that a write of data at off was under way.
-func interrupted(t *testing.T, off int64, data []byte) string {
+func interrupted(t *testing.T, dir string, off int64, data []byte) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "v")
+	path := filepath.Join(dir, "v")
 	d := open(t, path, file.Options{Size: 2 << 20, Workers: 2, Atomic: true})
 	id := file.Identity(d)
 	blockdevtest.Close(t, d)
@@ -52,10 +52,7 @@ func TestAnInterruptedAtomicWriteIsFinished(t *testing.T) {
 	blockdevtest.Fill(data, 3)
 	for name, o := range map[string]file.Options{"atomic": {Atomic: true}, "not wanted any more": {}, "direct": {Direct: true, Logical: 4096}} {
 		t.Run(name, func(t *testing.T) {
-			if o.Direct && !hasDirect(t, t.TempDir()) {
-				return
-			}
-			path := interrupted(t, 64<<10, data)
+			path := interrupted(t, directDir(t), 64<<10, data)
 			if _, err := file.Open(path, file.Options{ReadOnly: true}); err == nil || !strings.Contains(err.Error(), "writable once") {
 				t.Errorf("read-only: %v", err)
 			}
@@ -76,11 +73,11 @@ func TestAnInterruptedAtomicWriteIsFinished(t *testing.T) {
 }
 
 func TestALogOfAnotherDeviceIsRefused(t *testing.T) {
-	path := interrupted(t, 2<<20-512, make([]byte, 1024))
+	path := interrupted(t, t.TempDir(), 2<<20-512, make([]byte, 1024))
 	if _, err := file.Open(path, file.Options{}); !errors.Is(err, blockdev.ErrRange) {
 		t.Errorf("beyond the end: %v", err)
 	}
-	path = interrupted(t, 0, bytes.Repeat([]byte{1}, 1024))
+	path = interrupted(t, t.TempDir(), 0, bytes.Repeat([]byte{1}, 1024))
 	other := filepath.Join(t.TempDir(), "other")
 	blockdevtest.Close(t, open(t, other, file.Options{Size: 2 << 20}))
 	if err := os.Rename(path+".redo", other+".redo"); err != nil {
@@ -134,7 +131,7 @@ func TestNoCopyOfDataOutlivesIt(t *testing.T) {
 
 // A log that outlived its volume is nothing to the next one of that name.
 func TestALogOfADeletedVolumeIsForgotten(t *testing.T) {
-	path := interrupted(t, 0, bytes.Repeat([]byte{1}, 4096))
+	path := interrupted(t, t.TempDir(), 0, bytes.Repeat([]byte{1}, 4096))
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
