@@ -60,6 +60,7 @@ type Target struct {
 	LUNs       []LUN    `json:"luns"`
 	Initiators []string `json:"initiators"` // who may log in; empty for everyone
 	CHAP       bool     `json:"chap"`
+	Problem    string   `json:"problem,omitempty"` // why it is not served
 	Sessions   int      `json:"sessions"`
 	Managed    bool     `json:"managed"`
 }

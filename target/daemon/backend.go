@@ -74,7 +74,7 @@ func (d *Daemon) Targets() []admin.Target {
 	defer d.mu.Unlock()
 	out := make([]admin.Target, 0, len(d.cfg.Targets))
 	for _, t := range d.cfg.Targets {
-		a := admin.Target{Name: t.Name, Alias: t.Alias, LUNs: []admin.LUN{}, Initiators: []string{}, CHAP: t.Auth != nil, Sessions: sessions[t.Name], Managed: d.cfg.managedTarget(t.Name)}
+		a := admin.Target{Name: t.Name, Alias: t.Alias, LUNs: []admin.LUN{}, Initiators: []string{}, CHAP: t.Auth != nil, Problem: d.unserved[t.Name], Sessions: sessions[t.Name], Managed: d.cfg.managedTarget(t.Name)}
 		for _, l := range t.LUNs {
 			a.LUNs = append(a.LUNs, admin.LUN{LUN: l.LUN, Volume: l.Volume})
 		}
@@ -416,6 +416,11 @@ func (d *Daemon) MapLUN(_ context.Context, target string, l admin.LUN, dryRun bo
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf("LUN %d of %s is taken", l.LUN, target)}
 	}
 	return d.change(dryRun, fmt.Sprintf("volume %s is LUN %d of %s", l.Volume, l.LUN, target), func(m *managed) error {
+		if err := d.cfg.free(l.Volume); err != nil {
+			return &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
+		}
+		// One that could not be served has no claim to its number.
+		m.Maps = slices.DeleteFunc(m.Maps, func(p managedMap) bool { return p.Target == target && p.LUN == l.LUN })
 		m.Maps = append(m.Maps, managedMap{Target: target, LUN: l.LUN, Volume: l.Volume})
 		return nil
 	})

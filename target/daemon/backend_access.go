@@ -22,6 +22,7 @@ func (d *Daemon) onTarget(name string, dryRun bool, what string, edit func(*Targ
 	return d.change(dryRun, what, func(m *managed) error {
 		for i := range m.Targets {
 			if m.Targets[i].Name == name {
+				m.touched = map[string]bool{name: true}
 				return edit(&m.Targets[i])
 			}
 		}

@@ -37,8 +37,14 @@ func (d *Daemon) changeLocked(dryRun bool, what string, edit func(*managed) erro
 		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: err.Error()}
 	}
 	cfg, err := with(next)
+	if err == nil {
+		err = cfg.takesAway(d.cfg)
+	}
 	if err != nil {
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
+	}
+	if cfg.touched = next.touched; cfg.touched == nil {
+		cfg.touched = map[string]bool{}
 	}
 	if dryRun {
 		return admin.Done{Changes: []string{what}, DryRun: true}, nil

@@ -60,9 +60,12 @@ type Daemon struct {
 	volumes map[string]*volume
 	targets map[string]*scsi.Target
 	portals map[string]*portal
-	serving bool
-	ended   bool   // nothing changes any more
-	files   *files // nil without exports
+	// forms are the targets as they are served, with their secrets and without devices; unserved says why others are not.
+	forms    map[string]iscsi.Target
+	unserved map[string]string
+	serving  bool
+	ended    bool   // nothing changes any more
+	files    *files // nil without exports
 }
 
 // portal is one listening address.
@@ -77,7 +80,7 @@ type portal struct {
 func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon, err error) {
 	d := &Daemon{
 		log: log, load: load, cfg: cfg, stateDir: cfg.StateDir, drain: time.Duration(cfg.Timeouts.Drain), source: cfg.source, started: time.Now(), drained: make(chan struct{}), failed: make(chan error, 1),
-		volumes: map[string]*volume{}, targets: map[string]*scsi.Target{}, portals: map[string]*portal{},
+		volumes: map[string]*volume{}, targets: map[string]*scsi.Target{}, portals: map[string]*portal{}, forms: map[string]iscsi.Target{}, unserved: map[string]string{},
 	}
 	d.life, d.lifeEnd = context.WithCancel(context.Background())
 	if err := os.MkdirAll(cfg.StateDir, 0o750); err != nil {
@@ -127,14 +130,11 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 	if err := d.identified(); err != nil {
 		return nil, err
 	}
+	for _, mp := range cfg.skipped {
+		d.log.Error("a LUN that was mapped by command is not served: its volume is not configured, or another LUN", zap.String("target", mp.Target), zap.Uint16("lun", mp.LUN), zap.String("volume", mp.Volume))
+	}
 	for _, t := range cfg.Targets {
-		st, err := d.scsiTarget(t, func(volume string) *scsi.LogicalUnit { return d.volumes[volume].lu })
-		if err == nil {
-			err = d.addTarget(t, st)
-		}
-		if err != nil {
-			return nil, err
-		}
+		d.startTarget(t)
 	}
 	for _, p := range cfg.Portals {
 		pt, err := d.openPortal(p)
@@ -198,12 +198,38 @@ func iscsiTarget(t TargetConfig, st *scsi.Target) (iscsi.Target, error) {
 	return out, nil
 }
 
-func (d *Daemon) addTarget(t TargetConfig, st *scsi.Target) error {
-	it, err := iscsiTarget(t, st)
-	if err != nil {
-		return err
+// startTarget serves a target at the start. One that cannot be served is its own problem: a wrong line in its secrets file does not
+// take the others from their initiators.
+func (d *Daemon) startTarget(t TargetConfig) {
+	form, err := iscsiTarget(t, nil)
+	var st *scsi.Target
+	if err == nil {
+		st, err = d.scsiTarget(t, func(volume string) *scsi.LogicalUnit { return d.volumes[volume].lu })
 	}
-	if err := d.server.AddTarget(it); err != nil {
+	if err == nil {
+		err = d.addTarget(form, st)
+	}
+	if err != nil {
+		d.notServed(t.Name, err)
+		return
+	}
+	d.forms[t.Name] = form
+}
+
+// notServed notes why a target is not.
+func (d *Daemon) notServed(name string, err error) {
+	d.mu.Lock()
+	again := d.unserved[name] == err.Error()
+	d.unserved[name] = err.Error()
+	d.mu.Unlock()
+	if !again {
+		d.log.Error("a target is not served; mend what is wrong and reload", zap.String("target", name), zap.Error(err))
+	}
+}
+
+func (d *Daemon) addTarget(t iscsi.Target, st *scsi.Target) error {
+	t.SCSI = st
+	if err := d.server.AddTarget(t); err != nil {
 		return fmt.Errorf("target %s: %w", t.Name, err)
 	}
 	d.mu.Lock()

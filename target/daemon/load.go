@@ -82,12 +82,23 @@ func load(path, stateDir, level string, serve bool, m *managed) (*Config, error)
 	return c.finish(name, b)
 }
 
+// saysNothing reports whether a file holds no more than comments.
+func saysNothing(b []byte) bool {
+	for line := range bytes.Lines(b) {
+		if l := bytes.TrimSpace(line); len(l) > 0 && l[0] != '#' && !bytes.Equal(l, []byte("---")) {
+			return false
+		}
+	}
+	return true
+}
+
 // parse reads one file strictly and leaves out what it leaves out.
 func parse(name string, b []byte) (*Config, error) {
-	c := &Config{source: name}
-	if err := decodeStrictly(b, c); err != nil && len(bytes.TrimSpace(b)) > 0 {
+	c := &Config{}
+	if err := decodeStrictly(b, c); err != nil && !saysNothing(b) {
 		return nil, &ConfigError{File: name, Detail: strings.TrimSpace(yaml.FormatError(err, false, true))}
 	}
+	c.source, c.empty = name, saysNothing(b) // after decoding, which an empty document makes anew
 	return c, nil
 }
 

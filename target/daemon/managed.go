@@ -21,6 +21,8 @@ type managed struct {
 	Sizes   map[string]Size `yaml:"sizes,omitempty"` // volumes of the operator's file that were resized
 	Portals []PortalConfig  `yaml:"portals,omitempty"`
 	Exports []ExportConfig  `yaml:"exports,omitempty"`
+
+	touched map[string]bool // targets that a change is about
 }
 
 type managedMap struct {
@@ -162,13 +164,49 @@ func (c *Config) merge(m *managed) {
 		}
 	}
 	for _, mp := range m.Maps {
-		for i := range c.Targets {
-			t := &c.Targets[i]
-			if t.Name == mp.Target && !slices.ContainsFunc(t.LUNs, func(l LUNConfig) bool { return l.LUN == mp.LUN }) {
-				t.LUNs = append(slices.Clone(t.LUNs), LUNConfig{LUN: mp.LUN, Volume: mp.Volume})
+		i := slices.IndexFunc(c.Targets, func(t TargetConfig) bool { return t.Name == mp.Target })
+		if i < 0 {
+			continue // left by a target that is gone
+		}
+		t := &c.Targets[i]
+		switch {
+		case slices.ContainsFunc(t.LUNs, func(l LUNConfig) bool { return l.LUN == mp.LUN }):
+		case c.free(mp.Volume) != nil:
+			c.skipped = append(c.skipped, mp)
+		default:
+			t.LUNs = append(slices.Clone(t.LUNs), LUNConfig{LUN: mp.LUN, Volume: mp.Volume})
+		}
+	}
+}
+
+// free fails for a volume that is not there, or a LUN already.
+func (c *Config) free(volume string) error {
+	if !slices.ContainsFunc(c.Volumes, func(v VolumeConfig) bool { return v.Name == volume }) {
+		return fmt.Errorf("there is no volume %s; see sluice volume list", volume)
+	}
+	for _, t := range c.Targets {
+		for _, l := range t.LUNs {
+			if l.Volume == volume {
+				return fmt.Errorf("volume %s is mapped by %s as LUN %d; a volume belongs to one LUN", volume, t.Name, l.LUN)
 			}
 		}
 	}
+	return nil
+}
+
+// takesAway says what a change of the files would take from initiators by mistake rather than by intent: everything, or LUNs that were
+// mapped by command and whose volume has left the file. A start makes do with what is there, for it takes nothing that was served.
+func (c *Config) takesAway(before *Config) error {
+	if c.empty && !before.empty {
+		return &ConfigError{File: c.source, Detail: "the file is empty, which would take everything away; write \"volumes: []\" if nothing is to be served"}
+	}
+	for _, mp := range c.skipped {
+		if !slices.Contains(before.skipped, mp) {
+			return &ConfigError{File: c.source, Detail: fmt.Sprintf("volume %s is LUN %d of %s, mapped by command, and cannot stay that: it is not configured any more, or another LUN; "+
+				"sluice target unmap %s %d first", mp.Volume, mp.LUN, mp.Target, mp.Target, mp.LUN)}
+		}
+	}
+	return nil
 }
 
 // dropIns adds the files of DIR.d beside the configuration file, in the order of their names: each may add volumes,

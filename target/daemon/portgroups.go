@@ -62,6 +62,8 @@ func (d *Daemon) groupsOf(name string) (*scsi.Target, error) {
 	switch {
 	case i < 0:
 		return nil, &admin.Error{Kind: admin.NotFound, Msg: "there is no target " + name}
+	case d.unserved[name] != "":
+		return nil, &admin.Error{Kind: admin.Conflict, Msg: d.unserved[name] + "; it is not served"}
 	case d.targets[name] == nil:
 		return nil, &admin.Error{Kind: admin.Conflict, Msg: "target " + name + " sends its initiators elsewhere (redirect); it has no port groups here"}
 	case d.cfg.Targets[i].ALUA == "none":

@@ -44,6 +44,9 @@ func (d *Daemon) reloadFile() ([]Change, error) {
 	d.changeMu.Lock()
 	defer d.changeMu.Unlock()
 	next, err := d.load()
+	if err == nil {
+		err = next.takesAway(d.cfg)
+	}
 	if err != nil {
 		// A service manager that asked for it waits until it hears that a reload began and ended (systemd.service(5),
 		// Type=notify-reload), however it went.
@@ -133,6 +136,7 @@ type plan struct {
 	targets map[string]TargetConfig // new or changed
 	fresh   map[string]bool         // targets that need a new device: their groups or their kind have changed
 	devices map[string]*scsi.Target // of new and fresh targets
+	forms   map[string]iscsi.Target // of new and changed targets, without their devices
 	files   *files                  // the file service, when there was none
 }
 
@@ -161,7 +165,7 @@ func (p *plan) undo() error {
 // plan opens what next needs and the daemon has not. A file volume that must be opened again under another configuration
 // is refused while it is served: its lock is held. With all every target counts as changed.
 func (d *Daemon) plan(next *Config, all bool) (*plan, error) {
-	p := &plan{volumes: map[string]*volume{}, targets: map[string]TargetConfig{}, fresh: map[string]bool{}, devices: map[string]*scsi.Target{}}
+	p := &plan{volumes: map[string]*volume{}, targets: map[string]TargetConfig{}, fresh: map[string]bool{}, devices: map[string]*scsi.Target{}, forms: map[string]iscsi.Target{}}
 	grow := map[string]int64{}
 	for _, v := range next.Volumes {
 		old := d.volumes[v.Name]
@@ -224,18 +228,37 @@ func (d *Daemon) planTargets(next *Config, p *plan, all bool) error {
 		return d.volumes[volume].lu
 	}
 	for _, t := range next.Targets {
-		if _, err := iscsiTarget(t, nil); err != nil { // reads the secrets
-			return err
-		}
-		old := was[t.Name]
+		old, known := was[t.Name]
 		_, served := d.targets[t.Name]
-		opened := slices.ContainsFunc(t.LUNs, func(l LUNConfig) bool { return p.volumes[l.Volume] != nil })
-		if all || !served || !same(old, t) || t.Auth != nil || opened {
-			p.targets[t.Name] = t
-			p.fresh[t.Name] = served && ((old.Redirect == "") != (t.Redirect == "") || !statesOnly(old, t))
+		form, wasServed := d.forms[t.Name]
+		switch {
+		case all && !wasServed:
+			continue
+		case all: // as it was, whatever its secrets file says now
+		case served && same(old, t) && (t.Auth == nil || next.touched != nil && !next.touched[t.Name]):
+			if !slices.ContainsFunc(t.LUNs, func(l LUNConfig) bool { return p.volumes[l.Volume] != nil }) {
+				continue
+			} // a volume of it was opened again
+		default:
+			var err error
+			form, err = iscsiTarget(t, nil) // reads the secrets
+			if err != nil && known && !served && same(old, t) && !next.touched[t.Name] {
+				d.notServed(t.Name, err)
+				continue
+			}
+			if err != nil {
+				return err
+			}
 		}
+		p.targets[t.Name], p.forms[t.Name] = t, form
+		p.fresh[t.Name] = served && ((old.Redirect == "") != (t.Redirect == "") || !statesOnly(old, t))
 		if !served || p.fresh[t.Name] {
 			st, err := d.scsiTarget(t, unit)
+			if err != nil && known && !served && same(old, t) {
+				delete(p.targets, t.Name)
+				d.notServed(t.Name, err)
+				continue
+			}
 			if err != nil {
 				return err
 			}
@@ -321,17 +344,15 @@ func (d *Daemon) apply(ctx context.Context, next *Config, p *plan) error {
 		}
 		st, served := d.targets[t.Name]
 		if !served {
-			errs = append(errs, d.addTarget(t, p.devices[t.Name]))
+			errs = append(errs, d.addTarget(p.forms[t.Name], p.devices[t.Name]))
 			continue
 		}
 		if st != nil {
 			errs = append(errs, d.remap(st, t), moveGroups(st, old[t.Name], t))
 		}
-		it, err := iscsiTarget(t, st)
-		if err == nil {
-			err = d.server.UpdateTarget(it)
-		}
-		errs = append(errs, err)
+		it := p.forms[t.Name]
+		it.SCSI = st
+		errs = append(errs, d.server.UpdateTarget(it))
 	}
 	errs = append(errs, d.movePortals(ctx, next, p), d.applyFiles(ctx, next, p))
 	d.mu.Lock()
@@ -364,6 +385,22 @@ func (d *Daemon) finish(before, next *Config, p *plan) error {
 	}
 	named := map[string]bool{}
 	d.mu.Lock()
+	for _, t := range before.Targets {
+		if _, served := d.targets[t.Name]; !served {
+			delete(d.forms, t.Name)
+		}
+	}
+	for name, form := range p.forms {
+		if _, served := d.targets[name]; served {
+			d.forms[name] = form
+			delete(d.unserved, name)
+		}
+	}
+	for name := range d.unserved {
+		if !slices.ContainsFunc(next.Targets, func(t TargetConfig) bool { return t.Name == name }) {
+			delete(d.unserved, name)
+		}
+	}
 	for _, c := range next.Volumes {
 		named[c.Name] = true
 		d.volumes[c.Name].cfg = c

@@ -30,6 +30,10 @@ func target() *cobra.Command {
 					if n := len(tg.Initiators); n > 0 {
 						who = strconv.Itoa(n)
 					}
+					if tg.Problem != "" {
+						t.Row(tg.Name, "-", "NOT SERVED: "+tg.Problem, tg.Sessions, who, tg.CHAP)
+						continue
+					}
 					if len(tg.LUNs) == 0 {
 						t.Row(tg.Name, "-", "-", tg.Sessions, who, tg.CHAP)
 					}
