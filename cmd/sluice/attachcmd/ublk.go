@@ -3,6 +3,9 @@ package attachcmd
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"time"
 
 	"github.com/sluice-storage/sluice/initiator/attach/ublk"
 	"github.com/sluice-storage/sluice/initiator/block"
@@ -20,7 +23,28 @@ func showUblk(ctx context.Context, v *block.Volume, r *Record, readOnly bool) (f
 		return nil, err
 	}
 	r.Index, r.Path = d.Index(), d.Path()
-	return &ublkFace{shown{v}, d}, nil
+	f := &ublkFace{shown{v}, d}
+	go f.watch(v.Geometry().Size)
+	return f, nil
+}
+
+// watch tells the kernel when the target makes the volume larger.
+func (f *ublkFace) watch(size int64) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-f.d.Gone():
+			return
+		case <-tick.C:
+		}
+		if n := f.v.Geometry().Size; n != size {
+			if err := f.d.Resize(n); err != nil {
+				fmt.Fprintln(os.Stderr, "sluice:", err) // the helper's log
+			}
+			size = n
+		}
+	}
 }
 
 func (f *ublkFace) users() error          { return deviceUsers(f.d.Path()) }

@@ -15,6 +15,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"go.uber.org/zap"
 
+	"github.com/sluice-storage/sluice/initiator/attach/fusemount"
 	"github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/nlm4"
@@ -67,30 +68,13 @@ func (r *request) look() {
 	}
 	select {
 	case <-r.cancel:
-		if dying(r.pid) {
+		if fusemount.Dying(r.pid) {
 			r.end(errKilled)
 			return
 		}
 	default:
 	}
 	r.watch.Reset(watchAfter)
-}
-
-// dying reports whether a thread has SIGKILL pending: the kernel turns every fatal signal into that one, for all threads
-// (proc(5), SigPnd). One that is gone is dead.
-func dying(tid uint32) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
-	if err != nil {
-		return errors.Is(err, fs.ErrNotExist)
-	}
-	for _, field := range []string{"\nSigPnd:\t", "\nShdPnd:\t"} {
-		_, rest, _ := strings.Cut(string(b), field)
-		mask, _, _ := strings.Cut(rest, "\n")
-		if m, err := strconv.ParseUint(mask, 16, 64); err == nil && m&(1<<(uint(syscall.SIGKILL)-1)) != 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // run does g, again while the server asks to be called later, and gives the status for the kernel.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,7 +42,7 @@ type Mounted struct {
 
 // Mount shows v as dir/name until it is unmounted, by Unmount or by anyone. The volume must outlive it.
 func Mount(dir, name string, v Volume, readOnly bool) (*Mounted, error) {
-	root := &rootDir{name: name, file: &file{v: v, readOnly: readOnly || v.Geometry().ReadOnly}}
+	root := &rootDir{name: name, file: &file{v: v, readOnly: readOnly || v.Geometry().ReadOnly, share: v.Memory().Share(math.MaxInt64), turn: make(chan struct{}, 1)}}
 	opts := &fs.Options{MountOptions: fuse.MountOptions{
 		FsName: "sluice", Name: "sluice", MaxWrite: maxWrite, MaxReadAhead: maxWrite, DisableXAttrs: true, DirectMountFlags: syscall.MS_NOSUID | syscall.MS_NODEV,
 	}}
@@ -51,7 +52,11 @@ func Mount(dir, name string, v Volume, readOnly bool) (*Mounted, error) {
 		return nil, fmt.Errorf("mount by FUSE on %s: %s; it needs /dev/fuse and, for an ordinary user, fusermount3 (package fuse3)", dir, strings.TrimSpace(err.Error()))
 	}
 	m := &Mounted{srv: s, dir: dir, file: root.file, gone: make(chan struct{})}
-	go func() { s.Wait(); close(m.gone) }()
+	go func() {
+		s.Wait()
+		m.file.share.Close()
+		close(m.gone)
+	}()
 	if err := s.WaitMount(); err != nil {
 		return nil, errors.Join(err, fusemount.Unmount(dir, true))
 	}
@@ -118,6 +123,8 @@ type file struct {
 	readOnly bool
 	edge     sync.RWMutex
 	opens    atomic.Int64
+	share    *mem.Share    // half of the pool: the volume needs memory to log in again
+	turn     chan struct{} // to wait for memory
 }
 
 // Getattr implements fs.NodeGetattrer.
@@ -156,44 +163,30 @@ func (f *file) Release(context.Context, fs.FileHandle) syscall.Errno {
 	return 0
 }
 
-func errno(err error) syscall.Errno {
-	switch {
-	case err == nil:
-		return 0
-	case errors.Is(err, block.ErrReadOnly):
-		return syscall.EROFS
-	case errors.Is(err, block.ErrUnsupported):
-		return syscall.EOPNOTSUPP
-	case errors.Is(err, context.Canceled):
-		return syscall.EINTR
-	}
-	return syscall.EIO
-}
-
 // Read implements fs.NodeReader.
 func (f *file) Read(ctx context.Context, _ fs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	n := min(int64(len(dest)), f.v.Geometry().Size-off)
 	if n <= 0 {
 		return fuse.ReadResultData(nil), 0
 	}
-	err := f.span(off, n, func(first int64, buf *mem.Buf, from, to int64) error {
-		if err := f.v.Do(ctx, &block.Request{Op: block.Read, Offset: first, Length: int64(buf.Len()), Data: []mem.Span{buf.Span()}}); err != nil {
+	err := f.span(ctx, off, n, func(first int64, buf *mem.Buf, from, to int64) error {
+		if err := f.do(ctx, &block.Request{Op: block.Read, Offset: first, Length: int64(buf.Len()), Data: []mem.Span{buf.Span()}}); err != nil {
 			return err
 		}
 		copy(dest[from-off:to-off], buf.Bytes()[from-first:])
 		return nil
 	})
-	return fuse.ReadResultData(dest[:n]), errno(err)
+	return fuse.ReadResultData(dest[:n]), number(err)
 }
 
 // span calls g for each piece of whole blocks that covers [off, off+n): the piece begins at first, and holds [from, to).
-func (f *file) span(off, n int64, g func(first int64, buf *mem.Buf, from, to int64) error) error {
+func (f *file) span(ctx context.Context, off, n int64, g func(first int64, buf *mem.Buf, from, to int64) error) error {
 	blk := int64(f.v.Geometry().Logical)
 	end := off + n
 	for off < end {
 		first := off - off%blk
 		last := min((end+blk-1)/blk*blk, first+mem.MaxBuf)
-		buf, err := f.v.Memory().Get(int(last - first))
+		buf, err := f.buffer(ctx, int(last-first))
 		if err != nil {
 			return err
 		}
@@ -217,7 +210,7 @@ func (f *file) Write(ctx context.Context, _ fs.FileHandle, data []byte, off int6
 	if off+int64(len(data)) > g.Size {
 		return 0, syscall.ENOSPC
 	}
-	err := f.span(off, int64(len(data)), func(first int64, buf *mem.Buf, from, to int64) error {
+	err := f.span(ctx, off, int64(len(data)), func(first int64, buf *mem.Buf, from, to int64) error {
 		whole := from == first && to == first+int64(buf.Len())
 		if whole {
 			f.edge.RLock()
@@ -225,22 +218,22 @@ func (f *file) Write(ctx context.Context, _ fs.FileHandle, data []byte, off int6
 		} else {
 			f.edge.Lock()
 			defer f.edge.Unlock()
-			if err := f.v.Do(ctx, &block.Request{Op: block.Read, Offset: first, Length: int64(buf.Len()), Data: []mem.Span{buf.Span()}}); err != nil {
+			if err := f.do(ctx, &block.Request{Op: block.Read, Offset: first, Length: int64(buf.Len()), Data: []mem.Span{buf.Span()}}); err != nil {
 				return err
 			}
 		}
 		copy(buf.Bytes()[from-first:], data[from-off:to-off])
-		return f.v.Do(ctx, &block.Request{Op: block.Write, Offset: first, Length: int64(buf.Len()), Data: []mem.Span{buf.Span()}})
+		return f.do(ctx, &block.Request{Op: block.Write, Offset: first, Length: int64(buf.Len()), Data: []mem.Span{buf.Span()}})
 	})
 	if err != nil {
-		return 0, errno(err)
+		return 0, number(err)
 	}
 	return uint32(len(data)), 0
 }
 
 // Fsync makes durable what was written.
 func (f *file) Fsync(ctx context.Context, _ fs.FileHandle, _ uint32) syscall.Errno {
-	return errno(f.v.Do(ctx, &block.Request{Op: block.Flush}))
+	return number(f.do(ctx, &block.Request{Op: block.Flush}))
 }
 
 // Flush has nothing to do: close(2) promises no durability.
@@ -269,5 +262,5 @@ func (f *file) Allocate(ctx context.Context, _ fs.FileHandle, off, size uint64, 
 	default:
 		return syscall.EOPNOTSUPP
 	}
-	return errno(f.v.Do(ctx, r))
+	return number(f.do(ctx, r))
 }

@@ -22,6 +22,7 @@ type conn struct {
 	structured bool
 	status     bool // base:allocation was chosen
 
+	share *mem.Share
 	free  chan *slot
 	batch []*block.Request // read and checked, to be submitted together
 }
@@ -33,6 +34,7 @@ type slot struct {
 	bufs    []*mem.Buf
 	spans   []mem.Span
 	extents []block.Extent
+	held    int64 // of the server's budget
 	cookie  uint64
 	cmd     uint16
 	flags   uint16
@@ -43,7 +45,7 @@ type slot struct {
 }
 
 func newConn(s *Server, nc net.Conn) (*conn, error) {
-	c := &conn{s: s, nc: nc, free: make(chan *slot, slots), batch: make([]*block.Request, 0, slots)}
+	c := &conn{s: s, nc: nc, free: make(chan *slot, slots), batch: make([]*block.Request, 0, slots), share: s.share()}
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
 		return nil, errors.New("nbd: a connection without a descriptor")
@@ -76,6 +78,7 @@ func (c *conn) transmit() error {
 	}
 	close(c.out.kick)
 	wg.Wait()
+	c.share.Close()
 	return err
 }
 
@@ -132,9 +135,9 @@ func (c *conn) submit() {
 // request is answered.
 func (c *conn) start(sl *slot, n uint64) error {
 	if sl.cmd == cmdWrite || sl.cmd == cmdRead {
-		if n > maxPayload {
+		if most := uint64(c.s.payload()); n > most {
 			if sl.cmd == cmdWrite {
-				return broke("a write of %d bytes; at most %d are taken", n, maxPayload)
+				return broke("a write of %d bytes; at most %d are taken", n, most)
 			}
 			return c.refuse(sl, unix.EOVERFLOW)
 		}
@@ -173,14 +176,17 @@ func (c *conn) start(sl *slot, n uint64) error {
 	if bad != nil {
 		return c.refuse(sl, bad)
 	}
+	if sl.flags&flagDF != 0 && !c.structured && sl.cmd != cmdWrite {
+		return c.refuse(sl, unix.EINVAL)
+	}
 	if sl.cmd == cmdRead || sl.cmd == cmdWrite {
-		if err := sl.take(int(n)); err != nil {
+		if err := c.take(sl, int(n)); err != nil {
 			if sl.cmd == cmdWrite {
 				if err := c.in.discard(int(n)); err != nil {
 					return err
 				}
 			}
-			return c.refuse(sl, unix.ENOMEM)
+			return c.refuse(sl, unix.ESHUTDOWN)
 		}
 		r.Data = sl.spans
 		if sl.cmd == cmdWrite {
@@ -203,31 +209,27 @@ func (c *conn) refuse(sl *slot, err error) error {
 	return nil
 }
 
-// take gets registered memory of n bytes.
-func (sl *slot) take(n int) error {
-	for n > 0 {
-		b, err := sl.c.s.vol.Memory().Get(min(n, mem.MaxBuf))
-		if err != nil {
-			sl.release()
-			return err
-		}
-		sl.bufs, sl.spans = append(sl.bufs, b), append(sl.spans, b.Span())
-		n -= b.Len()
-	}
-	return nil
-}
-
 func (sl *slot) release() {
 	for i, b := range sl.bufs {
 		b.Release()
 		sl.bufs[i] = nil
 	}
 	sl.bufs, sl.spans = sl.bufs[:0], sl.spans[:0]
+	if n := sl.held; n > 0 {
+		sl.held = 0
+		sl.c.s.memory.give(n)
+	}
 }
 
 // answer is the volume's callback; the output's Flush follows it.
 func (c *conn) answer(sl *slot) {
 	sl.err = sl.req.Err
+	if r := &sl.req; sl.err == nil && r.Op == block.Discard && r.FUA {
+		// UNMAP has no FUA: what it did is durable after a flush.
+		r.Op, r.Offset, r.Length = block.Flush, 0, 0
+		c.s.vol.SubmitAll([]*block.Request{r})
+		return
+	}
 	switch {
 	case !errors.Is(sl.err, block.ErrUnsupported):
 	case sl.cmd == cmdBlockStatus: // a target without GET LBA STATUS: everything may hold data

@@ -63,7 +63,7 @@ func (c *conn) option(opt uint32, data []byte, noZeroes bool) (done, on bool, er
 			return true, false, broke("no export %q", data)
 		}
 		b := be.AppendUint64(nil, uint64(c.s.vol.Geometry().Size))
-		b = be.AppendUint16(b, c.s.Flags())
+		b = be.AppendUint16(b, c.transmissionFlags())
 		if !noZeroes {
 			b = append(b, make([]byte, 124)...)
 		}
@@ -95,6 +95,16 @@ func (c *conn) option(opt uint32, data []byte, noZeroes bool) (done, on bool, er
 	return false, false, c.reply(opt, repErrUnsup, nil)
 }
 
+// transmissionFlags are those of this client: DF is for structured replies, and must not be offered without (doc/proto.md,
+// NBD_FLAG_SEND_DF).
+func (c *conn) transmissionFlags() uint16 {
+	f := c.s.Flags()
+	if c.structured {
+		f |= sendDF
+	}
+	return f
+}
+
 func (c *conn) named(name string) bool { return name == "" || name == c.s.opt.Name }
 
 // info answers NBD_OPT_INFO and NBD_OPT_GO.
@@ -113,7 +123,7 @@ func (c *conn) info(opt uint32, data []byte) (bool, error) {
 	g := c.s.vol.Geometry()
 	b := be.AppendUint16(nil, infoExport)
 	b = be.AppendUint64(b, uint64(g.Size))
-	b = be.AppendUint16(b, c.s.Flags())
+	b = be.AppendUint16(b, c.transmissionFlags())
 	if err := c.reply(opt, repInfo, b); err != nil {
 		return false, err
 	}
@@ -123,7 +133,7 @@ func (c *conn) info(opt uint32, data []byte) (bool, error) {
 	b = be.AppendUint16(nil, infoBlockSize)
 	b = be.AppendUint32(b, uint32(g.Logical))
 	b = be.AppendUint32(b, uint32(max(g.Physical, 4096)))
-	b = be.AppendUint32(b, maxPayload)
+	b = be.AppendUint32(b, uint32(c.s.payload()))
 	if err := c.reply(opt, repInfo, b); err != nil {
 		return false, err
 	}

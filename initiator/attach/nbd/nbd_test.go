@@ -30,6 +30,9 @@ type ram struct {
 	b    []byte
 	fail error
 	hold chan struct{} // when set, answers wait for it
+	hole bool          // status says unmapped
+	zero bool          // unmapped blocks read as zeroes
+	ops  []block.Op
 }
 
 func newRAM(t testing.TB, n int) *ram {
@@ -47,7 +50,7 @@ func newRAM(t testing.TB, n int) *ram {
 
 func (r *ram) Memory() *mem.Pool { return r.pool }
 func (r *ram) Geometry() block.Geometry {
-	return block.Geometry{Size: int64(len(r.b)), Logical: 512, Physical: 4096, MaxDiscard: 1 << 30}
+	return block.Geometry{Size: int64(len(r.b)), Logical: 512, Physical: 4096, MaxDiscard: 1 << 30, ReadsZero: r.zero}
 }
 
 func (r *ram) SubmitAll(qs []*block.Request) {
@@ -64,6 +67,7 @@ func (r *ram) submit(q *block.Request) {
 			<-r.hold
 		}
 		r.mu.Lock()
+		r.ops = append(r.ops, q.Op)
 		at := r.b[q.Offset : q.Offset+q.Length]
 		q.Err = r.fail
 		switch {
@@ -79,7 +83,7 @@ func (r *ram) submit(q *block.Request) {
 		case q.Op == block.WriteZeroes, q.Op == block.Discard:
 			clear(at)
 		case q.Op == block.Status:
-			q.Extents = append(q.Extents, block.Extent{Offset: q.Offset, Length: q.Length, Mapped: true})
+			q.Extents = append(q.Extents, block.Extent{Offset: q.Offset, Length: q.Length, Mapped: !r.hole})
 		}
 		r.mu.Unlock()
 		q.Done(q)

@@ -1,10 +1,11 @@
 package nbd
 
 import (
-	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/initiator/attach/errno"
 )
 
 // Handshake.
@@ -99,20 +100,13 @@ func (e *ErrProtocol) Error() string { return "nbd: the client broke the protoco
 
 func broke(format string, a ...any) error { return &ErrProtocol{fmt.Sprintf(format, a...)} }
 
-// errnoOf is the error number of a reply (doc/proto.md, "Error values"); it knows no others.
+// errnoOf is the error number of a reply (doc/proto.md, "Error values"); the protocol knows no others.
 func errnoOf(err error) uint32 {
-	if err == nil {
-		return 0 // before e, which is on the heap
-	}
-	var e unix.Errno
-	switch {
-	case errors.As(err, &e):
-		switch e {
-		case unix.EPERM, unix.EIO, unix.ENOMEM, unix.EINVAL, unix.ENOSPC, unix.EOVERFLOW, unix.ESHUTDOWN:
-			return uint32(e)
-		case unix.EOPNOTSUPP:
-			return uint32(unix.EOPNOTSUPP)
-		}
+	switch e := errno.Of(err); e {
+	case 0, unix.EPERM, unix.EIO, unix.ENOMEM, unix.EINVAL, unix.ENOSPC, unix.EOVERFLOW, unix.ESHUTDOWN, unix.EOPNOTSUPP:
+		return uint32(e)
+	case unix.EROFS: // "EPERM is sent for writes to what is read-only"
+		return uint32(unix.EPERM)
 	}
 	return uint32(unix.EIO)
 }

@@ -38,7 +38,10 @@ func (sl *slot) encode(out []unix.Iovec) []unix.Iovec {
 			h = be.AppendUint32(h, uint32(min(e.Length, 1<<32-int64(1<<20))))
 			state := uint32(0)
 			if !e.Mapped {
-				state = stateHole | stateZero
+				state = stateHole
+				if sl.c.s.vol.Geometry().ReadsZero { // otherwise it may read as anything (SBC-3 section 4.7.4.4, LBPRZ)
+					state |= stateZero
+				}
 			}
 			h = be.AppendUint32(h, state)
 		}

@@ -44,8 +44,10 @@ type Options struct {
 
 // Server serves one volume. Its methods may be called by any goroutine.
 type Server struct {
-	vol Volume
-	opt Options
+	vol    Volume
+	opt    Options
+	memory budget
+	half   int64 // of the pool: what the budget was at first
 
 	mu     sync.Mutex
 	closed bool
@@ -58,8 +60,16 @@ func New(v Volume, o Options) *Server {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	return &Server{vol: v, opt: o, conns: map[net.Conn]struct{}{}}
+	s := &Server{vol: v, opt: o, half: v.Memory().Stats().Max / 2, conns: map[net.Conn]struct{}{}}
+	s.memory.left.Store(s.half)
+	return s
 }
+
+// payload is the longest request that is taken, in whole buffers: four connections can have one each.
+func (s *Server) payload() int64 { return min(maxPayload, s.half/4) &^ (mem.MaxBuf - 1) }
+
+// share is what one connection may hold.
+func (s *Server) share() *mem.Share { return s.vol.Memory().Share(s.payload() + mem.MaxBuf) }
 
 // Serve answers clients of l until the context ends, closes l, and returns when the last connection has ended.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
@@ -176,7 +186,7 @@ func (s *Server) serve(nc net.Conn, handshake bool) error {
 // Flags are the transmission flags of the volume, for a kernel that is told them instead of asking.
 func (s *Server) Flags() uint16 {
 	g := s.vol.Geometry()
-	f := uint16(hasFlags | sendFlush | sendFUA | sendDF | canMultiConn | sendWriteZeroes | sendCache)
+	f := uint16(hasFlags | sendFlush | sendFUA | canMultiConn | sendWriteZeroes | sendCache)
 	if s.opt.ReadOnly || g.ReadOnly {
 		f |= readOnly
 	}

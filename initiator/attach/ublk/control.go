@@ -34,6 +34,7 @@ type control struct {
 	r       *ring
 	page    []byte // what commands point to
 	encoded bool   // commands are numbered like ioctls
+	resizes bool   // a device can get another size (Linux 6.16)
 }
 
 func openControl() (*control, error) {
@@ -54,6 +55,7 @@ func openControl() (*control, error) {
 	// The numbers like ioctls came with 6.4, and this question with 6.5; without it the old numbers are known.
 	c.encoded = true
 	c.encoded = c.do("ask features of", cmdGetFeatures, 0, featureSize, 0) == nil
+	c.resizes = c.encoded && ne.Uint64(c.page)&flagUpdateSize != 0
 	return c, nil
 }
 

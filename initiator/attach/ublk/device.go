@@ -141,6 +141,22 @@ func (d *Device) Path() string { return fmt.Sprintf("/dev/ublkb%d", d.id) }
 // Gone is closed when the device has ended, by Stop or by the driver.
 func (d *Device) Gone() <-chan struct{} { return d.gone }
 
+// ErrSize says that the driver cannot give a device another size.
+var ErrSize = errors.New("ublk: this kernel's driver cannot give a device another size (Linux 6.16 can); detach and attach again")
+
+// Resize tells the kernel another size, in bytes.
+func (d *Device) Resize(size int64) (err error) {
+	c, err := openControl()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	if !c.resizes {
+		return ErrSize
+	}
+	return c.do("resize", cmdUpdateSize, d.id, 0, uint64(size)>>9)
+}
+
 // ErrBusy says that somebody has the device open: a file system on it is mounted, for one.
 var ErrBusy = errors.New("ublk: the device is in use")
 

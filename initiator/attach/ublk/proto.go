@@ -34,7 +34,10 @@ const (
 )
 
 // Flags of a device.
-const flagNeedGetData = 1 << 2
+const (
+	flagNeedGetData = 1 << 2
+	flagUpdateSize  = 1 << 10
+)
 
 // States of a device.
 const (

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/initiator/attach/errno"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/internal/mem"
 )
@@ -29,6 +30,10 @@ type queue struct {
 	mu     sync.Mutex
 	ready  *tag
 	asleep bool
+	memory bool // what starving tags wait for can be had
+
+	share    *mem.Share
+	starving []*tag // wait for memory, the oldest first
 }
 
 // tag is one request of the queue's.
@@ -40,6 +45,8 @@ type tag struct {
 	spans [1]mem.Span
 	res   int32
 	next  *tag
+	needs int  // bytes of memory that it waits for
+	data  bool // for the data of a write, which the driver then copies
 }
 
 func newQueue(d *Device, id, depth int) (*queue, error) {
@@ -85,6 +92,8 @@ func (q *queue) run() (err error) {
 	}
 	q.r = r
 	defer func() { err = errors.Join(err, r.close()) }()
+	q.share = shareOf(q.d.v.Memory(), len(q.tags), len(q.d.queues))
+	defer q.share.Close()
 	for i := range q.tags {
 		q.put(&q.tags[i], ioFetch, 0, 0)
 	}
@@ -117,13 +126,16 @@ func (q *queue) turn() error {
 		return nil
 	}
 	q.mu.Lock()
-	l := q.ready
-	q.ready = nil
+	l, fed := q.ready, q.memory
+	q.ready, q.memory = nil, false
 	wait := 0
-	if l == nil {
+	if l == nil && !fed {
 		wait, q.asleep = 1, true
 	}
 	q.mu.Unlock()
+	if fed {
+		q.feed()
+	}
 	for t := l; t != nil; t = t.next {
 		var addr uint64
 		if t.buf != nil {
@@ -181,14 +193,8 @@ func (q *queue) take(t *tag, res int32) error {
 	switch res {
 	case resOK:
 	case resNeedData:
-		n := int(ne.Uint32(q.descs[t.n*descSize+4:])) << 9
-		buf, err := q.d.v.Memory().Get(n)
-		if err != nil {
-			t.fail(unix.ENOMEM)
-			return nil
-		}
-		t.buf = buf
-		q.put(t, ioGetData, address(buf), 0)
+		t.needs, t.data = int(ne.Uint32(q.descs[t.n*descSize+4:]))<<9, true
+		q.starve(t)
 		return nil
 	case -int32(unix.ENODEV):
 		t.release()
@@ -207,18 +213,62 @@ func (q *queue) take(t *tag, res int32) error {
 	}
 	if r.Op == block.Read || r.Op == block.Write {
 		if t.buf == nil {
-			buf, err := q.d.v.Memory().Get(int(r.Length))
-			if err != nil {
-				t.fail(unix.ENOMEM)
-				return nil
-			}
-			t.buf = buf
+			t.needs, t.data = int(r.Length), false
+			q.starve(t)
+			return nil
 		}
 		t.spans[0] = t.buf.Span()
 		r.Data = t.spans[:]
 	}
 	q.d.v.Submit(r)
 	return nil
+}
+
+// shareOf is what a queue may hold: all queues leave half of the pool, which the volume needs to log in again.
+func shareOf(p *mem.Pool, tags, queues int) *mem.Share {
+	return p.Share(max(mem.MaxBuf, min(int64(tags)*mem.MaxBuf, p.Stats().Max/2/int64(max(queues, 1)))))
+}
+
+// starve gives a tag its memory, in its turn: what is not there is waited for, never refused.
+func (q *queue) starve(t *tag) {
+	q.starving = append(q.starving, t)
+	if len(q.starving) == 1 {
+		q.feed()
+	}
+}
+
+// feed gives memory to those that wait for it, as far as there is.
+func (q *queue) feed() {
+	for len(q.starving) > 0 {
+		t := q.starving[0]
+		buf, err := q.share.Get(t.needs)
+		switch {
+		case errors.Is(err, mem.ErrNoMemory):
+			q.share.Wait(q.fed)
+			return
+		case err != nil:
+			t.fail(unix.EIO)
+		default:
+			t.buf = buf
+			if t.data {
+				q.put(t, ioGetData, address(buf), 0)
+			} else {
+				t.spans[0] = buf.Span()
+				t.req.Data = t.spans[:]
+				q.d.v.Submit(&t.req)
+			}
+		}
+		q.starving[0] = nil
+		q.starving = q.starving[1:]
+	}
+	q.starving = nil
+}
+
+// fed is called when memory can be had, on any goroutine.
+func (q *queue) fed() {
+	q.mu.Lock()
+	q.memory = true
+	q.wakeLocked()
 }
 
 // fail answers a request that never reached the volume.
@@ -232,28 +282,21 @@ func (t *tag) done(r *block.Request) {
 	t.res = 0
 	switch {
 	case r.Err != nil:
-		t.res = -int32(errno(r.Err))
+		t.res = -int32(errno.Of(r.Err))
 	case r.Op == block.Read || r.Op == block.Write:
 		t.res = int32(r.Length)
 	}
 	t.q.answer(t)
 }
 
-func errno(err error) unix.Errno {
-	switch {
-	case errors.Is(err, block.ErrUnsupported):
-		return unix.EOPNOTSUPP
-	case errors.Is(err, block.ErrReadOnly):
-		return unix.EROFS
-	case errors.Is(err, block.ErrReserved):
-		return unix.EBADE // the block layer's code for a reservation conflict
-	}
-	return unix.EIO
-}
-
 func (q *queue) answer(t *tag) {
 	q.mu.Lock()
 	t.next, q.ready = q.ready, t
+	q.wakeLocked()
+}
+
+// wakeLocked wakes the thread, and unlocks.
+func (q *queue) wakeLocked() {
 	wake := q.asleep
 	q.asleep = false
 	q.mu.Unlock()
