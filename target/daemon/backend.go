@@ -193,7 +193,8 @@ func (d *Daemon) CreateVolume(ctx context.Context, s admin.VolumeSpec) (admin.Do
 		if from == nil {
 			return admin.Done{}, &admin.Error{Kind: admin.NotFound, Msg: "there is no volume " + s.Clone}
 		}
-		v.Size, v.Block, v.Physical = max(v.Size, Size(from.dev.Geometry().Size)), from.cfg.Block, from.cfg.Physical
+		v.Size = max(v.Size, Size(from.dev.Geometry().Size))
+		v.promiseAs(&from.cfg)
 	} else if s.Size <= 0 {
 		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: fmt.Sprintf("a size is missing: sluice volume create %s 10GiB", s.Name)}
 	}

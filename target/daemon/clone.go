@@ -17,6 +17,9 @@ func (d *Daemon) cloneFile(ctx context.Context, v *volume, to VolumeConfig) (*ma
 	if v.cfg.Engine != "file" {
 		return nil, "", &admin.Error{Kind: admin.Conflict, Msg: "only volumes of the file engine can be cloned"}
 	}
+	if v.cfg.Thick {
+		return nil, "", &admin.Error{Kind: admin.Conflict, Msg: "volume " + name + " is thick: blocks that a clone shares would have to find room when they are written; copy it with sluice cp instead"}
+	}
 	cloner, ok := v.dev.(blockdev.Cloner)
 	if !ok {
 		return nil, "", &admin.Error{Kind: admin.Conflict, Msg: "volume " + name + " cannot share its blocks"}
@@ -32,4 +35,13 @@ func (d *Daemon) cloneFile(ctx context.Context, v *volume, to VolumeConfig) (*ma
 		return nil, "", &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf("the file system of %s cannot share blocks (btrfs and xfs can); copy the volume with sluice cp instead", to.Path)}
 	}
 	return made, "sharing its blocks", err
+}
+
+// promiseAs gives the configuration of a clone what its origin promises to those who use it.
+func (v *VolumeConfig) promiseAs(o *VolumeConfig) {
+	v.Block, v.Physical, v.Direct, v.Atomic, v.LowSpace = o.Block, o.Physical, o.Direct, o.Atomic, o.LowSpace
+	if o.Limits != nil {
+		l := *o.Limits
+		v.Limits = &l
+	}
 }
