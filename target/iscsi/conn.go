@@ -69,6 +69,7 @@ type conn struct {
 	counted       string        // its host, while it counts against limits; guarded by Server.mu
 	received      atomic.Uint64 // PDUs, for the keepalive
 	bulkOut       atomic.Int32  // R2Ts for much data that are not answered
+	placed        atomic.Uint64 // times that data came for a move
 
 	// The owner's.
 	held    bool // it holds mu
@@ -114,6 +115,8 @@ type conn struct {
 	lastRx   uint64
 	pinged   bool // a NOP-In of ours waits for its answer
 	idleTick int
+	wrote    uint64 // times that queued data left
+	stall    stall
 	quiet    int // ticks of a discovery session since it asked something
 	nopTTT   uint32
 	stats    counters
@@ -302,6 +305,12 @@ func (c *conn) tick() {
 		c.pingLocked()
 		c.kickLocked()
 	}
+	if c.starvesLocked() {
+		c.rec.note("no data has moved for %v", starveTicks*c.tickEvery())
+		c.mu.Unlock()
+		c.kill(errStarving)
+		return
+	}
 	if c.discovery {
 		// A discovery session has one purpose and no reason to stay. Pings are no purpose.
 		if c.quiet++; c.quiet > 8 {
@@ -409,7 +418,7 @@ func (s *Server) countEnd(err error) {
 	for _, r := range []struct {
 		err  error
 		name string
-	}{{errLoggedOut, "logged_out"}, {errPeerClosed, "closed_by_initiator"}, {errReinstated, "reinstated"}, {errSilent, "silent"}, {errIdle, "idle_discovery"}, {errMadeRoom, "made_room"}, {errNotReading, "not_reading"},
+	}{{errLoggedOut, "logged_out"}, {errPeerClosed, "closed_by_initiator"}, {errReinstated, "reinstated"}, {errSilent, "silent"}, {errStarving, "starving"}, {errIdle, "idle_discovery"}, {errMadeRoom, "made_room"}, {errNotReading, "not_reading"},
 		{errDown, "shutdown"}, {errRemoved, "target_removed"}, {errDropped, "dropped_by_operator"}, {errReset, "cold_reset"}, {errDefect, "defect"}} {
 		if errors.Is(err, r.err) {
 			why = r.name

@@ -276,6 +276,7 @@ func (c *conn) placeBytes(t *task, gen uint16, pos int, data []byte) {
 		case toSpans:
 			copySpans(t.out.data, t.out.have, data[:n])
 			t.out.have += n
+			c.placed.Add(1)
 			c.stats.copied += uint64(n)
 		case toStash:
 			c.parkLocked(t, data[:n], pos)

@@ -253,6 +253,9 @@ func (x *iserLink) read(slot int, err error) {
 	t := c.tasks[slot]
 	w, o := &t.iser, &t.out
 	w.out--
+	if err == nil {
+		c.placed.Add(1)
+	}
 	if err != nil && w.failed == nil {
 		w.failed = fmt.Errorf("iscsi: RDMA Read from the initiator: %w", err)
 	}
@@ -302,6 +305,7 @@ func (x *iserLink) wrote(slot int, err error) {
 	}
 	t.moving = false
 	t.in.data = nil
+	c.wrote++
 	c.mu.Unlock()
 	t.Moved(nil)
 }
@@ -322,6 +326,9 @@ func (x *iserLink) sent(i int, err error) {
 	s.move, s.control = nil, false
 	x.freeSend = append(x.freeSend, i)
 	x.outSends--
+	if err == nil {
+		c.wrote++
+	}
 	moved := t != nil && t.moving && err == nil
 	if moved {
 		t.moving = false

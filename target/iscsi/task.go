@@ -32,6 +32,7 @@ type task struct {
 
 	// moving says that the device server waits for Moved.
 	moving bool
+	stall  taskStall
 	in     dataIn
 	out    dataOut
 	iser   iserTask

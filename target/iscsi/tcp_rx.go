@@ -319,6 +319,7 @@ func (x *tcpLink) dataGen(t *task, gen uint16, b iscsi.BHS, pos, n, tail int) er
 			}
 			c.hold()
 			t.out.have += m
+			c.placed.Add(1)
 			c.letGo()
 		case toStash:
 			if digest {
@@ -396,6 +397,7 @@ func (x *tcpLink) place(spans []mem.Span, at, n, tail int, last bool) error {
 		if err != nil {
 			return err
 		}
+		x.c.placed.Add(1)
 		mine := min(got, n)
 		at, n = at+mine, n-mine
 		if got > mine {

@@ -199,6 +199,9 @@ func (x *tcpLink) flushedLocked() {
 func (x *tcpLink) wroteLocked(err error) bool {
 	n := x.wn
 	x.queued -= n
+	if n > 0 {
+		x.c.wrote++
+	}
 	for n > 0 {
 		s := &x.q[x.head]
 		if n < len(s.b) {

@@ -80,6 +80,11 @@ func Build(dir string) (string, error) {
 // Start runs the daemon with its state in dir. full puts the third volume on a file system that is too small for it, in
 // a mount namespace of the daemon's own.
 func Start(bin, dir string, full bool) (*Daemon, error) {
+	return startWith(bin, dir, full, "login: 5s, drain: 1s")
+}
+
+// startWith has timeouts of its own, as the configuration writes them.
+func startWith(bin, dir string, full bool, timeouts string) (*Daemon, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -95,7 +100,7 @@ func Start(bin, dir string, full bool) (*Daemon, error) {
 	conf := filepath.Join(dir, "sluiced.yaml")
 	text := fmt.Sprintf(`state_dir: %q
 memory: %d
-timeouts: {login: 5s, drain: 1s}
+timeouts: {%s}
 portals: [{address: %q}]
 volumes:
   - {name: good, engine: file, size: %d}
@@ -109,7 +114,7 @@ targets:
       - {lun: %d, volume: victim}
       - {lun: %d, volume: full}
       - {lun: %d, volume: memory}
-`, filepath.Join(dir, "state"), poolSize, addr, goodSize, victimSize, filepath.Join(small, "full.img"), fullSize, memorySize,
+`, filepath.Join(dir, "state"), poolSize, timeouts, addr, goodSize, victimSize, filepath.Join(small, "full.img"), fullSize, memorySize,
 		TargetName, goodLUN, victimLUN, fullLUN, memoryLUN)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return nil, err
