@@ -84,14 +84,14 @@ func (s *Server) makeNode(q *request, name string, attr *nfs3.SetAttr, mk maker)
 	if attr != nil {
 		if more = needed(q.n.fd, fd, had, attr); more {
 			if err = s.change(fd, &q.id, attr); err != nil {
-				return nil, false, err
+				return nil, false, afterwards(err)
 			}
 		}
 	}
 	took := fd
 	fd = -1
 	child, err = s.nodeOf(q.n, name, took)
-	return child, more, err
+	return child, more, afterwards(err)
 }
 
 // needed takes out of a what a new file of the directory dir has already, and reports whether anything is left. A file
@@ -163,7 +163,7 @@ func toPath(fd, dir int, name string) (int, bool, error) {
 	if err != nil {
 		p, err = openBeneath(dir, name)
 	}
-	return p, false, err
+	return p, false, afterwards(err)
 }
 
 // createExclusive makes a file, or takes one that the same verifier made: the verifier is kept in the times until the
@@ -203,7 +203,8 @@ func createWithTimes(dir int, name string, ts []unix.Timespec) (int, error) {
 		}
 		switch {
 		case err == nil:
-			return openBeneath(dir, name) // fd itself will never know its name
+			p, err := openBeneath(dir, name) // fd itself will never know its name
+			return p, afterwards(err)
 		case errors.Is(err, unix.EEXIST):
 			return -1, err
 		}
@@ -214,7 +215,9 @@ func createWithTimes(dir int, name string, ts []unix.Timespec) (int, error) {
 	}
 	p, _, err := toPath(fd, dir, name)
 	if err == nil {
-		err = utimens(p, ts)
+		if err = afterwards(utimens(p, ts)); err != nil {
+			_ = unix.Close(p)
+		}
 	}
 	return p, err
 }
@@ -241,7 +244,7 @@ func (s *Server) mkdir(c *rpc.Call) rpc.Verdict {
 				a.Attr.Mode |= st.Mode & unix.S_ISGID
 			}
 		}
-		return fd, false, err
+		return fd, false, afterwards(err)
 	})
 }
 
@@ -268,7 +271,7 @@ func (s *Server) symlink(c *rpc.Call) rpc.Verdict {
 			return -1, false, err
 		}
 		fd, err := openBeneath(dir, name)
-		return fd, false, err
+		return fd, false, afterwards(err)
 	})
 }
 
@@ -301,6 +304,6 @@ func (s *Server) mknod(c *rpc.Call) rpc.Verdict {
 			return -1, false, err
 		}
 		fd, err := openBeneath(dir, name)
-		return fd, false, err
+		return fd, false, afterwards(err)
 	})
 }

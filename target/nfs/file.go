@@ -184,5 +184,19 @@ func (s *Server) durable(n *node) error {
 	if n.e.Async {
 		return nil
 	}
-	return s.flush(n)
+	return afterwards(s.flush(n))
+}
+
+// madeError is of a step that comes after a change was made. A client that is told to ask once more (JUKEBOX) would meet
+// its own change, and take it for another's.
+type madeError struct{ err error }
+
+func (e *madeError) Error() string { return e.err.Error() }
+func (e *madeError) Unwrap() error { return e.err }
+
+func afterwards(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &madeError{err}
 }

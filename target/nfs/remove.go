@@ -104,7 +104,7 @@ func (s *Server) renameIn(from, to *request, a *nfs3.RenameArgs, r *nfs3.RenameR
 			return st
 		}
 	}
-	if from.n.e != to.n.e {
+	if from.n.e.ID != to.n.e.ID { // of one export there are two while the list is replaced
 		return nfs3.ErrXdev
 	}
 	move := func() error {
@@ -181,7 +181,7 @@ func (s *Server) linkIn(file, dir *request, name []byte, r *nfs3.LinkRes) nfs3.S
 		return nfs3.ErrExist
 	case st != nfs3.OK:
 		return st
-	case file.n.e != dir.n.e:
+	case file.n.e.ID != dir.n.e.ID:
 		return nfs3.ErrXdev
 	case file.n.fmt == unix.S_IFDIR:
 		return nfs3.ErrIsdir

@@ -238,6 +238,13 @@ func statusOf(err error) nfs3.Status {
 	if errors.Is(err, errForged) {
 		return nfs3.ErrBadhandle
 	}
+	var made *madeError
+	if errors.As(err, &made) {
+		if st := statusOf(made.err); st != nfs3.ErrJukebox {
+			return st
+		}
+		return nfs3.ErrServerfault
+	}
 	var st nfs3.Status
 	if errors.As(err, &st) {
 		return st

@@ -6,6 +6,7 @@
 package need
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"syscall"
 	"testing"
 	"unsafe"
@@ -24,6 +26,26 @@ func Root(t testing.TB) {
 	t.Helper()
 	if uid := os.Geteuid(); uid != 0 {
 		t.Skipf("needs root: geteuid is %d", uid)
+	}
+}
+
+// Capabilities skips unless the process has the capabilities, by their numbers (linux/capability.h), in effect.
+func Capabilities(t testing.TB, numbers ...uint) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := bytes.Cut(b, []byte("\nCapEff:\t"))
+	rest, _, _ = bytes.Cut(rest, []byte("\n"))
+	have, err := strconv.ParseUint(string(rest), 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range numbers {
+		if have&(1<<n) == 0 {
+			t.Skipf("needs capability %d: the kernel lists %s in effect", n, rest)
+		}
 	}
 }
 

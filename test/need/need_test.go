@@ -75,6 +75,16 @@ func TestRootAndNotRootExcludeEachOther(t *testing.T) {
 	}
 }
 
+func TestCapabilitiesProveTheirSkip(t *testing.T) {
+	if f := try(func(t testing.TB) { Capabilities(t) }); f.skipped != "" || f.failed != "" {
+		t.Errorf("none wanted: %+v", f)
+	}
+	const none = 63 // Linux has no such
+	if f := try(func(t testing.TB) { Capabilities(t, none) }); !strings.Contains(f.skipped, "capability 63") {
+		t.Errorf("one that no process has: %+v", f)
+	}
+}
+
 func TestMountAndFUSEEndWithAProofOrNothing(t *testing.T) {
 	for _, fn := range []func(testing.TB){Mount, FUSE, IPv6} {
 		if f := try(fn); f.skipped != "" && !strings.Contains(f.skipped, "needs ") {

@@ -99,7 +99,7 @@ func strangers(t *testing.T, s *server, ordinary *raw, odd map[string]*raw, want
 
 // Ids that mean nothing to the kernel are the anonymous user's, or give no rights; they keep no other caller out.
 func TestStrangeIdsAreAnsweredAndKeepNobodyOut(t *testing.T) {
-	need.Root(t)
+	beOthers(t)
 	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open})
 	if why := s.nfs.Squashed(); why != "" {
 		t.Fatalf("root without the rights of root: %s", why)
@@ -192,7 +192,7 @@ func TestStrangeIdsInAUserNamespace(t *testing.T) {
 
 // What root makes belongs to the group that it makes it as, as everyone's does.
 func TestRootKeepsItsGroup(t *testing.T) {
-	need.Root(t)
+	beOthers(t)
 	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true})
 	r := s.of(t, 0, 1001)
 	dir, _ := r.mount("/data")

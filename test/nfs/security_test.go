@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	irpc "github.com/sluice-storage/sluice/initiator/rpc"
 	"github.com/sluice-storage/sluice/internal/mount3"
@@ -197,8 +199,15 @@ func TestHandlesOfAnotherExport(t *testing.T) {
 	}
 }
 
-func TestRightsAndIdentities(t *testing.T) {
+// beOthers skips where the kernel lets a server act as no other user.
+func beOthers(t *testing.T) {
+	t.Helper()
 	need.Root(t)
+	need.Capabilities(t, unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_SETGID, unix.CAP_SETUID)
+}
+
+func TestRightsAndIdentities(t *testing.T) {
+	beOthers(t)
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o777))
 	must(t, os.WriteFile(filepath.Join(dir, "private"), []byte("root's"), 0o600))
@@ -206,7 +215,7 @@ func TestRightsAndIdentities(t *testing.T) {
 	must(t, os.Chown(filepath.Join(dir, "group"), 0, 4321))
 	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: nfs.Rights{Insecure: true}, Dir: dir, Async: true})
 	if why := s.nfs.Squashed(); why != "" {
-		t.Skip("needs the capabilities to be others: " + why)
+		t.Fatal("the server is nobody but itself, though it could: " + why)
 	}
 	as := func(uid, gid uint32) *infs.FS {
 		v, _, err := infs.Mount(context.Background(), s.url+"&uid="+itoa(uint16(uid))+"&gid="+itoa(uint16(gid)), s.opts)

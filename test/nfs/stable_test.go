@@ -126,3 +126,38 @@ func TestChangesAreDurableWhenTheyAreAnswered(t *testing.T) {
 		}
 	}
 }
+
+// What was done is never answered JUKEBOX, whatever becomes of it afterwards: the client would do it once more, meet its own
+// change, and say that the file exists already, or that there is none.
+func TestAChangeThatWasMadeIsNotAskedForAgain(t *testing.T) {
+	w := &witness{known: make(map[uint64]unix.Stat_t)}
+	s := start(t, "tcp", nfs.Options{Storage: w}, rpc.Options{}, nfs.Export{Rights: open})
+	r := s.raw(t, 0, 0)
+	root, _ := r.mount("/data")
+	at := func(name string) nfs3.DirOp { return nfs3.DirOp{Dir: root, Name: []byte(name)} }
+	must(t, os.WriteFile(filepath.Join(s.dir, "f"), nil, 0o666))
+	file := r.lookup(root, "f").FH
+	for i, errno := range []unix.Errno{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.EBUSY} {
+		to := string(rune('0' + i))
+		create, excl := nfs3.CreateArgs{Where: at("c" + to)}, nfs3.CreateArgs{Where: at("x" + to), How: nfs3.Exclusive}
+		mkdir, fifo := nfs3.MkdirArgs{Where: at("d" + to)}, nfs3.MknodArgs{Where: at("p" + to), Type: nfs3.TypeFifo}
+		link, rename := nfs3.LinkArgs{FH: file, Link: at("l" + to)}, nfs3.RenameArgs{From: at("l" + to), To: at("m" + to)}
+		remove, rmdir := at("m"+to), at("d"+to)
+		set := nfs3.SetattrArgs{FH: file, Attr: nfs3.SetAttr{SizeSet: true, Size: uint64(i) + 1}}
+		for _, c := range []struct {
+			proc nfs3.Proc
+			args []byte
+		}{
+			{nfs3.ProcCreate, create.Append(nil)}, {nfs3.ProcCreate, excl.Append(nil)}, {nfs3.ProcMkdir, mkdir.Append(nil)}, {nfs3.ProcMknod, fifo.Append(nil)},
+			{nfs3.ProcLink, link.Append(nil)}, {nfs3.ProcRename, rename.Append(nil)}, {nfs3.ProcRemove, remove.Append(nil)}, {nfs3.ProcRmdir, rmdir.Append(nil)},
+			{nfs3.ProcSetattr, set.Append(nil)},
+		} {
+			w.forgetful.mu.Lock()
+			w.fail = errno
+			w.forgetful.mu.Unlock()
+			if st := r.status(nfs3.Prog, uint32(c.proc), c.args); st == nfs3.OK || st == nfs3.ErrJukebox {
+				t.Errorf("%v, done on a medium that answers %v: %v", c.proc, errno, st)
+			}
+		}
+	}
+}
