@@ -43,6 +43,10 @@ type Options struct {
 	// what moves no data may take four times that, raw commands any time. A request is begun three times at most. The path
 	// is dropped where the abort is not answered either.
 	CommandTimeout time.Duration
+	// StateDir is a directory for the seed of this host's ISIDs, made if it is missing (DefaultStateDir is the commands').
+	// With it a volume that is opened again is the same initiator port, whose persistent reservations hold on; without it
+	// ISIDs are random.
+	StateDir string
 	// Own and Theirs are the CHAP secrets of URLs that hold none: ours, and for mutual CHAP the target's.
 	Own, Theirs iscsi.Secret
 	// MinBackoff and MaxBackoff bound the pause between attempts to log in, 100 ms and 5 s if 0.

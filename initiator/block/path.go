@@ -19,6 +19,7 @@ type path struct {
 	v    *Volume
 	u    *URL
 	isid iscsi.ISID
+	port port
 	sess atomic.Pointer[session]
 	tpgt atomic.Value  // string: of the last session
 	look chan struct{} // asks watch to look at the unit

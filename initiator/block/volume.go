@@ -46,8 +46,13 @@ func (i *Initiator) Open(ctx context.Context, urls ...string) (*Volume, error) {
 	v := &Volume{ini: i, fencers: map[*path]bool{}}
 	v.ctx, v.cancel = context.WithCancel(context.Background())
 	v.active.Store(&[]*path{})
-	base := iscsi.RandomISID(0)
-	for k, raw := range urls {
+	opened := false
+	defer func() {
+		if !opened {
+			v.ports()
+		}
+	}()
+	for _, raw := range urls {
 		u, err := i.parse(raw)
 		if err != nil {
 			return nil, err
@@ -55,9 +60,8 @@ func (i *Initiator) Open(ctx context.Context, urls ...string) (*Volume, error) {
 		if u.Target == "" {
 			return nil, badURL("the target's name is missing; `discover` lists them")
 		}
-		isid := base
-		isid[5] = byte(k)
-		v.paths = append(v.paths, &path{v: v, u: u, isid: isid, look: make(chan struct{}, 1)})
+		port := i.port(u)
+		v.paths = append(v.paths, &path{v: v, u: u, isid: port.isid, port: port, look: make(chan struct{}, 1)})
 	}
 	type first struct {
 		s *session
@@ -105,7 +109,15 @@ func (i *Initiator) Open(ctx context.Context, urls ...string) (*Volume, error) {
 		v.wg.Go(func() { p.keep(f.s) })
 		v.wg.Go(p.watch)
 	}
+	opened = true
 	return v, nil
+}
+
+// ports gives the ISIDs back, after the last session.
+func (v *Volume) ports() {
+	for _, p := range v.paths {
+		p.port.close()
+	}
 }
 
 // Geometry is what is known of the volume now; Size may grow.
@@ -623,5 +635,6 @@ func (v *Volume) Close() error {
 		}
 	}
 	v.wg.Wait()
+	v.ports()
 	return nil
 }

@@ -54,7 +54,7 @@ func (c *Connection) Device() (*iwarp.Device, error) {
 
 // OpenWith is Open with a pool, which it takes over, and a number of commands under way on a session (0 for the default).
 func (c *Connection) OpenWith(pool *mem.Pool, depth int) (*block.Initiator, func() error, error) {
-	o := block.Options{Name: c.Initiator, Memory: pool, Depth: depth, ReconnectLimit: c.Reconnect, Log: c.Log}
+	o := block.Options{Name: c.Initiator, Memory: pool, Depth: depth, ReconnectLimit: c.Reconnect, Log: c.Log, StateDir: block.DefaultStateDir()}
 	if c.Credentials != "" {
 		var err error
 		if o.Own, o.Theirs, err = readCredentials(c.Credentials); err != nil {
