@@ -2,6 +2,7 @@ package operator
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -35,6 +36,7 @@ type counts struct{ sequences, steps, refusals, kills, midst atomic.Int64 }
 type step struct {
 	args  []string
 	stdin string
+	hup   bool // by SIGHUP instead
 	apply func(*model) bool
 }
 
@@ -43,7 +45,7 @@ func TestStormOperator(t *testing.T) {
 	for tool, from := range map[string]string{"iscsi-readcapacity16": "libiscsi-bin", "iscsi-inq": "libiscsi-bin", "nfs-ls": "libnfs-utils"} {
 		need.Tool(t, tool, from)
 	}
-	rounds, steps := storm.Rounds(t, 3), 14
+	rounds, steps := storm.Rounds(t, 2), 10
 	if storm.Long() {
 		steps = 25
 	}
@@ -96,7 +98,7 @@ func sequence(t *rapid.T, n *counts) {
 		}
 	}
 	t.Repeat(map[string]func(*rapid.T){
-		"create": act(o.create), "resize": act(o.resize), "delete": act(o.remove), "copy": act(o.copy), "target": act(o.target), "map": act(o.mapLUN),
+		"create": act(o.create), "resize": act(o.resize), "delete": act(o.remove), "copy": act(o.copy), "target": act(o.target), "new target": act(o.createTarget), "map": act(o.mapLUN),
 		"map again": act(o.mapLUN), "unmap": act(o.unmap), "allow": act(o.allow), "deny": act(o.deny), "secret": act(o.secret), "export": act(o.export), "edit": act(o.edit),
 		"write": func(t *rapid.T) { o.t = t; n.steps.Add(1); o.write() },
 		"restart": func(t *rapid.T) {
@@ -115,7 +117,7 @@ func sequence(t *rapid.T, n *counts) {
 func (o *operator) must(err error) {
 	o.t.Helper()
 	if err != nil {
-		o.t.Fatalf("%v\nthe daemon's log ends\n%s", err, o.logged())
+		o.t.Fatalf("%v\nthe daemon's log ends\n%s", err, tail(o.logged()))
 	}
 }
 
@@ -130,7 +132,7 @@ func (o *operator) do(s step, n *counts) {
 		o.killed(s, want, ok, time.Duration(rapid.IntRange(0, 40).Draw(o.t, "after"))*time.Millisecond)
 		return
 	}
-	out, err := o.sluice([]byte(s.stdin), s.args...)
+	out, err := o.perform(s, want, ok)
 	var f *failure
 	switch {
 	case err != nil && !errors.As(err, &f), f != nil && f.code != 2 && f.code != 4:
@@ -147,7 +149,28 @@ func (o *operator) do(s step, n *counts) {
 		o.restoreConf()
 	}
 	if err := o.check(o.m, true); err != nil {
-		o.t.Fatalf("after %v: %v\nthe daemon's log ends\n%s", s.args, err, o.logged())
+		o.t.Fatalf("after %v: %v\nthe daemon's log ends\n%s", s.args, err, tail(o.logged()))
+	}
+}
+
+// perform runs a step. A SIGHUP has no answer: a change is seen, and a refusal is logged.
+func (o *operator) perform(s step, want *model, ok bool) (string, error) {
+	if !s.hup {
+		return o.sluice([]byte(s.stdin), s.args...)
+	}
+	const refused = "\tERROR\treload"
+	before := strings.Count(o.logged(), refused)
+	o.must(o.daemon.Process.Signal(syscall.SIGHUP))
+	for deadline := time.Now().Add(wait); ; time.Sleep(5 * time.Millisecond) {
+		log := strings.Count(o.logged(), refused)
+		switch {
+		case log > before:
+			return "", &failure{"SIGHUP", 4, tail(o.logged())}
+		case ok && o.checkLists(want) == nil:
+			return "", nil
+		case time.Now().After(deadline):
+			o.t.Fatalf("a SIGHUP has no effect (expected: %v)\n%s", ok, tail(o.logged()))
+		}
 	}
 }
 
@@ -157,6 +180,10 @@ func (o *operator) killed(s step, want *model, ok bool, after time.Duration) {
 	o.t.Helper()
 	result := make(chan error, 1)
 	go func() {
+		if s.hup {
+			result <- cmp.Or(o.daemon.Process.Signal(syscall.SIGHUP), errUnknown)
+			return
+		}
 		_, err := o.sluice([]byte(s.stdin), s.args...)
 		result <- err
 	}()
@@ -189,8 +216,11 @@ func (o *operator) killed(s step, want *model, ok bool, after time.Duration) {
 		}
 		errs = append(errs, err)
 	}
-	o.t.Fatalf("after %v, killed in the middle (acknowledged: %v):\n%v\nthe daemon's log ends\n%s", s.args, done, errors.Join(errs...), o.logged())
+	o.t.Fatalf("after %v, killed in the middle (acknowledged: %v):\n%v\nthe daemon's log ends\n%s", s.args, done, errors.Join(errs...), tail(o.logged()))
 }
+
+// errUnknown stands for the outcome of a SIGHUP.
+var errUnknown = errors.New("not known")
 
 // adopt gives a candidate the files that an interrupted creation or deletion has left beside the volumes.
 func (o *operator) adopt(m *model) {
@@ -234,91 +264,7 @@ func (o *operator) logged() string {
 	if err != nil {
 		return err.Error()
 	}
-	return tail(string(b))
-}
-
-func one[T any](o *operator, what string, of ...T) T { return rapid.SampledFrom(of).Draw(o.t, what) }
-
-func (o *operator) anyVolume() string { return one(o, "volume", "c0", "c1", "v1", "v2", "v3") }
-func (o *operator) anyTarget() string { return one(o, "target", confTarget, madeTarget, madeTarget) }
-func (o *operator) anyLUN() int       { return one(o, "lun", luns...) }
-
-func (o *operator) create() step {
-	name, size := o.anyVolume(), one(o, "size", 1, 2, 3)
-	return step{args: []string{"volume", "create", name, fmt.Sprintf("%dMiB", size)}, apply: func(m *model) bool { return m.create(name, size*mib) }}
-}
-
-func (o *operator) resize() step {
-	name, size := o.anyVolume(), one(o, "size", 1, 2, 3, 4)
-	return step{args: []string{"volume", "resize", name, fmt.Sprintf("%dMiB", size)}, apply: func(m *model) bool { return m.resize(name, size*mib) }}
-}
-
-func (o *operator) remove() step {
-	name, data := o.anyVolume(), rapid.Bool().Draw(o.t, "data")
-	return step{args: []string{"volume", "delete", name, "--yes", fmt.Sprintf("--data=%v", data)}, apply: func(m *model) bool { return m.remove(name, data) }}
-}
-
-func (o *operator) copy() step {
-	from, name := o.anyVolume(), one(o, "copy", "v1", "v2", "v3", "v4")
-	if rapid.Bool().Draw(o.t, "snapshot") {
-		return step{args: []string{"volume", "snapshot", from, name}, apply: func(m *model) bool { return m.copyOf(from, name, true) }}
-	}
-	return step{args: []string{"volume", "create", name, "--clone", from}, apply: func(m *model) bool { return m.copyOf(from, name, false) }}
-}
-
-func (o *operator) target() step {
-	if rapid.Bool().Draw(o.t, "delete") {
-		name := o.anyTarget()
-		return step{args: []string{"target", "delete", name, "--yes"}, apply: func(m *model) bool { return m.deleteTarget(name) }}
-	}
-	args, list := []string{"target", "create", madeTarget}, []string(nil)
-	if rapid.Bool().Draw(o.t, "listed") {
-		list = []string{one(o, "host", hosts...)}
-		args = append(args, "--initiator", list[0])
-	}
-	return step{args: args, apply: func(m *model) bool { return m.createTarget(madeTarget, list) }}
-}
-
-func (o *operator) mapLUN() step {
-	name, lun, v := o.anyTarget(), o.anyLUN(), o.anyVolume()
-	return step{args: []string{"target", "map", name, strconv.Itoa(lun), v}, apply: func(m *model) bool { return m.mapLUN(name, lun, v) }}
-}
-
-func (o *operator) unmap() step {
-	name, lun := o.anyTarget(), o.anyLUN()
-	return step{args: []string{"target", "unmap", name, strconv.Itoa(lun)}, apply: func(m *model) bool { return m.unmapLUN(name, lun) }}
-}
-
-func (o *operator) allow() step {
-	name, host := o.anyTarget(), one(o, "host", hosts...)
-	args, only := []string{"target", "allow", name, host}, []int(nil)
-	if rapid.Bool().Draw(o.t, "some") {
-		only = []int{o.anyLUN()}
-		args = append(args, "--lun", strconv.Itoa(only[0]))
-	}
-	return step{args: args, apply: func(m *model) bool { return m.allow(name, host, only) }}
-}
-
-func (o *operator) deny() step {
-	name, host := o.anyTarget(), one(o, "host", hosts...)
-	return step{args: []string{"target", "deny", name, host, "--yes"}, apply: func(m *model) bool { return m.deny(name, host) }}
-}
-
-func (o *operator) secret() step {
-	name, user := o.anyTarget(), one(o, "user", "alice", "bob")
-	if rapid.Bool().Draw(o.t, "remove") {
-		return step{args: []string{"target", "secret", name, user, "--remove"}, apply: func(m *model) bool { return m.removeSecret(name, user) }}
-	}
-	secret := one(o, "secret", "short", "a-long-enough-secret", "another-long-secret")
-	return step{args: []string{"target", "secret", name, user}, stdin: secret + "\n", apply: func(m *model) bool { return m.secret(name, user, secret) }}
-}
-
-func (o *operator) export() step {
-	name := one(o, "export", "/second", "/second", "/first")
-	if rapid.Bool().Draw(o.t, "remove") {
-		return step{args: []string{"exports", "remove", name, "--yes"}, apply: func(m *model) bool { return m.removeExport(name) }}
-	}
-	return step{args: []string{"exports", "add", name, filepath.Join(o.dir, "exported"), "--client", "127.0.0.0/8", "--any-port"}, apply: func(m *model) bool { return m.addExport(name) }}
+	return string(b)
 }
 
 // edit changes the operator's file and has it read.
@@ -327,16 +273,17 @@ func (o *operator) edit() step {
 	if err := os.WriteFile(o.conf, []byte(c.text(o.stand)), 0o600); err != nil {
 		o.t.Fatal(err)
 	}
-	return step{args: []string{"reload"}, apply: func(m *model) bool { return m.load(c) }}
+	return step{args: []string{"reload"}, hup: rapid.Bool().Draw(o.t, "hup"), apply: func(m *model) bool { return m.load(c) }}
 }
 
 // write changes some bytes of what a host sees, at any place; a LUN that it does not see, or that is read-only, it cannot change.
 func (o *operator) write() {
-	name, host, lun := o.anyTarget(), one(o, "host", hosts...), o.anyLUN()
+	name, host := o.anyTarget(), one(o, "host", hosts...)
 	t := o.m.targets[name]
 	if t == nil {
 		return
 	}
+	lun := likely(o, "lun", slices.DeleteFunc(slices.Clone(luns), func(l int) bool { return t.sees(host, l) == "" }), luns...)
 	v := t.sees(host, lun)
 	at, n := rapid.IntRange(0, mib).Draw(o.t, "at"), rapid.IntRange(1, 70000).Draw(o.t, "bytes")
 	data := bytes.Repeat([]byte(fmt.Sprintf("%s %d %d.", v, at, n)), n)[:n]
