@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -109,6 +110,7 @@ func sequence(t *rapid.T, n *counts) {
 			o.must(errors.Join(s.down(sig), s.up()))
 			o.must(s.check(o.m, true))
 		},
+		"away": func(t *rapid.T) { o.t = t; n.steps.Add(1); o.away() },
 	})
 	o.must(errors.Join(s.down(syscall.SIGTERM), s.up())) // what is so stays so
 	o.must(s.check(o.m, true))
@@ -274,6 +276,25 @@ func (o *operator) edit() step {
 		o.t.Fatal(err)
 	}
 	return step{args: []string{"reload"}, hup: rapid.Bool().Draw(o.t, "hup"), apply: func(m *model) bool { return m.load(c) }}
+}
+
+// away starts the daemon without a volume's file: nothing is made in its place, its LUN is not ready, and all others are served.
+func (o *operator) away() {
+	v := one(o, "volume", slices.Sorted(keys(o.m.volumes))...)
+	file := o.m.volumes[v].file
+	without := o.m.clone()
+	delete(without.files, file)
+	for _, t := range without.targets {
+		t.own = maps.Clone(t.own)
+		for _, l := range []map[int]string{t.own, t.luns} {
+			maps.DeleteFunc(l, func(_ int, name string) bool { return name == v })
+		}
+	}
+	path, aside := filepath.Join(o.dir, file), filepath.Join(o.dir, "aside")
+	o.must(errors.Join(o.down(syscall.SIGTERM), os.Rename(path, aside), o.up()))
+	o.must(errors.Join(o.checkFiles(without), o.checkSeen(without)))
+	o.must(errors.Join(o.down(syscall.SIGKILL), os.Rename(aside, path), o.up()))
+	o.must(o.check(o.m, true))
 }
 
 // write changes some bytes of what a host sees, at any place; a LUN that it does not see, or that is read-only, it cannot change.
