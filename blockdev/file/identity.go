@@ -9,6 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Identity tells this file or block device from another one, whatever its name or path: a block device by its own name for
+// itself, where it has one.
+func (d *Device) Identity() (string, error) { return d.identity() }
+
 // identity tells this file or block device from another one at its path, also after a restart or a change of name. It is
 // what the redo log and the note of a loss are bound to. A copy of a file is another one.
 func (d *Device) identity() (string, error) {

@@ -109,42 +109,53 @@ func writeJSON(path string, v any) error {
 	return replaceFile(path, append(b, '\n'))
 }
 
-// identify finds the identity of a volume, or gives it one and writes that down. regular says that it has a file, which may
-// have one beside it; without the medium only what is known counts, and nil is not known.
-func (d *Daemon) identify(cfg VolumeConfig, regular, medium bool) (*identity, error) {
+// bearer is what a volume's identity belongs to.
+type bearer struct {
+	regular bool   // a file, which has it beside it
+	device  string // a block device, as it names itself: it has it under whatever name and path it is configured
+	medium  bool   // it is there; else only what is known counts
+}
+
+// identify finds the identity of a volume, or gives it one and writes that down; nil where it is not known.
+func (d *Daemon) identify(cfg VolumeConfig, b bearer) (*identity, error) {
 	var id *identity
 	var err error
-	if regular {
-		if id, err = readIdentity(beside(cfg.Path)); err != nil {
+	place := beside(cfg.Path)
+	if b.device != "" {
+		place = filepath.Join(d.identityDir(), "device-"+b.device)
+	}
+	placed := b.regular || b.device != ""
+	if placed {
+		if id, err = readIdentity(place); err != nil {
 			return nil, err
 		}
 	}
-	fromFile := id != nil
+	found := id != nil
 	rec := identityRecord{}
 	known, err := readJSON(d.recordPath(cfg.Name), &rec)
 	switch {
 	case err != nil && id == nil:
 		return nil, err
 	case id != nil:
-	case known && rec.Engine == cfg.Engine && rec.Path == cfg.Path && rec.check() == nil:
+	case b.device == "" && known && rec.Engine == cfg.Engine && rec.Path == cfg.Path && rec.check() == nil:
 		id = &rec.identity
 	case d.upgrading:
 		id = earlierIdentity(cfg)
-	case medium:
+	case b.medium:
 		id = newIdentity()
 	default:
 		return nil, nil
 	}
 	var berr error
-	if regular && medium && !fromFile {
-		berr = writeJSON(beside(cfg.Path), id)
+	if placed && b.medium && !found {
+		berr = writeJSON(place, id)
 	}
 	want := identityRecord{cfg.Engine, cfg.Path, *id}
 	if rec != want {
 		err = writeJSON(d.recordPath(cfg.Name), want)
 	}
 	switch {
-	case berr != nil && err != nil, !regular && err != nil:
+	case berr != nil && err != nil, !placed && err != nil:
 		return nil, fmt.Errorf("its identity cannot be written down: %w", errors.Join(berr, err))
 	case berr != nil || err != nil:
 		d.log.Warn("an identity is written down in one place of two", zap.String("volume", cfg.Name), zap.Error(errors.Join(berr, err)))

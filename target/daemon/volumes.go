@@ -79,7 +79,13 @@ func (d *Daemon) openVolume(cfg VolumeConfig, more map[string]*volume) (_ *volum
 	case has > cfg.Size && cfg.Size > 0:
 		d.log.Warn("a volume is larger than configured; it keeps its size", zap.String("volume", cfg.Name), zap.Stringer("size", has), zap.Stringer("configured", cfg.Size))
 	}
-	id, err := d.identify(cfg, v.info != nil && v.info.Mode().IsRegular(), true)
+	b := bearer{regular: v.info != nil && v.info.Mode().IsRegular(), medium: true}
+	if v.info != nil && !b.regular {
+		if b.device, err = v.dev.(*file.Device).Identity(); err != nil {
+			return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
+		}
+	}
+	id, err := d.identify(cfg, b)
 	if err == nil {
 		err = d.alone(cfg, id, more)
 	}
@@ -102,7 +108,7 @@ func (d *Daemon) openVolume(cfg VolumeConfig, more map[string]*volume) (_ *volum
 // else one of its own that nothing will have again.
 func (d *Daemon) absentVolume(cfg VolumeConfig, more map[string]*volume, why error) (*volume, error) {
 	as := cfg
-	id, err := d.identify(cfg, cfg.Engine == "file", false)
+	id, err := d.identify(cfg, bearer{regular: cfg.Engine == "file"})
 	if err != nil || id == nil || d.alone(cfg, id, more) != nil {
 		id = newIdentity()
 		as.NAA, as.Serial = "", ""

@@ -207,3 +207,60 @@ func TestABadVolumeDoesNotStopTheOthers(t *testing.T) {
 		t.Errorf("the mended one has %d bytes", c)
 	}
 }
+
+// State of a unit that cannot be read keeps that volume from being served, and no other.
+func TestUnreadableStateIsOneVolumesProblem(t *testing.T) {
+	d := prepare(t, "  - {name: a, path: a.img}\n  - {name: b, path: b.img}", "a", "b")
+	d.sparse("a.img", 1<<20)
+	d.sparse("b.img", 1<<20)
+	d.start()
+	v, end := d.open(0)
+	reserve(t, v)
+	end()
+	d.stop()
+	key, err := os.ReadFile(d.path("a.img.identity"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	states, err := filepath.Glob(filepath.Join(d.state, "scsi", "lu-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := 0
+	for _, s := range states {
+		if strings.Contains(string(key), strings.TrimSuffix(strings.TrimPrefix(filepath.Base(s), "lu-"), ".json")) {
+			broken++
+			if err := os.WriteFile(s, []byte("{"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if broken != 1 {
+		t.Fatalf("%d state files of %v", broken, states)
+	}
+	d.start()
+	d.notReady(0, 0x0403)
+	if c := d.capacity(1); c != 1<<20 {
+		t.Errorf("the other has %d bytes", c)
+	}
+	if p := d.volumes()["a"].Problem; !strings.Contains(p, "state file") {
+		t.Errorf("the problem is %q", p)
+	}
+}
+
+// A configuration that holds nothing any more, after an edit on a full disk, takes nothing away.
+func TestAFileThatHoldsNothingTakesNothingAway(t *testing.T) {
+	d := prepare(t, "  - {name: v, path: v.img}", "v")
+	d.sparse("v.img", 1<<20)
+	d.start()
+	url := d.url(0)
+	for _, text := range []string{"", "\n", "# nothing\n", "---\n"} {
+		if err := os.WriteFile(d.conf, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d.refused("not changed", "reload")
+	}
+	if out, err := tool(t, "iscsi-inq", url); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
