@@ -166,7 +166,7 @@ func (s *stand) until(what string, ok func() bool) {
 // command is sluice with this stand's records.
 func (s *stand) command(ctx context.Context, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, filepath.Join(built, "sluice"), args...)
-	c.Env = append(os.Environ(), "SLUICE_RUNTIME_DIR="+filepath.Join(s.dir, "run"))
+	c.Env = append(os.Environ(), "SLUICE_RUNTIME_DIR="+filepath.Join(s.dir, "run"), "SLUICE_STATE_DIR="+filepath.Join(s.dir, "state"))
 	c.WaitDelay = time.Second
 	return c
 }

@@ -142,9 +142,13 @@ func (f *dirFS) errno(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// caller is the identity that a request goes out with.
+// ofTheKernel is the identity of what the kernel does for itself (Linux fs/fuse, FUSE_INVALID_UIDGID).
+const ofTheKernel = 1<<32 - 1
+
+// caller is the identity that a request goes out with: the process's, also where its number cannot be seen from here, because it is in
+// a PID namespace that is not the mounter's (a container). Its groups cannot be seen then, and are not guessed.
 func (f *dirFS) caller(h *fuse.InHeader) *nfs.Caller {
-	if f.o.Fixed || h.Pid == 0 { // the kernel's own write-back has no process
+	if f.o.Fixed || h.Uid == ofTheKernel {
 		return f.self
 	}
 	return f.v.As(nfs.Identity{UID: h.Uid, GID: h.Gid, Groups: groups(h.Pid)})
@@ -152,6 +156,9 @@ func (f *dirFS) caller(h *fuse.InHeader) *nfs.Caller {
 
 // groups are the supplementary groups of a thread (proc(5)); none if it is gone, or is in a PID namespace that is not ours.
 func groups(tid uint32) []uint32 {
+	if tid == 0 {
+		return nil
+	}
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {
 		return nil

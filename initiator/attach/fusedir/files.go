@@ -24,8 +24,17 @@ func (f *dirFS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, o
 			return err
 		}
 		made := f.nodes.ref(o)
+		if err = f.enter(ctx, made, c, name); err == nil {
+			if err = made.stale(); err != nil && made.left() { // removed before it was open
+				err = errors.Join(err, f.lastLeft(ctx, made, c))
+			}
+		}
+		if err != nil {
+			f.nodes.forget(made.id, 1)
+			return err
+		}
 		f.entry(&out.EntryOut, made, &o.Attr)
-		f.opened(made, c, name, &o.Attr, &out.OpenOut)
+		f.opened(made, c, &o.Attr, &out.OpenOut)
 		return nil
 	})
 }
@@ -42,24 +51,28 @@ func (f *dirFS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut)
 		// The kernel opens a program that is executed with a flag of its own: execute permission is enough for that one.
 		const fmodeExec = 0x20
 		exec := in.Flags&fmodeExec != 0
-		if err := f.may(ctx, c, n, how != syscall.O_WRONLY && !exec, write, exec); err != nil {
+		if err := f.enter(ctx, n, c, ""); err != nil {
 			return err
 		}
-		a, err := c.Getattr(ctx, n.fh)
+		err := f.may(ctx, c, n, how != syscall.O_WRONLY && !exec, write, exec)
+		var a nfs3.Attr
+		if err == nil {
+			a, err = c.Getattr(ctx, n.fh)
+		}
 		if err != nil {
+			if n.left() {
+				_ = f.lastLeft(ctx, n, c) // of a file that could not be opened there is nothing to tell but that
+			}
 			return err
 		}
-		f.opened(n, c, "", &a, out)
+		f.opened(n, c, &a, out)
 		return nil
 	})
 }
 
-func (f *dirFS) opened(n *node, c *nfs.Caller, name string, a *nfs3.Attr, out *fuse.OpenOut) {
+// opened completes an open that was entered.
+func (f *dirFS) opened(n *node, c *nfs.Caller, a *nfs3.Attr, out *fuse.OpenOut) {
 	n.mu.Lock()
-	n.opens++
-	if n.file == nil {
-		n.file = c.Open(f.base, n.fh, name)
-	}
 	now := versionOf(a)
 	changed := n.cached != now
 	n.cached = now
@@ -167,31 +180,14 @@ func (f *dirFS) Release(cancel <-chan struct{}, in *fuse.ReleaseIn) {
 	r := f.begin(nil, &in.InHeader)
 	defer r.done()
 	n := h.n
-	n.mu.Lock()
-	n.opens--
-	last := n.opens == 0
-	n.mu.Unlock()
+	last := n.left()
 	_ = r.run(func() error {
 		var err error
 		if in.ReleaseFlags&fuse.FUSE_RELEASE_FLOCK_UNLOCK != 0 {
 			err = f.unlockAll(r, n, lockOwner(in.LockOwner, true))
 		}
-		if !last {
-			return err
-		}
-		// A mapping may have written after the last close.
-		if serr := f.syncNode(r, h.c, n); serr != nil {
-			return errors.Join(err, serr)
-		}
-		n.mu.Lock()
-		name, dir, by := n.hidden, n.hiddenIn, n.hiddenBy
-		if n.opens == 0 {
-			n.file, n.hidden = nil, ""
-		}
-		again := n.opens > 0
-		n.mu.Unlock()
-		if name != "" && !again {
-			err = errors.Join(err, by.Remove(r, dir, name, false))
+		if last {
+			err = errors.Join(err, f.lastLeft(r, n, h.c))
 		}
 		return err
 	})

@@ -2,8 +2,6 @@ package fusedir
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"syscall"
 	"time"
@@ -216,43 +214,13 @@ func (f *dirFS) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *
 // Unlink removes a name. A file that is open here and has no other name is renamed instead, and removed when it is closed.
 func (f *dirFS) Unlink(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
 	return f.change(cancel, h, func(ctx context.Context, c *nfs.Caller, n *node) error {
-		hid, err := f.hide(ctx, c, n.fh, name)
-		if hid || err != nil {
-			return err
-		}
-		return c.Remove(ctx, n.fh, name, false)
+		return f.displace(ctx, c, n.fh, name, nil, func(was bool) error {
+			if was {
+				return nil
+			}
+			return c.Remove(ctx, n.fh, name, false)
+		})
 	})
-}
-
-// hide renames the file of a name that is about to go, if it is open here.
-func (f *dirFS) hide(ctx context.Context, c *nfs.Caller, dir []byte, name string) (bool, error) {
-	f.open.mu.Lock()
-	none := len(f.open.m) == 0
-	f.open.mu.Unlock()
-	if none {
-		return false, nil
-	}
-	o, err := c.Lookup(ctx, dir, name)
-	if err != nil {
-		return false, err
-	}
-	n := f.nodes.known(o.FH)
-	if n == nil || n.dir || o.Attr.Nlink > 1 {
-		return false, nil
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.opens == 0 || n.hidden != "" {
-		return false, nil
-	}
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	to := ".nfs" + hex.EncodeToString(b[:])
-	if err := c.Rename(ctx, dir, name, dir, to); err != nil {
-		return false, err
-	}
-	n.hidden, n.hiddenIn, n.hiddenBy = to, dir, c
-	return true, nil
 }
 
 // Rmdir removes an empty directory.
@@ -272,38 +240,16 @@ func (f *dirFS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to strin
 		if in.Flags != 0 {
 			return syscall.EINVAL
 		}
-		if _, err := f.hideOther(ctx, c, n.fh, from, dir.fh, to); err != nil {
+		rename := func(bool) error { return c.Rename(ctx, n.fh, from, dir.fh, to) }
+		source := func() ([]byte, error) {
+			src, err := c.Lookup(ctx, n.fh, from)
+			return src.FH, err
+		}
+		if err := f.displace(ctx, c, dir.fh, to, source, rename); !errors.Is(err, nfs3.ErrNoent) {
 			return err
 		}
-		return c.Rename(ctx, n.fh, from, dir.fh, to)
+		return rename(false)
 	})
-}
-
-// hideOther hides the file that a rename is about to replace, unless it is the same file by another name: renaming that
-// does nothing (rename(2)).
-func (f *dirFS) hideOther(ctx context.Context, c *nfs.Caller, fromDir []byte, from string, toDir []byte, to string) (bool, error) {
-	o, err := c.Lookup(ctx, toDir, to)
-	if errors.Is(err, nfs3.ErrNoent) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	n := f.nodes.known(o.FH)
-	if n == nil || n.dir {
-		return false, nil
-	}
-	n.mu.Lock()
-	busy := n.opens > 0
-	n.mu.Unlock()
-	if !busy {
-		return false, nil
-	}
-	src, err := c.Lookup(ctx, fromDir, from)
-	if err != nil || string(src.FH) == string(o.FH) {
-		return false, err
-	}
-	return f.hide(ctx, c, toDir, to)
 }
 
 // StatFs asks how full the export is.

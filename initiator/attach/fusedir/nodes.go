@@ -29,8 +29,10 @@ type node struct {
 	dir  bool
 
 	mu    sync.Mutex
-	opens int
-	file  *nfs.File // while it is open, or has unsynced data
+	opens int           // with those that are being made
+	going chan struct{} // while the file is being removed or renamed away; closed when that is over
+	gone  bool          // its last name was removed from here
+	file  *nfs.File     // while it is open, or has unsynced data
 	// cached is the state of the file that the kernel's cached data are of; zero when that is not known.
 	cached version
 	// hidden is the name that a file got which was removed while it was open, in the directory hiddenIn.

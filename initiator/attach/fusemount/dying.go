@@ -14,6 +14,9 @@ import (
 // (proc(5), SigPnd). One that is gone is dead. The kernel tells a file system of every signal that a waiting process gets, and file
 // operations are expected to go on then, unless the signal kills (signal(7)).
 func Dying(tid uint32) bool {
+	if tid == 0 {
+		return true // in a PID namespace that is not ours: it cannot be looked at, and must not be beyond killing
+	}
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {
 		return errors.Is(err, fs.ErrNotExist)
