@@ -19,6 +19,9 @@ import (
 	"testing"
 	"time"
 
+	// What is built here is made of these: a kept result of these tests does not outlive a change of them.
+	_ "github.com/sluice-storage/sluice/cmd/sluice/admincmd"
+	_ "github.com/sluice-storage/sluice/target/daemon"
 	"github.com/sluice-storage/sluice/test/need"
 )
 
