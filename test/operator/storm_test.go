@@ -28,7 +28,6 @@ type operator struct {
 	*stand
 	t *rapid.T
 	m *model
-	n counts
 }
 
 type counts struct{ sequences, steps, refusals, kills, midst atomic.Int64 }

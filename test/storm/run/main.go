@@ -77,7 +77,7 @@ func run(ctx context.Context, seed uint64, long time.Duration, only, file string
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // binaries in the system's temporary directory
 	for _, t := range chosen {
 		if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-o", filepath.Join(dir, t.name), t.pkg).CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", t.pkg, err, out)
