@@ -32,8 +32,14 @@ const (
 	maxNames   = 8192
 	// maxMounts bounds the list that DUMP shows; it is only for people to read.
 	maxMounts = 1024
-	// maxWalk bounds the entries that are looked at to find a file of a fallback handle.
-	maxWalk = 1 << 20
-	// maxDepth bounds the way from a directory up to its export's root.
-	maxDepth = 256
+	// maxSeen bounds the names of files that are remembered for fallback handles, maxFound those of files that were looked
+	// for, and maxGone the handles whose files are not there, for goneAge: a client asks often.
+	maxSeen  = 1 << 20
+	maxFound = 1 << 16
+	maxGone  = 1 << 14
+	goneAge  = 10 * time.Second
+	// maxLooking bounds workers, of 64, that look for files of fallback handles in one export.
+	maxLooking = 8
+	// maxDepth bounds the way from a directory up to its export's root: names of one byte in a path of PATH_MAX.
+	maxDepth = 2048
 )

@@ -3,6 +3,7 @@ package nfs
 import (
 	"encoding/binary"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,14 +41,19 @@ func inodeID(fd int) (inode, error) {
 	return id, nil
 }
 
-// pathTable finds files of fallback handles: by where they were seen last, and else by one walk over the export.
+// pathTable finds files of fallback handles: by where they were seen last, and else by walks over the export.
 type pathTable struct {
-	e    *export
-	mu   sync.Mutex
-	seen map[uint64]place // by inode number
-	// walks counts walks, so that those who wait for one do not start another.
-	walkMu sync.Mutex
-	walks  uint64
+	e     *export
+	walks rounds
+	// looking has one for each worker that waits for a walk: a client with handles of files that are gone must not have
+	// them all.
+	looking chan struct{}
+
+	mu    sync.Mutex
+	seen  map[uint64]place // by inode number
+	want  map[uint64]int   // who looks for an inode number
+	found map[uint64]place // what walks have found of those, with the directories above
+	gone  map[inode]time.Time
 }
 
 type place struct {
@@ -55,52 +61,121 @@ type place struct {
 	name   string
 }
 
+// step is a directory on the way of a walk.
+type step struct {
+	ino uint64
+	place
+}
+
 func newPathTable(e *export) *pathTable {
-	return &pathTable{e: e, seen: make(map[uint64]place)}
+	return &pathTable{e: e, looking: make(chan struct{}, maxLooking), seen: make(map[uint64]place), want: make(map[uint64]int),
+		found: make(map[uint64]place), gone: make(map[inode]time.Time)}
 }
 
 // learn notes that ino has a name in a directory.
 func (t *pathTable) learn(parent, ino uint64, name string) {
 	t.mu.Lock()
-	if len(t.seen) >= maxWalk {
+	defer t.mu.Unlock()
+	if len(t.seen) >= maxSeen {
 		clear(t.seen) // the next walk fills it again
 	}
-	t.seen[ino] = place{parent: parent, name: name}
-	t.mu.Unlock()
+	p := place{parent: parent, name: name}
+	t.seen[ino] = p
+	if _, ok := t.found[ino]; ok {
+		t.found[ino] = p
+	}
 }
 
-// open returns a path descriptor of the file, or ESTALE.
+// open returns a path descriptor of the file. ESTALE is said of what two walks have not met, each of all of the export: a
+// file that is moved during one can be missed, and a client that is told that a file is gone drops what it has not yet
+// written. Where that cannot be said yet it is EAGAIN.
 func (t *pathTable) open(id inode) (int, error) {
-	t.walkMu.Lock()
-	walks := t.walks
-	t.walkMu.Unlock()
 	fd, err := t.try(id)
 	if err == nil {
 		return fd, nil
 	}
-	t.walkMu.Lock()
-	if t.walks == walks {
-		left := maxWalk
-		t.walk(t.e.root, t.e.ino, &left, 0)
-		t.walks++
+	if t.isGone(id) {
+		return -1, unix.ESTALE
 	}
-	t.walkMu.Unlock()
-	return t.try(id)
+	select {
+	case t.looking <- struct{}{}:
+		defer func() { <-t.looking }()
+	default:
+		return -1, unix.EAGAIN
+	}
+	t.wanted(id.ino, 1)
+	defer t.wanted(id.ino, -1)
+	for range 2 {
+		err := t.walks.do(func() error { return t.walk(t.e.root, t.e.ino, nil) })
+		if fd, terr := t.try(id); terr == nil {
+			return fd, nil
+		}
+		if err != nil {
+			return -1, unix.EAGAIN
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.gone) >= maxGone {
+		clear(t.gone)
+	}
+	t.gone[id] = time.Now().Add(goneAge)
+	return -1, unix.ESTALE
 }
 
-func (t *pathTable) try(id inode) (int, error) {
-	var names []string
+func (t *pathTable) isGone(id inode) bool {
 	t.mu.Lock()
-	for ino := id.ino; ino != t.e.ino; {
+	defer t.mu.Unlock()
+	return time.Now().Before(t.gone[id])
+}
+
+func (t *pathTable) wanted(ino uint64, more int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.want[ino] += more; t.want[ino] == 0 {
+		delete(t.want, ino)
+	}
+	if len(t.want) == 0 && len(t.found) >= maxFound {
+		clear(t.found)
+	}
+}
+
+// met notes what a walk has met, and keeps the way there if it is looked for.
+func (t *pathTable) met(parent, ino uint64, name string, way []step) {
+	t.learn(parent, ino, name)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.want[ino] == 0 {
+		return
+	}
+	t.found[ino] = place{parent: parent, name: name}
+	for _, s := range way {
+		t.found[s.ino] = s.place
+	}
+}
+
+func (t *pathTable) namesOf(ino uint64) (names []string, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for ino != t.e.ino {
 		p, ok := t.seen[ino]
+		if !ok {
+			p, ok = t.found[ino]
+		}
 		if !ok || len(names) == maxDepth {
-			t.mu.Unlock()
-			return -1, unix.ESTALE
+			return nil, false
 		}
 		names = append(names, p.name)
 		ino = p.parent
 	}
-	t.mu.Unlock()
+	return names, true
+}
+
+func (t *pathTable) try(id inode) (int, error) {
+	names, ok := t.namesOf(id.ino)
+	if !ok {
+		return -1, unix.ESTALE
+	}
 	fd, err := unix.Openat(t.e.root, ".", unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY, 0)
 	for i := len(names) - 1; i >= 0 && err == nil; i-- {
 		var next int
@@ -118,21 +193,25 @@ func (t *pathTable) try(id inode) (int, error) {
 	return fd, nil
 }
 
-// walk learns every name below the directory fd, which stays open.
-func (t *pathTable) walk(fd int, ino uint64, left *int, depth int) {
-	if depth == maxDepth {
-		return
+// walk learns every name below the directory fd, which stays open; way is how it was reached. An error says that a part
+// was left out that may be there at the next try.
+func (t *pathTable) walk(fd int, ino uint64, way []step) error {
+	if len(way) == maxDepth {
+		return nil
 	}
 	dir, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return
+		return unlessNotThere(err)
 	}
 	defer func() { _ = unix.Close(dir) }()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := unix.Getdents(dir, buf)
+		if err == unix.EINTR {
+			continue
+		}
 		if n <= 0 || err != nil {
-			return
+			return unlessNotThere(err)
 		}
 		for d := (dirents{buf[:n]}); d.next(); {
 			name := d.name()
@@ -140,18 +219,30 @@ func (t *pathTable) walk(fd int, ino uint64, left *int, depth int) {
 				d.skip()
 				continue
 			}
-			if *left--; *left <= 0 {
-				return
-			}
 			child, typ, s := d.ino(), d.typ(), string(name)
 			d.skip()
-			t.learn(ino, child, s)
-			if typ == unix.DT_DIR || typ == unix.DT_UNKNOWN {
-				if sub, err := openBeneath(dir, s); err == nil {
-					t.walk(sub, child, left, depth+1)
-					_ = unix.Close(sub)
-				}
+			t.met(ino, child, s, way)
+			if typ != unix.DT_DIR && typ != unix.DT_UNKNOWN {
+				continue
+			}
+			sub, err := openBeneath(dir, s)
+			if err == nil {
+				err = t.walk(sub, child, append(way, step{child, place{ino, s}}))
+				_ = unix.Close(sub)
+			}
+			if err = unlessNotThere(err); err != nil {
+				return err
 			}
 		}
 	}
+}
+
+// unlessNotThere drops errors that say that a walk has nothing to see there: what has gone meanwhile, a mount, a link, a
+// directory that the daemon may not read.
+func unlessNotThere(err error) error {
+	switch err {
+	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.EACCES, unix.EPERM, unix.ESTALE:
+		return nil
+	}
+	return err
 }
