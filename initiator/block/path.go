@@ -32,7 +32,11 @@ type path struct {
 	err   error // why the path is down; the volume's lock
 	gen   int   // counts sessions that came up; the volume's lock
 	other bool  // another unit was seen there last; the volume's lock
-	loose bool  // a command of a lost session may still run, and nothing waits for its end any more; the volume's lock
+	// since is when the session came up or was lost, losses and commands count for Paths; the volume's lock
+	since    time.Time
+	losses   int
+	commands uint64
+	loose    bool // a command of a lost session may still run, and nothing waits for its end any more; the volume's lock
 }
 
 // connect logs in, asks who is there and starts the session's owner.

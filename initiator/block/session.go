@@ -72,6 +72,7 @@ type session struct {
 	out      int           // tasks under way
 	drained  chan struct{} // closed when none is, if there is such a channel
 	epoch    uint32        // losses of power that are known
+	sent     uint64        // commands
 	beat     int           // of the watchdog
 	starved  int           // beats with a queue and without a command
 	watchdog *time.Timer
@@ -273,6 +274,7 @@ func (s *session) pump() {
 		t.beat = s.beat
 		s.cmdSN++
 		s.out++
+		s.sent++
 		r.inflight++
 		r.sent = true
 		if r.whole() {

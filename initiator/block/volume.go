@@ -132,7 +132,11 @@ type PathState struct {
 	Up    bool
 	InUse bool // commands go there
 	Group uint16
-	Err   error // why it is down
+	Err   error     // why it is down
+	Since time.Time // it has been so
+	// Logins and Losses count sessions that came up and those that were lost, Commands what was sent over them.
+	Logins, Losses int
+	Commands       uint64
 }
 
 // Paths says how the paths are.
@@ -142,9 +146,12 @@ func (v *Volume) Paths() []PathState {
 	defer v.mu.Unlock()
 	var out []PathState
 	for _, p := range v.paths {
-		st := PathState{URL: p.u.String(), Err: p.err}
+		st := PathState{URL: p.u.String(), Err: p.err, Since: p.since, Logins: p.gen, Losses: p.losses, Commands: p.commands}
 		if s := p.sess.Load(); s != nil {
 			st.Up, st.Group, st.Err = true, s.group, nil
+			s.mu.Lock()
+			st.Commands += s.sent
+			s.mu.Unlock()
 		}
 		for _, a := range active {
 			st.InUse = st.InUse || a == p
@@ -455,6 +462,7 @@ func (v *Volume) up(p *path, s *session, g *Geometry) error {
 	s.mu.Unlock()
 	p.err, p.other = nil, false
 	p.gen++
+	p.since = time.Now()
 	if !dead {
 		p.sess.Store(s)
 	}
@@ -475,6 +483,11 @@ func (v *Volume) down(p *path, s *session, err error) {
 	defer v.mu.Unlock()
 	if p.sess.CompareAndSwap(s, nil) {
 		p.err, p.other = err, errors.Is(err, ErrOtherUnit)
+		p.since = time.Now()
+		p.losses++
+		s.mu.Lock()
+		p.commands += s.sent
+		s.mu.Unlock()
 		if !v.closed {
 			v.tell(p, "path is lost", err)
 		}
