@@ -305,6 +305,11 @@ func (c *conn) tick() {
 		c.pingLocked()
 		c.kickLocked()
 	}
+	if x, is := c.link.(*iserLink); is && x.lateLocked() {
+		c.mu.Unlock()
+		c.kill(errNoMemory)
+		return
+	}
 	if c.starvesLocked() {
 		c.rec.note("no data has moved for %v", starveTicks*c.tickEvery())
 		c.mu.Unlock()
@@ -418,7 +423,7 @@ func (s *Server) countEnd(err error) {
 	for _, r := range []struct {
 		err  error
 		name string
-	}{{errLoggedOut, "logged_out"}, {errPeerClosed, "closed_by_initiator"}, {errReinstated, "reinstated"}, {errSilent, "silent"}, {errStarving, "starving"}, {errIdle, "idle_discovery"}, {errMadeRoom, "made_room"}, {errNotReading, "not_reading"},
+	}{{errLoggedOut, "logged_out"}, {errPeerClosed, "closed_by_initiator"}, {errReinstated, "reinstated"}, {errSilent, "silent"}, {errStarving, "starving"}, {errNoMemory, "no_memory"}, {errIdle, "idle_discovery"}, {errMadeRoom, "made_room"}, {errNotReading, "not_reading"},
 		{errDown, "shutdown"}, {errRemoved, "target_removed"}, {errDropped, "dropped_by_operator"}, {errReset, "cold_reset"}, {errDefect, "defect"}} {
 		if errors.Is(err, r.err) {
 			why = r.name

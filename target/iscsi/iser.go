@@ -56,6 +56,7 @@ type iserLink struct {
 	readsHeld int // of them, in q
 	readQ     []*task
 	works     []work
+	late      late
 	closing   bool // close when all Sends have completed
 }
 
@@ -157,7 +158,7 @@ func (x *iserLink) accept(r transport.Request) error {
 	if err != nil {
 		return errors.Join(err, r.Reject(nil))
 	}
-	buf, err := c.srv.opt.Memory.Get(loginISER)
+	buf, err := c.waitMem(loginISER)
 	if err != nil {
 		_ = qp.Close(transport.Reason{})
 		x.setQP(qp)
@@ -219,7 +220,7 @@ func (x *iserLink) closeAfterFlushLocked() {
 }
 
 func (x *iserLink) maybeCloseLocked() {
-	if x.closing && len(x.q) == 0 && !x.posting && x.outSends == 0 {
+	if x.closing && len(x.q) == 0 && !x.posting && x.outSends == 0 && len(x.late.pdus) == 0 {
 		x.closing = false
 		qp := x.qp
 		go func() { _ = qp.Close(transport.Reason{}) }()
@@ -400,7 +401,7 @@ func (x *iserLink) repostLocked(i int) {
 }
 
 func (x *iserLink) idleLocked() {
-	if len(x.freeSend) == len(x.sends) && len(x.sends) > 16 && len(x.q) == 0 {
+	if len(x.freeSend) == len(x.sends) && len(x.sends) > 16 && len(x.q) == 0 && len(x.late.pdus) == 0 {
 		for _, b := range x.sendMem {
 			b.Release()
 		}

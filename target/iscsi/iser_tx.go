@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -13,12 +14,12 @@ const sendSlotSize = iscsi.ISERHeaderLen + iscsi.BHSLen + iscsi.SafeISERData
 
 const sendSlotStep = 256
 
-// slotLocked takes a send slot; -1 when there is no memory for one.
-func (x *iserLink) slotLocked() int {
+// slotLocked takes a send slot, with memory from get if none is free.
+func (x *iserLink) slotLocked(get func(int) (*mem.Buf, error)) (int, error) {
 	if len(x.freeSend) == 0 {
-		b, err := x.c.srv.opt.Memory.Get(4096)
+		b, err := get(4096)
 		if err != nil {
-			return -1
+			return 0, err
 		}
 		x.sendMem = append(x.sendMem, b)
 		s := b.Span()
@@ -29,30 +30,42 @@ func (x *iserLink) slotLocked() int {
 	}
 	i := x.freeSend[len(x.freeSend)-1]
 	x.freeSend = x.freeSend[:len(x.freeSend)-1]
-	return i
+	return i, nil
 }
 
-// sendSlotLocked fills a slot with a PDU and queues its Send; build writes header and data behind the iSER header.
+// sendPDULocked queues the Send of a PDU; t is the task whose move ends with it. Without memory it waits.
 func (x *iserLink) sendPDULocked(h iscsi.BHS, data []byte, inv uint32, t *task, control bool) {
 	if x.dead {
 		return
 	}
-	i := x.slotLocked()
-	if i < 0 {
-		// Without memory for a response the session cannot go on.
-		x.failLocked(errors.New("iscsi: no memory for a response"))
-		return
+	if len(x.late.pdus) == 0 {
+		err := x.queuePDULocked(h, data, inv, t, control, x.c.srv.opt.Memory.Get)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, mem.ErrNoMemory) {
+			x.failLocked(err)
+			return
+		}
+	}
+	x.putOffLocked(h, data, inv, t, control)
+}
+
+// queuePDULocked fills a slot with a PDU and queues its Send, or does nothing and says why.
+func (x *iserLink) queuePDULocked(h iscsi.BHS, data []byte, inv uint32, t *task, control bool, get func(int) (*mem.Buf, error)) error {
+	i, err := x.slotLocked(get)
+	if err != nil {
+		return err
 	}
 	s := &x.sends[i]
 	head := iscsi.ISERHeaderLen + iscsi.BHSLen
 	n := head + len(data)
 	span := s.span
 	if n > sendSlotSize {
-		b, err := x.c.srv.opt.Memory.Get(n)
+		b, err := get(n)
 		if err != nil {
 			x.freeSend = append(x.freeSend, i)
-			x.failLocked(err)
-			return
+			return err
 		}
 		s.big, span = b, b.Span()
 	}
@@ -69,6 +82,7 @@ func (x *iserLink) sendPDULocked(h iscsi.BHS, data []byte, inv uint32, t *task, 
 	}
 	x.q = append(x.q, wr)
 	x.outSends++
+	return nil
 }
 
 // failLocked ends the connection from within the lock.
@@ -333,6 +347,10 @@ func (x *iserLink) sent(i int, err error) {
 	if moved {
 		t.moving = false
 		t.in.data = nil
+	}
+	if len(x.late.pdus) > 0 && err == nil {
+		x.sendLateLocked()
+		c.kickLocked()
 	}
 	x.maybeCloseLocked()
 	c.mu.Unlock()

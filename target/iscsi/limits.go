@@ -62,6 +62,9 @@ const (
 	// maxQueuedControl bounds responses of other kinds than SCSI that wait for a peer that does not read.
 	maxQueuedControl = 256
 
+	// lateMemory bounds the memory of what a session sends when it has waited for it: 1024 responses, or a few long answers.
+	lateMemory = 256 << 10
+
 	// stashLimit is unsolicited data that may wait in memory of its own for commands that cannot take it yet, one
 	// connection's. Beyond it new commands with such data get TASK SET FULL.
 	stashLimit = 1 << 20

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
@@ -380,7 +381,28 @@ func (c *conn) full(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN uint
 	}
 	c.share, c.nexus = share, nexus
 	r.TSIH = ss.tsih
-	if err := c.link.fullFeatureLocked(); err != nil {
+	c.mu.Unlock()
+	c.enterFull(ss, r, text, cmdSN, nil)
+}
+
+// enterFull ends the login, once there is memory for what the initiator may send then: for as long as a login may take.
+func (c *conn) enterFull(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN uint32, limit *time.Timer) {
+	c.mu.Lock()
+	if c.state != stateHeld {
+		c.mu.Unlock() // finish has taken share and nexus
+		return
+	}
+	err := c.link.fullFeatureLocked()
+	if errors.Is(err, mem.ErrNoMemory) {
+		if limit == nil {
+			limit = time.AfterFunc(c.srv.opt.Timeouts.Login, func() { c.kill(errNoMemory) })
+			c.loginTimer = limit
+		}
+		c.mu.Unlock()
+		c.share.Wait(func() { c.enterFull(ss, r, text, cmdSN, limit) })
+		return
+	}
+	if err != nil {
 		c.mu.Unlock()
 		c.plog.warn("login refused: no memory for its receives", zap.Stringer("remote", c.remote), zap.String("initiator", ss.initiator), zap.Error(err))
 		c.kill(err)
