@@ -26,11 +26,12 @@ import (
 // operator is one sequence: a daemon and what must be so.
 type operator struct {
 	*stand
-	t *rapid.T
-	m *model
+	t    *rapid.T
+	m    *model
+	took time.Duration // of the last step: a kill is aimed by it
 }
 
-type counts struct{ sequences, steps, refusals, kills, midst atomic.Int64 }
+type counts struct{ sequences, steps, refusals, kills, midst, made atomic.Int64 }
 
 // step is one thing that an operator does: a command line, and what the model says of it.
 type step struct {
@@ -56,7 +57,7 @@ func TestStormOperator(t *testing.T) {
 	}
 	var n counts
 	t.Cleanup(func() {
-		for what, v := range map[string]*atomic.Int64{"sequences": &n.sequences, "steps": &n.steps, "refusals": &n.refusals, "kills": &n.kills, "kills in the middle": &n.midst} {
+		for what, v := range map[string]*atomic.Int64{"sequences": &n.sequences, "steps": &n.steps, "refusals": &n.refusals, "kills": &n.kills, "kills in the middle": &n.midst, "changes made though not answered": &n.made} {
 			storm.Count(t, what, int(v.Load()))
 			t.Logf("%s: %d", what, v.Load())
 		}
@@ -75,7 +76,7 @@ func sequence(t *rapid.T, n *counts) {
 			t.Fatal(err)
 		}
 	}()
-	o := &operator{stand: s, t: t}
+	o := &operator{stand: s, t: t, took: 40 * time.Millisecond}
 	o.m = &model{files: map[string][]byte{}, volumes: map[string]*volume{"c0": {file: "c0.img"}}, exports: map[string]bool{"/first": true}, sizes: map[string]int{},
 		targets: map[string]*target{confTarget: {luns: map[int]string{}, own: map[int]string{0: "c0"}, list: map[string][]int{}, secrets: map[string]string{}}}}
 	for k, name := range []string{"c0.img", "c1.img"} { // c1's waits for a configuration that names it
@@ -130,10 +131,12 @@ func (o *operator) do(s step, n *counts) {
 	if rapid.IntRange(0, 4).Draw(o.t, "kill") == 4 {
 		n.kills.Add(1)
 		n.midst.Add(1)
-		o.killed(s, want, ok, time.Duration(rapid.IntRange(0, 40).Draw(o.t, "after"))*time.Millisecond)
+		o.killed(s, want, ok, o.took*time.Duration(rapid.IntRange(20, 110).Draw(o.t, "after"))/100, n)
 		return
 	}
+	begin := time.Now()
 	out, err := o.perform(s, want, ok)
+	o.took = time.Since(begin)
 	var f *failure
 	switch {
 	case err != nil && !errors.As(err, &f), f != nil && f.code != 2 && f.code != 4:
@@ -177,7 +180,7 @@ func (o *operator) perform(s step, want *model, ok bool) (string, error) {
 
 // killed runs a step and kills the daemon in the middle. What was acknowledged is done; of the rest all or nothing is, but that a
 // file can be left that no volume has: it is made before and removed after what is written down.
-func (o *operator) killed(s step, want *model, ok bool, after time.Duration) {
+func (o *operator) killed(s step, want *model, ok bool, after time.Duration, n *counts) {
 	o.t.Helper()
 	result := make(chan error, 1)
 	go func() {
@@ -212,6 +215,9 @@ func (o *operator) killed(s step, want *model, ok bool, after time.Duration) {
 		}
 		err := o.check(m, true)
 		if err == nil {
+			if m == want && !done {
+				n.made.Add(1)
+			}
 			o.m = m
 			return
 		}
