@@ -53,7 +53,7 @@ func (o *options) serveExport(ctx context.Context, url string, own *owner, ready
 	if err != nil {
 		return err
 	}
-	f := fusedir.Options{Fixed: t.Fixed, Source: r.URL, ReadOnly: o.readOnly, AllowOther: o.export.allowOther, AttrTimeout: o.export.attrs, EntryTimeout: o.export.attrs, Limit: max(o.conn.Reconnect, 0)}
+	f := fusedir.Options{Fixed: t.Fixed, Source: r.URL, ReadOnly: o.readOnly, AllowOther: o.export.allowOther, AttrTimeout: o.export.attrs, EntryTimeout: o.export.attrs, Limit: max(o.conn.Reconnect, 0), State: stateDir()}
 	if o.export.localLocks {
 		f.Locks = fusedir.LocksLocal
 	}

@@ -69,6 +69,23 @@ func dir() (string, error) {
 	return d, nil
 }
 
+// stateDir is where what has to outlive a boot lies, each user's apart; empty where there is no place.
+func stateDir() string {
+	if x := os.Getenv("SLUICE_STATE_DIR"); x != "" {
+		return x
+	}
+	if os.Geteuid() == 0 {
+		return "/var/lib/sluice-attach"
+	}
+	if x := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(x) {
+		return filepath.Join(x, "sluice")
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		return filepath.Join(home, ".local/state/sluice")
+	}
+	return ""
+}
+
 func recordPath(d, name string) string { return filepath.Join(d, name+".json") }
 
 func (r *Record) save() error {

@@ -2,8 +2,6 @@ package fusedir
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -44,6 +42,9 @@ type Options struct {
 	// Limit is how long a call waits for a server that is away before it fails with EIO; for ever if 0.
 	Limit time.Duration
 	Locks LockMode
+	// State is a directory of this machine that keeps the name under which a mount's locks are known to the server, so that those of a
+	// mount that was killed can be freed by the next. Without it they are not.
+	State string
 	Log   *zap.Logger // nil logs nothing
 }
 
@@ -131,10 +132,19 @@ func (f *dirFS) openLocks(ctx context.Context, dir string) (string, error) {
 	if f.o.Locks == LocksLocal {
 		return "locks hold on this machine only, as asked for", nil
 	}
-	// One mount point is one client: what it held before it was killed can be freed, and nobody else's.
-	sum := sha256.Sum256([]byte(dir))
-	name := fmt.Sprintf("%s-sluice-%s", f.v.Machine(), hex.EncodeToString(sum[:6]))
-	l, err := f.v.Locks(ctx, name, f.o.Log)
+	i, err := newInstance(f.o.State, f.v.Machine(), f.o.Source, dir)
+	if err != nil { // a machine whose state cannot be written: then the next life frees nothing
+		f.o.Log.Warn("the name of the mount's locks cannot be kept", zap.Error(err))
+		if i, err = newInstance("", f.v.Machine(), f.o.Source, dir); err != nil {
+			return "", err
+		}
+	}
+	l, err := f.announce(ctx, i)
+	if err != nil {
+		if derr := i.drop(); derr != nil {
+			return "", errors.Join(err, derr)
+		}
+	}
 	switch {
 	case err == nil:
 		f.locks = l
@@ -145,11 +155,33 @@ func (f *dirFS) openLocks(ctx context.Context, dir string) (string, error) {
 	return fmt.Sprintf("locks hold on this machine only: %v", err), nil
 }
 
+// announce frees what the life before held, and makes the new name known.
+func (f *dirFS) announce(ctx context.Context, i *instance) (*nfs.Locks, error) {
+	if i.dead != "" {
+		old, err := f.v.Locks(ctx, i.dead, f.o.Log) // which begins with FREE_ALL
+		if err == nil {
+			err = old.Close()
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	l, err := f.v.Locks(ctx, i.name, f.o.Log)
+	if err != nil {
+		return nil, err
+	}
+	if err := i.keep(); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	f.instance = i
+	return l, nil
+}
+
 func (f *dirFS) closeLocks() error {
 	if f.locks == nil {
 		return nil
 	}
-	return f.locks.Close()
+	return errors.Join(f.locks.Close(), f.instance.end())
 }
 
 // Locks says where locks are kept, and why.

@@ -24,6 +24,7 @@ type dirFS struct {
 	nodes             nodes
 	open              handles
 	locks             *nfs.Locks // nil: the kernel keeps locks
+	instance          *instance
 	srv               *fuse.Server
 	base              context.Context
 	stop              context.CancelFunc

@@ -73,6 +73,7 @@ func start(t *testing.T) *lab {
 		}
 	})
 	t.Setenv("SLUICE_RUNTIME_DIR", filepath.Join(dir, "run"))
+	t.Setenv("SLUICE_STATE_DIR", filepath.Join(dir, "state"))
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

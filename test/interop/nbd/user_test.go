@@ -45,7 +45,7 @@ func (l *lab) user(script string, env ...string) (string, error) {
 exec setpriv --reuid %d --regid %d --clear-groups sh -euc "$SCRIPT"`, uid, uid)
 	cmd := exec.CommandContext(ctx, "unshare", "--mount", "--propagation", "private", "sh", "-ec", outer)
 	cmd.Dir = home
-	cmd.Env = append(os.Environ(), "SCRIPT="+script, "HOME="+home, "SLUICE_RUNTIME_DIR="+filepath.Join(home, "run"), "PATH="+l.bin+":"+os.Getenv("PATH"), "URL="+l.url())
+	cmd.Env = append(os.Environ(), "SCRIPT="+script, "HOME="+home, "SLUICE_RUNTIME_DIR="+filepath.Join(home, "run"), "SLUICE_STATE_DIR="+filepath.Join(home, "state"), "PATH="+l.bin+":"+os.Getenv("PATH"), "URL="+l.url())
 	cmd.Env = append(cmd.Env, env...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
