@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -192,6 +193,10 @@ func stepOf(e *sluicetab.Entry, rs []*Record, on bool) (*step, error) {
 			s.rec, s.Face, s.Path = r, r.Face, r.Path
 		}
 	}
+	want, err := optionsOf(e).inWords()
+	if err != nil {
+		return nil, err
+	}
 	switch {
 	case on && (s.rec == nil || s.rec.Broken):
 		s.Action = doAttach
@@ -199,6 +204,10 @@ func stepOf(e *sluicetab.Entry, rs []*Record, on bool) (*step, error) {
 		s.Action, s.err = doFail, refused("%s is attached from another URL, %s; run sluice unmap %s first", e.Name, s.rec.URL, e.Name)
 	case on && e.Face != faceAuto && e.Face != s.rec.Face:
 		s.Action, s.err = doFail, refused("%s is attached as a %s, and the table says %s; run sluice unmap %s first", e.Name, s.rec.Face, e.Face, e.Name)
+	case on && s.rec.Options != nil && !slices.Equal(s.rec.Options, want): // a helper of an earlier version has not said
+		s.Action, s.err = doFail, refused("%s is attached with %s, and the table says %s; run sluice unmap %s first", e.Name, strings.Join(s.rec.Options, ","), strings.Join(want, ","), e.Name)
+	case on && e.Socket != "" && e.Socket != s.rec.Path:
+		s.Action, s.err = doFail, refused("%s is attached at %s, and the table says %s; run sluice unmap %s first", e.Name, s.rec.Path, e.Socket, e.Name)
 	case !on && s.rec != nil:
 		s.Action = doDetach
 	}

@@ -19,19 +19,21 @@ import (
 
 // Record is one attachment.
 type Record struct {
-	Name   string    `json:"name"`
-	URL    string    `json:"url"` // without secrets
-	Face   string    `json:"face"`
-	Path   string    `json:"path"`            // what programs open: the device, the socket or the file
-	Dir    string    `json:"dir,omitempty"`   // FUSE: the directory the helper mounted on
-	Index  int       `json:"index,omitempty"` // nbd: the device's number
-	Loop   string    `json:"loop,omitempty"`  // the loop device that mount made
-	Mount  string    `json:"mount,omitempty"` // where mount(8) put it
-	PID    int       `json:"pid"`             // the helper
-	Start  uint64    `json:"start"`           // its start in clock ticks since boot: a PID alone may be another's by now
-	Since  time.Time `json:"since"`
-	Log    string    `json:"log"`
-	Broken bool      `json:"broken,omitempty"` // the helper is gone
+	Name  string `json:"name"`
+	URL   string `json:"url"` // without secrets
+	Face  string `json:"face"`
+	Path  string `json:"path"`            // what programs open: the device, the socket or the file
+	Dir   string `json:"dir,omitempty"`   // FUSE: the directory the helper mounted on
+	Index int    `json:"index,omitempty"` // nbd: the device's number
+	Loop  string `json:"loop,omitempty"`  // the loop device that mount made
+	Mount string `json:"mount,omitempty"` // where mount(8) put it
+	PID   int    `json:"pid"`             // the helper
+	// Options are those that make a difference to who uses it, in the table's words.
+	Options []string  `json:"options"`
+	Start   uint64    `json:"start"` // its start in clock ticks since boot: a PID alone may be another's by now
+	Since   time.Time `json:"since"`
+	Log     string    `json:"log"`
+	Broken  bool      `json:"broken,omitempty"` // the helper is gone
 	// Starting says that the helper does not serve yet.
 	Starting bool `json:"starting,omitempty"`
 	// Away is why the target cannot be reached at the moment, and AwaySince when that was seen.

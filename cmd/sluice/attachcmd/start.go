@@ -79,7 +79,11 @@ func (o *options) record(url string) (*Record, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	r := &Record{Name: name, URL: shown, Face: face, PID: os.Getpid(), Start: start, Since: time.Now(), Log: filepath.Join(d, name+".log")}
+	opts, err := o.inWords()
+	if err != nil {
+		return nil, "", err
+	}
+	r := &Record{Options: opts, Name: name, URL: shown, Face: face, PID: os.Getpid(), Start: start, Since: time.Now(), Log: filepath.Join(d, name+".log")}
 	switch face {
 	case faceSocket:
 		r.Path = filepath.Join(d, name+".sock")
@@ -95,6 +99,25 @@ func (o *options) record(url string) (*Record, string, error) {
 		r.Path, r.Mount = o.export.dir, o.export.dir
 	}
 	return r, why, nil
+}
+
+// inWords is what the options are in the table's words, so that an attachment can be compared with the table.
+func (o *options) inWords() ([]string, error) {
+	l := []string{"reconnect=" + (*limit)(&o.conn.Reconnect).String(), "crc=" + o.conn.CRC}
+	if o.readOnly {
+		l = append(l, "ro")
+	}
+	if o.conn.Initiator != "" {
+		l = append(l, "initiator="+o.conn.Initiator)
+	}
+	if o.conn.Credentials != "" {
+		path, err := filepath.Abs(o.conn.Credentials)
+		if err != nil {
+			return nil, err
+		}
+		l = append(l, "credentials="+path)
+	}
+	return l, nil
 }
 
 // helper attaches and serves in this process until it is told to end; lines on descriptor 3 tell the process that started it how it goes,
