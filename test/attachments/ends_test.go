@@ -151,6 +151,13 @@ func TestALiveAttachmentShowsItsPathsAndTheirLog(t *testing.T) {
 		st := s.attached()["a"].Status
 		return len(st.Paths) == 2 && (st.Paths[0].State == "active" || st.Paths[1].State == "active")
 	})
+	back := false
+	for _, p := range s.attached()["a"].Status.Paths {
+		back = back || p.Logins >= 2 && p.Losses >= 1 && p.Commands > 0
+	}
+	if !back {
+		t.Errorf("no path counts its loss and return: %+v", s.attached()["a"].Status.Paths)
+	}
 	log := strings.Join(s.attached()["a"].Status.Log, "\n")
 	if !strings.Contains(log, "path is lost") || !strings.Contains(log, "path is up") {
 		t.Errorf("the log:\n%s", log)

@@ -204,8 +204,11 @@ type attachment struct {
 	PID                                int
 	Broken, Starting                   bool
 	Status                             struct {
-		Paths []struct{ URL, State, Error string }
-		Log   []string
+		Paths []struct {
+			URL, State, Error        string
+			Logins, Losses, Commands int
+		}
+		Log []string
 	}
 }
 

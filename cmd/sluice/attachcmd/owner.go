@@ -46,9 +46,8 @@ type order struct {
 // owner decides when an attachment ends: it alone, whatever the face and wherever the order comes from (a command, the service
 // manager's SIGTERM, an unmount). A device that is in use, or whose data cannot be made durable, is not taken away unless by force.
 type owner struct {
-	r      *Record
-	kick   chan struct{}
-	events events
+	r    *Record
+	kick chan struct{}
 
 	mu      sync.Mutex
 	held    bool               // the face has been made

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/sluice-storage/sluice/cmd/sluice/attachcmd/sluicetab"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
@@ -135,7 +134,7 @@ func (o *options) helper(ctx context.Context, url string) error {
 	if err := r.reserve(); err != nil {
 		return err
 	}
-	o.conn.Log = own.events.logger(zapcore.Lock(os.Stderr))
+	o.conn.Log = logger()
 	unlisten, err := own.listen()
 	if err != nil {
 		return errors.Join(err, r.remove())

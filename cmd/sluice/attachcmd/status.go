@@ -1,8 +1,9 @@
 package attachcmd
 
 import (
+	"fmt"
+	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -23,18 +24,30 @@ type PathStatus struct {
 	State string `json:"state"` // active, standby, down
 	Group uint16 `json:"group,omitempty"`
 	Error string `json:"error,omitempty"`
+	// Since is when it came into that state; Logins and Losses count sessions, Commands what was sent over them.
+	Since    time.Time `json:"since,omitzero"`
+	Logins   int       `json:"logins"`
+	Losses   int       `json:"losses"`
+	Commands uint64    `json:"commands"`
 }
 
 func (o *owner) status() *Status {
 	o.mu.Lock()
 	v := o.vol
 	o.mu.Unlock()
-	st := &Status{Log: o.events.lines()}
+	st := &Status{}
 	if v == nil {
 		return st
 	}
+	for _, e := range v.Events() {
+		line := e.Time.Format(time.RFC3339) + " " + e.Path + ": " + e.Text
+		if e.Err != nil {
+			line += ": " + e.Err.Error()
+		}
+		st.Log = append(st.Log, strings.Join(strings.Fields(line), " "))
+	}
 	for _, p := range v.Paths() {
-		ps := PathStatus{URL: p.URL, State: "down", Group: p.Group}
+		ps := PathStatus{URL: p.URL, State: "down", Group: p.Group, Since: p.Since, Logins: p.Logins, Losses: p.Losses, Commands: p.Commands}
 		switch {
 		case p.InUse:
 			ps.State = "active"
@@ -73,48 +86,17 @@ func (r *Record) status() *Status {
 // rows shows it to a person.
 func (s *Status) rows(t *ui.Table) {
 	for _, p := range s.Paths {
-		t.Row("path", p.URL, p.State, p.Error)
+		t.Row("path", p.URL, p.State, fmt.Sprintf("%d commands, lost %d times", p.Commands, p.Losses), p.Error)
 	}
 	for _, l := range s.Log {
 		t.Row("log", l)
 	}
 }
 
-// maxEvents bounds what a helper remembers of its paths.
-const maxEvents = 64
-
-// events is the log of a helper, the last of which it keeps for who asks.
-type events struct {
-	mu sync.Mutex
-	l  []string
-}
-
-func (e *events) lines() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return append([]string{}, e.l...)
-}
-
-func (e *events) add(line string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.l) >= maxEvents {
-		e.l = append(e.l[:0], e.l[1:]...)
-	}
-	e.l = append(e.l, line)
-}
-
-// Write takes a line of the log.
-func (e *events) Write(p []byte) (int, error) {
-	e.add(strings.Join(strings.Fields(string(p)), " "))
-	return len(p), nil
-}
-
-// logger writes for people into the helper's log, and keeps the last lines.
-func (e *events) logger(log zapcore.WriteSyncer) *zap.Logger {
+// logger writes for people into the helper's log.
+func logger() *zap.Logger {
 	c := zap.NewProductionEncoderConfig()
 	c.EncodeTime = zapcore.ISO8601TimeEncoder
 	c.ConsoleSeparator = " "
-	enc := zapcore.NewConsoleEncoder(c)
-	return zap.New(zapcore.NewTee(zapcore.NewCore(enc, log, zap.InfoLevel), zapcore.NewCore(enc, zapcore.AddSync(e), zap.InfoLevel)))
+	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(c), zapcore.Lock(os.Stderr), zap.InfoLevel))
 }
