@@ -256,7 +256,7 @@ func (r *Record) kill() error {
 func (r *Record) awaitGone(limit time.Duration) bool {
 	fd, err := unix.PidfdOpen(r.PID, 0)
 	if err == nil {
-		defer unix.Close(fd)
+		defer func() { _ = unix.Close(fd) }() // it was only looked at
 	}
 	for deadline := time.Now().Add(limit); r.alive(); {
 		left := time.Until(deadline)

@@ -63,13 +63,6 @@ func (t *nodes) get(id uint64) *node {
 	return t.byID[id]
 }
 
-// known finds a node by its handle.
-func (t *nodes) known(fh []byte) *node {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.byFH[string(fh)]
-}
-
 // ref returns the node of an object, counted once more for the kernel.
 func (t *nodes) ref(o nfs.Object) *node {
 	t.mu.Lock()
