@@ -30,7 +30,7 @@ type face interface {
 
 const (
 	// usersLimit is how long an end waits for users to go: udev and blkid open each new device for a moment.
-	usersLimit = 3 * time.Second
+	usersLimit = 5 * time.Second
 	// settleLimit is how long an end waits for the target to make durable what was written.
 	settleLimit = 10 * time.Second
 	// cutLimit is the same for an end by force.
