@@ -101,14 +101,6 @@ func (w *worker) write(r *blockdev.Request) error {
 	return w.d.unsynced(err, func() error { return w.move(unix.SYS_PWRITEV2, r.Data, r.Offset, 0) })
 }
 
-// durable is RWF_DSYNC for a request with FUA.
-func (d *Device) durable(r *blockdev.Request) int {
-	if r.FUA {
-		return unix.RWF_DSYNC
-	}
-	return 0
-}
-
 // move reads or writes all of spans at off, in as many calls as it takes.
 func (w *worker) move(trap uintptr, spans []mem.Span, off int64, flags int) error {
 	if w.d.direct && !w.aligned(spans) {

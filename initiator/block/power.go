@@ -147,15 +147,16 @@ func (p *path) place() string {
 	return p.u.Target + "," + t + fmt.Sprint(",", p.u.LUN)
 }
 
-// vouches asks path q, which is up, whether the target of p has had its power for as long as any unflushed write is old.
-func (q *path) vouches(ctx context.Context, p *path, s *session) bool {
-	w := q.sess.Load()
-	if w == nil || w == s || !w.witness || q.powerOn.Load() || q.place() != p.place() {
+// vouches reports whether path p, which is up, leads to a target that has had its power for as long as any unflushed write
+// is old, and that is the target of the path lost, whose session is s.
+func (p *path) vouches(ctx context.Context, lost *path, s *session) bool {
+	w := p.sess.Load()
+	if w == nil || w == s || !w.witness || p.powerOn.Load() || p.place() != lost.place() {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, vouchTimeout)
 	defer cancel()
 	r := &Request{Op: Raw, CDB: make([]byte, 6)}
 	err := w.do(ctx, r)
-	return err == nil && !q.powerOn.Load()
+	return err == nil && !p.powerOn.Load()
 }

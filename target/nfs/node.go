@@ -1,6 +1,7 @@
 package nfs
 
 import (
+	"errors"
 	"hash/maphash"
 	"sync"
 	"time"
@@ -259,10 +260,10 @@ func (s *Server) open(n *node, id *identity, write bool) (*openFile, error) {
 	fd, mayExec := -1, false
 	err := s.ids.as(id, func() (err error) {
 		fd, err = unix.Open(procPath(n.fd), flags, 0)
-		mayExec = err == unix.EACCES && !write && access(n.fd, unix.X_OK)
+		mayExec = errors.Is(err, unix.EACCES) && !write && access(n.fd, unix.X_OK)
 		return err
 	})
-	if err == unix.EACCES && (st.Uid == id.uid || mayExec) {
+	if errors.Is(err, unix.EACCES) && (st.Uid == id.uid || mayExec) {
 		fd, err = unix.Open(procPath(n.fd), flags, 0)
 	}
 	if err != nil {

@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"encoding/binary"
+	"errors"
 	"sync"
 	"time"
 
@@ -240,9 +241,10 @@ func (t *pathTable) walk(fd int, ino uint64, way []step) error {
 // unlessNotThere drops errors that say that a walk has nothing to see there: what has gone meanwhile, a mount, a link, a
 // directory that the daemon may not read.
 func unlessNotThere(err error) error {
-	switch err {
-	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.EACCES, unix.EPERM, unix.ESTALE:
-		return nil
+	for _, e := range [...]unix.Errno{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.EACCES, unix.EPERM, unix.ESTALE} {
+		if errors.Is(err, e) {
+			return nil
+		}
 	}
 	return err
 }

@@ -289,7 +289,7 @@ func (s *Server) truncate(fd int, st *unix.Stat_t, id *identity, size uint64) er
 		return unix.EFBIG
 	}
 	err := s.ids.as(id, func() error { return unix.Truncate(procPath(fd), int64(size)) })
-	if err == unix.EACCES && st.Uid == id.uid {
+	if errors.Is(err, unix.EACCES) && st.Uid == id.uid {
 		err = unix.Truncate(procPath(fd), int64(size))
 	}
 	return err
