@@ -76,6 +76,9 @@ func New(o Options) (*Initiator, error) {
 	if err := iscsi.CheckName(o.Name); err != nil {
 		return nil, fmt.Errorf("block: initiator name: %w", err)
 	}
+	if o.Own.Name != "" && o.Own.Secret == "" || o.Theirs.Name != "" && o.Theirs.Secret == "" {
+		return nil, errors.New("block: a CHAP user name without a secret")
+	}
 	setDefault(&o.Depth, DefaultDepth)
 	setDefault(&o.Piece, DefaultPiece)
 	setDefault(&o.Immediate, iscsi.DefaultRecvData)
@@ -151,15 +154,21 @@ func (i *Initiator) Close() error {
 	return nil
 }
 
-// parse reads a URL; the secrets that it lacks are the Initiator's.
+// parse reads a URL; the secrets that it lacks are the Initiator's. That the target has to prove itself is never dropped,
+// wherever it was asked for.
 func (i *Initiator) parse(raw string) (*URL, error) {
 	u, err := ParseURL(raw)
-	if err != nil || i.o.Own.Name == "" || u.Own.Name != "" {
-		return u, err
+	if err != nil {
+		return nil, err
 	}
-	u.Own = i.o.Own
+	if u.Own.Name == "" {
+		u.Own = i.o.Own
+	}
 	if u.Theirs.Secret == "" {
 		u.Theirs = i.o.Theirs
+	}
+	if u.Theirs.Secret != "" && u.Own.Name == "" {
+		return nil, badURL("the target's secret is given, and no user and secret of ours: it proves itself only to those who do")
 	}
 	return u, nil
 }

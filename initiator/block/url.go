@@ -21,7 +21,8 @@ const DefaultPort = "3260"
 //
 // Discovery needs the portal only. Keys: header_digest and data_digest (none, crc32c), target_user and
 // target_password (the target's proof, for mutual CHAP), initiator (the initiator's name), iser (the same as the
-// scheme iser), depth. A secret may be given in LIBISCSI_CHAP_PASSWORD instead of the URL, as libiscsi has it.
+// scheme iser), depth. A secret may be given in LIBISCSI_CHAP_PASSWORD instead of the URL, and the target's in
+// LIBISCSI_CHAP_TARGET_USERNAME and LIBISCSI_CHAP_TARGET_PASSWORD, as libiscsi has it.
 type URL struct {
 	ISER         bool
 	Host, Port   string
@@ -32,9 +33,11 @@ type URL struct {
 	HeaderDigest bool
 	DataDigest   bool
 	Depth        int // 0 for the default
+
+	hide bool // while it is read: what cannot be read may be a part of a secret
 }
 
-// ErrURL is a URL that cannot be used. It never repeats the secret.
+// ErrURL is a URL that cannot be used. It repeats no part of a secret.
 type ErrURL struct{ Detail string }
 
 func (e *ErrURL) Error() string { return "block: bad URL: " + e.Detail }
@@ -49,7 +52,11 @@ func (u *URL) String() string {
 	var b strings.Builder
 	b.WriteString(map[bool]string{true: "iser://", false: "iscsi://"}[u.ISER])
 	if u.Own.Name != "" {
-		b.WriteString(url.PathEscape(u.Own.Name) + "%***@")
+		name := u.Own.Name
+		if strings.Contains(name, ":") && iscsi.CheckName(name) != nil {
+			name = "***" // perhaps user:secret with a percent sign in the secret
+		}
+		b.WriteString(url.PathEscape(name) + "%***@")
 	}
 	b.WriteString(u.Addr())
 	if u.Target != "" {
@@ -70,23 +77,13 @@ func ParseURL(s string) (*URL, error) {
 	case scheme != "iscsi":
 		return nil, badURL("unknown scheme %q; iser and iscsi are known", scheme)
 	}
+	// An error must not print a part of a secret that was taken for something else.
+	u.hide = strings.ContainsAny(s, "@%") || strings.Contains(s, "password")
+	user, rest, has := userinfo(rest)
 	rest, query, _ := strings.Cut(rest, "?")
 	rest, path, _ := strings.Cut(rest, "/")
-	// net/url is no help with the authority: in libiscsi's form the percent sign separates user and secret.
-	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		user, secret, has := strings.Cut(rest[:at], "%")
-		if !has {
-			user, secret, has = strings.Cut(rest[:at], ":")
-		}
-		if !has {
-			secret = os.Getenv("LIBISCSI_CHAP_PASSWORD")
-		}
-		u.Own, rest = iscsi.Secret{Name: user, Secret: secret}, rest[at+1:]
-		if user == "" || secret == "" {
-			return nil, badURL("a CHAP user name needs a secret and a secret a name")
-		}
-	} else if name := os.Getenv("LIBISCSI_CHAP_USERNAME"); name != "" {
-		u.Own = iscsi.Secret{Name: name, Secret: os.Getenv("LIBISCSI_CHAP_PASSWORD")}
+	if err := u.secrets(user, has); err != nil {
+		return nil, err
 	}
 	if err := u.portal(rest); err != nil {
 		return nil, err
@@ -94,7 +91,70 @@ func ParseURL(s string) (*URL, error) {
 	if err := u.unit(path); err != nil {
 		return nil, err
 	}
-	return u, u.options(query)
+	if err := u.options(query); err != nil {
+		return nil, err
+	}
+	u.hide = false
+	return u, nil
+}
+
+// userinfo splits what is before the host from the rest of a URL. Secrets are written as they are, so that one may hold any
+// of "/?@": what ends it is the last @ before the target's name, or before the options where no target is named.
+func userinfo(s string) (user, rest string, ok bool) {
+	end := len(s)
+	low := strings.ToLower(s)
+	for _, sep := range []string{"/iqn.", "/eui.", "/naa."} {
+		if k := strings.Index(low, sep); k >= 0 {
+			end = min(end, k)
+		}
+	}
+	if end == len(s) {
+		for _, key := range []string{"header_digest", "data_digest", "target_user", "target_password", "initiator", "iser", "depth"} {
+			if k := strings.Index(s, "?"+key); k >= 0 {
+				end = min(end, k)
+			}
+		}
+	}
+	at := strings.LastIndexByte(s[:end], '@')
+	if at < 0 {
+		return "", s, false
+	}
+	return s[:at], s[at+1:], true
+}
+
+// secrets takes the CHAP names and secrets of the URL and, where it has none, of the environment. net/url is no help with
+// the former: in libiscsi's form the percent sign separates user and secret.
+func (u *URL) secrets(info string, has bool) error {
+	if has {
+		user, secret, ok := strings.Cut(info, "%")
+		if !ok {
+			user, secret, ok = strings.Cut(info, ":")
+		}
+		if !ok {
+			secret = os.Getenv("LIBISCSI_CHAP_PASSWORD")
+		}
+		u.Own = iscsi.Secret{Name: user, Secret: secret}
+		if user == "" || secret == "" {
+			return badURL("a CHAP user name needs a secret and a secret a name")
+		}
+	} else if name := os.Getenv("LIBISCSI_CHAP_USERNAME"); name != "" {
+		u.Own = iscsi.Secret{Name: name, Secret: os.Getenv("LIBISCSI_CHAP_PASSWORD")}
+		if u.Own.Secret == "" {
+			return badURL("LIBISCSI_CHAP_USERNAME needs LIBISCSI_CHAP_PASSWORD")
+		}
+	}
+	if secret := os.Getenv("LIBISCSI_CHAP_TARGET_PASSWORD"); secret != "" {
+		u.Theirs = iscsi.Secret{Name: os.Getenv("LIBISCSI_CHAP_TARGET_USERNAME"), Secret: secret}
+	}
+	return nil
+}
+
+// quote shows a part of the URL that cannot be used, unless it may be a part of a secret.
+func (u *URL) quote(s string) string {
+	if u.hide {
+		return "what is there (not shown, it may be part of a secret)"
+	}
+	return strconv.Quote(s)
 }
 
 func (u *URL) portal(s string) error {
@@ -110,7 +170,7 @@ func (u *URL) portal(s string) error {
 			u.Port = port[1:]
 		}
 		if ip, _, _ := strings.Cut(host, "%"); net.ParseIP(ip) == nil {
-			return badURL("%q is no IPv6 address", host)
+			return badURL("%s is no IPv6 address", u.quote(host))
 		}
 	case strings.Count(s, ":") > 1:
 		return badURL("an IPv6 address must be written in brackets")
@@ -121,7 +181,7 @@ func (u *URL) portal(s string) error {
 		return badURL("the host is missing")
 	}
 	if n, err := strconv.ParseUint(u.Port, 10, 16); err != nil || n == 0 {
-		return badURL("%q is no port", u.Port)
+		return badURL("%s is no port", u.quote(u.Port))
 	}
 	return nil
 }
@@ -133,6 +193,9 @@ func (u *URL) unit(path string) error {
 	name, lun, ok := strings.Cut(path, "/")
 	u.Target = strings.ToLower(name)
 	if err := iscsi.CheckName(u.Target); err != nil {
+		if u.hide {
+			return badURL("the target's name is no iSCSI name")
+		}
 		return badURL("%v", err)
 	}
 	if !ok {
@@ -141,7 +204,7 @@ func (u *URL) unit(path string) error {
 	// Single-level LUNs of the flat space have 14 bits (SAM-5 section 4.7.7).
 	n, err := strconv.ParseUint(lun, 0, 14)
 	if err != nil {
-		return badURL("%q is no LUN; 0 to 16383 are", lun)
+		return badURL("%s is no LUN; 0 to 16383 are", u.quote(lun))
 	}
 	u.LUN = uint16(n)
 	return nil
@@ -171,6 +234,9 @@ func (u *URL) options(query string) error {
 			u.Theirs.Secret = v
 		case "initiator":
 			if err := iscsi.CheckName(v); err != nil {
+				if u.hide {
+					return badURL("the initiator's name is no iSCSI name")
+				}
 				return badURL("%v", err)
 			}
 			u.Initiator = v
@@ -183,10 +249,13 @@ func (u *URL) options(query string) error {
 			}
 			u.Depth = n
 		default:
-			return badURL("unknown option %q", k)
+			return badURL("unknown option: %s", u.quote(k))
 		}
 	}
-	if u.Theirs.Secret != "" && u.Own.Name == "" {
+	if u.Theirs.Name != "" && u.Theirs.Secret == "" {
+		return badURL("target_user needs target_password, or the target would not be asked for its proof")
+	}
+	if q.Has("target_password") && u.Own.Name == "" {
 		return badURL("target_password needs a user and a secret of ours as well")
 	}
 	return nil

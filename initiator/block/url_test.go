@@ -12,7 +12,7 @@ import (
 )
 
 func TestURLs(t *testing.T) {
-	t.Setenv("LIBISCSI_CHAP_USERNAME", "")
+	noSecrets(t)
 	const name = "iqn.2026-01.org.example:disk"
 	for s, want := range map[string]URL{
 		"iser://host/" + name + "/3":        {ISER: true, Host: "host", Port: "3260", Target: name, LUN: 3},
@@ -21,6 +21,8 @@ func TestURLs(t *testing.T) {
 		"iser://[::1]/" + name + "/0x10":    {ISER: true, Host: "::1", Port: "3260", Target: name, LUN: 16},
 		"iscsi://joe%secret@h/" + name:      {Host: "h", Port: "3260", Target: name, Own: iscsi.Secret{Name: "joe", Secret: "secret"}},
 		"iscsi://joe%p@ss%w:rd@h/" + name:   {Host: "h", Port: "3260", Target: name, Own: iscsi.Secret{Name: "joe", Secret: "p@ss%w:rd"}},
+		"iscsi://joe%a/b?c@d@h:1/" + name:   {Host: "h", Port: "1", Target: name, Own: iscsi.Secret{Name: "joe", Secret: "a/b?c@d"}},
+		"iscsi://joe:a/b@h?depth=4":         {Host: "h", Port: "3260", Depth: 4, Own: iscsi.Secret{Name: "joe", Secret: "a/b"}},
 		"iscsi://h?iser&depth=4":            {ISER: true, Host: "h", Port: "3260", Depth: 4},
 		"iscsi://h?header_digest=CRC32C":    {Host: "h", Port: "3260", HeaderDigest: true},
 		"iscsi://h?data_digest=crc32c":      {Host: "h", Port: "3260", DataDigest: true},
@@ -35,7 +37,8 @@ func TestURLs(t *testing.T) {
 	}
 	for _, s := range []string{"", "host", "http://h", "iser://", "iser://:1", "iser://h:0", "iser://h:65536", "iser://::1", "iser://[::1", "iser://[::1]x",
 		"iser://h/disk", "iser://h/" + name + "/16384", "iser://h/" + name + "/x", "iser://joe@h", "iser://%s@h", "iser://h?depth=0", "iser://h?what=1",
-		"iser://h?header_digest=md5", "iser://h?target_password=x", "iser://h?%zz"} {
+		"iser://h?header_digest=md5", "iser://h?target_password=x", "iser://h?%zz",
+		"iser://a%b@h?target_user=x"} {
 		var e *ErrURL
 		if u, err := ParseURL(s); !errors.As(err, &e) {
 			t.Errorf("%s: %+v, %v", s, u, err)
@@ -43,15 +46,106 @@ func TestURLs(t *testing.T) {
 	}
 }
 
+func noSecrets(t testing.TB) {
+	for _, k := range []string{"USERNAME", "PASSWORD", "TARGET_USERNAME", "TARGET_PASSWORD"} {
+		t.Setenv("LIBISCSI_CHAP_"+k, "")
+	}
+}
+
+// That the target has to prove itself is asked for in the URL, the environment or the options, and so is who we are: no
+// mixture drops it without a word.
+func TestMutualCHAPIsNotDropped(t *testing.T) {
+	ours, theirs := iscsi.Secret{Name: "us", Secret: "our secret"}, iscsi.Secret{Name: "them", Secret: "their secret"}
+	for own := range 4 {
+		for proof := range 4 {
+			noSecrets(t)
+			var o Options
+			user, query := "", ""
+			switch own {
+			case 1:
+				user = ours.Name + "%" + ours.Secret + "@"
+			case 2:
+				t.Setenv("LIBISCSI_CHAP_USERNAME", ours.Name)
+				t.Setenv("LIBISCSI_CHAP_PASSWORD", ours.Secret)
+			case 3:
+				o.Own = ours
+			}
+			switch proof {
+			case 1:
+				query = "?target_user=them&target_password=their+secret"
+			case 2:
+				t.Setenv("LIBISCSI_CHAP_TARGET_USERNAME", theirs.Name)
+				t.Setenv("LIBISCSI_CHAP_TARGET_PASSWORD", theirs.Secret)
+			case 3:
+				o.Theirs = theirs
+			}
+			i, err := New(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			u, err := i.parse("iscsi://" + user + "h/iqn.2026-01.org.example:disk" + query)
+			switch {
+			case err != nil:
+				if own != 0 && !(own == 3 && proof == 1) || proof == 0 {
+					t.Errorf("own %d, proof %d: %v", own, proof, err)
+				}
+			case proof != 0 && (u.Own != ours || u.Theirs != theirs), proof == 0 && u.Theirs.Secret != "":
+				t.Errorf("own %d, proof %d: %+v", own, proof, u)
+			}
+			if err := i.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// What is printed of a URL depends on no secret: with another secret it is the same.
 func FuzzParseURL(f *testing.F) {
+	noSecrets(f)
 	f.Add("iser://joe%hidden@[::1]:3260/iqn.2026-01.org.example:disk/3?header_digest=crc32c&target_password=hidden2")
+	f.Add("iser:// 0001000100010001%0000@0")
 	f.Fuzz(func(t *testing.T, s string) {
 		u, err := ParseURL(s)
 		if err != nil {
 			return
 		}
-		if len(u.Own.Secret) > 3 && strings.Contains(u.String(), u.Own.Secret) && !strings.Contains(u.Own.Name+u.Host+u.Target+"iscsi:///***", u.Own.Secret) {
-			t.Fatal("the secret is in the string")
+		other := *u
+		other.Own.Secret, other.Theirs.Secret = "another", "and another"
+		if u.String() != other.String() {
+			t.Fatal("the string depends on a secret")
+		}
+	})
+}
+
+// No part of a secret is printed, whatever the secret holds, neither in the string of a URL nor in the error of one.
+func FuzzSecretsStayOut(f *testing.F) {
+	noSecrets(f)
+	for _, s := range []string{"pass/word", "a?depth=b", "a@b", "x/iqn.2026-01.org.example:y", "?who&what", "%zz/q", "[::1", "a:b:c", ":99999/", "a&bcdef=g"} {
+		f.Add(s, true)
+		f.Add(s, false)
+	}
+	f.Fuzz(func(t *testing.T, s string, own bool) {
+		const hide = "\x01QZ\x02" // occurs in nothing that is printed for another reason
+		secret := ""
+		for _, c := range s {
+			secret += hide + string(c)
+		}
+		if s == "" {
+			return
+		}
+		raw := "iser://joe%" + secret + "@host:3260/iqn.2026-01.org.example:disk/3"
+		if !own {
+			raw = "iser://joe%known@host/iqn.2026-01.org.example:disk/3?target_password=" + secret
+		}
+		u, err := ParseURL(raw)
+		out := ""
+		if err != nil {
+			out = err.Error()
+		} else {
+			out = u.String()
+		}
+		if strings.Contains(out, "QZ") {
+			t.Fatalf("%q", out)
 		}
 	})
 }
