@@ -73,7 +73,7 @@ type export struct {
 	dev   uint64
 	ino   uint64
 	kind  handleKind
-	table *pathTable // for kindInode
+	table *pathTable // for kindInode, and SubtreeCheck
 
 	counters *counters
 	noLoans  atomic.Bool // the file system lends no pages
@@ -120,7 +120,7 @@ func (e Export) open() (*export, error) {
 	if x.kind = kindInode; !e.InodeHandles {
 		x.kind = probeHandles(fd)
 	}
-	if x.kind == kindInode {
+	if x.kind == kindInode || e.SubtreeCheck {
 		x.table = newPathTable(x)
 	}
 	return x, nil

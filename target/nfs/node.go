@@ -89,6 +89,9 @@ func (c *nodeCache) get(h []byte) (*node, error) {
 	}
 	defer e.close()
 	fd, err := c.s.openHandle(e, h, body)
+	if err == nil && e.SubtreeCheck {
+		fd, err = e.connect(fd)
+	}
 	if err != nil {
 		return nil, err
 	}

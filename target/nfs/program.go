@@ -166,7 +166,7 @@ func (s *Server) find(c *rpc.Call, h []byte, q *request) nfs3.Status {
 		s.nodes.put(n)
 		return nfs3.ErrAcces
 	}
-	if n.e.SubtreeCheck && !s.inside(n) {
+	if n.e.SubtreeCheck && !n.e.contains(n.fd) {
 		s.nodes.put(n)
 		return nfs3.ErrStale
 	}
@@ -194,22 +194,6 @@ func (s *Server) findDir(c *rpc.Call, h []byte, q *request, change bool) nfs3.St
 }
 
 func (s *Server) end(q *request) { s.nodes.put(q.n) }
-
-// inside reports whether a node still lies below its export's root.
-func (s *Server) inside(n *node) bool {
-	var buf [unix.PathMax]byte
-	root, err := unix.Readlink(procPath(n.e.root), buf[:])
-	if err != nil {
-		return false
-	}
-	rootName := string(buf[:root])
-	k, err := unix.Readlink(procPath(n.fd), buf[:])
-	if err != nil {
-		return false
-	}
-	name := string(buf[:k])
-	return name == rootName || rootName == "/" || len(name) > len(rootName) && name[:len(rootName)] == rootName && name[len(rootName)] == '/'
-}
 
 // stat reads a node's attributes. A file without a name is stale, even while a descriptor of ours keeps it.
 func (s *Server) stat(n *node, st *unix.Stat_t) error {
