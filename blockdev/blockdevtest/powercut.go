@@ -34,15 +34,34 @@ func PowerCut(t testing.TB, seed uint64, stack func(blockdev.Device) blockdev.De
 	if err != nil {
 		t.Fatal(err)
 	}
+	return PowerCutOf(t, seed, Plant{
+		Dev: stack(below), Cut: below.Cut, CutAfter: below.CutAfter,
+		IsOff: func(err error) bool { return errors.Is(err, volatile.ErrPower) },
+		Again: func(testing.TB) blockdev.Device { return stack(below.Reopen()) },
+	})
+}
+
+// Plant is a device that runs on something whose power can be cut.
+type Plant struct {
+	Dev      blockdev.Device // of CutSize bytes or more, full of zeroes
+	Cut      func(seed uint64)
+	CutAfter func(n int, seed uint64)         // in the middle of something: n is up to 400
+	IsOff    func(err error) bool             // the error may be the power's
+	Again    func(testing.TB) blockdev.Device // puts the power on and starts again
+}
+
+// PowerCutOf is PowerCut for what has its own way to lose power.
+func PowerCutOf(t testing.TB, seed uint64, p Plant) error {
+	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 0xc07))
-	h := &history{dev: stack(below)}
+	h := &history{dev: p.Dev, off: p.IsOff}
 	clients := 1
 	if seed%2 == 1 {
 		clients = cutClients
 	}
 	cutAt := -1
 	if rng.IntN(2) == 0 {
-		below.CutAfter(rng.IntN(400), seed)
+		p.CutAfter(rng.IntN(400), seed)
 	} else {
 		cutAt = rng.IntN(cutOps)
 	}
@@ -53,7 +72,7 @@ func PowerCut(t testing.TB, seed uint64, stack func(blockdev.Device) blockdev.De
 		wg.Go(func() {
 			for op := range cutOps {
 				if c == 0 && op == cutAt {
-					below.Cut(seed)
+					p.Cut(seed)
 				}
 				if !h.step(t, m, own, c, clients) {
 					return
@@ -62,13 +81,14 @@ func PowerCut(t testing.TB, seed uint64, stack func(blockdev.Device) blockdev.De
 		})
 	}
 	wg.Wait()
-	below.Cut(seed)
-	return h.check(t, stack(below.Reopen()))
+	p.Cut(seed)
+	return h.check(t, p.Again(t))
 }
 
 // history is what was written and what was promised, by sector. A version is a number that only grows.
 type history struct {
 	dev blockdev.Device
+	off func(error) bool
 
 	mu        sync.Mutex
 	version   uint64
@@ -146,7 +166,7 @@ func (h *history) promise(completed [cutSectors]uint64) {
 
 func (h *history) do(t testing.TB, r *blockdev.Request) bool {
 	err := blockdev.Do(t.Context(), h.dev, r)
-	if err != nil && !errors.Is(err, volatile.ErrPower) {
+	if err != nil && !h.off(err) {
 		t.Errorf("%v: %v", r.Op, err)
 	}
 	return err == nil

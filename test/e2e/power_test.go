@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand"
 	"sync/atomic"
@@ -45,6 +46,9 @@ func (s *sectorState) settle() {
 		s.durable, s.newer = s.newer[len(s.newer)-1], nil
 	}
 }
+
+// lostError is what is missing after a cut, as opposed to what kept the test from looking.
+type lostError struct{ error }
 
 // powerRun writes with and without FUA and flushes over the wire until the power is cut at a random point, and says what
 // is missing then of all that was acknowledged as durable.
@@ -99,7 +103,7 @@ func powerRun(v *block.Volume, p *plug, seed int64) error {
 			ok = ok || is == n
 		}
 		if !ok {
-			return fmt.Errorf("seed %d: sector %d holds write %d, although write %d was acknowledged as durable", seed, k, is, state[k].durable)
+			return lostError{fmt.Errorf("seed %d: sector %d holds write %d, although write %d was acknowledged as durable", seed, k, is, state[k].durable)}
 		}
 	}
 	return nil
@@ -125,6 +129,9 @@ func TestPowerCut(t *testing.T) {
 						found = err
 						break
 					}
+				}
+				if found != nil && !errors.As(found, new(lostError)) {
+					t.Fatal("nothing could be looked at: ", found)
 				}
 				if (found != nil) != lies {
 					t.Fatal(found)

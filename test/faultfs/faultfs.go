@@ -37,6 +37,7 @@ type FS struct {
 
 	mu    sync.Mutex
 	fault func(Call) syscall.Errno
+	lie   func(Call) bool
 	rng   *rand.Rand
 	left  int // steps before an armed cut, -1 for none
 	off   bool
@@ -71,6 +72,20 @@ func (f *FS) Fault(fn func(Call) syscall.Errno) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fault = fn
+}
+
+// Lie has fn asked before each write and fsync; those that it chooses succeed and do nothing. nil asks nothing.
+func (f *FS) Lie(fn func(Call) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lie = fn
+}
+
+// IsOff reports whether there is no power.
+func (f *FS) IsOff() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.off
 }
 
 // CutAfter takes the power away after n more steps: sectors that become durable, and calls.
@@ -279,6 +294,9 @@ func (n *file) Write(_ context.Context, _ fs.FileHandle, data []byte, off int64)
 		return 0, errno
 	}
 	defer n.fs.mu.Unlock()
+	if n.fs.lie != nil && n.fs.lie(Call{Name: "write", File: n.name, Off: off, Len: int64(len(data))}) {
+		return uint32(len(data)), 0
+	}
 	n.writeLocked(data, off)
 	return uint32(len(data)), 0
 }
@@ -302,6 +320,9 @@ func (n *file) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
 		return errno
 	}
 	defer n.fs.mu.Unlock()
+	if n.fs.lie != nil && n.fs.lie(Call{Name: "fsync", File: n.name}) {
+		return 0
+	}
 	if !n.fs.stepLocked() {
 		return syscall.EIO
 	}

@@ -333,7 +333,10 @@ var mutants = map[string]rule{
 		}},
 }
 
-const mutantEnv = "TRANSPORTTEST_MUTANT"
+const (
+	mutantEnv = "TRANSPORTTEST_MUTANT"
+	noMutant  = "none"
+)
 
 // A suite that nothing can fail proves nothing. Each mutant breaks one rule, and a case must notice. A mutant runs in a
 // process of its own, for a failed case fails its test.
@@ -350,11 +353,20 @@ func TestSuiteNoticesBrokenRules(t *testing.T) {
 				pattern := "^TestMutant$/^" + regexp.QuoteMeta(strings.ReplaceAll(c, " ", "_")) + "$"
 				cmd := exec.Command(exe, "-test.run", pattern, "-test.v")
 				cmd.Env = append(os.Environ(), mutantEnv+"="+name)
-				out, err := cmd.CombinedOutput()
-				if !strings.Contains(string(out), "=== RUN   TestMutant/") {
+				b, err := cmd.CombinedOutput()
+				out := string(b)
+				if !strings.Contains(out, "=== RUN   TestMutant/") {
 					t.Fatalf("the case %q did not run: %v\n%s", c, err, out)
 				}
-				noticed = noticed || err != nil
+				// The case itself has to fail: a crash, or a process that ends for another reason, notices nothing.
+				failed := strings.Contains(out, "--- FAIL: TestMutant/"+strings.ReplaceAll(c, " ", "_")+" (")
+				if err != nil && (!failed || strings.Contains(out, "panic: ") || strings.Contains(out, "fatal error: ")) {
+					t.Fatalf("the case %q did not end by itself: %v\n%s", c, err, out)
+				}
+				if failed {
+					control(t, exe, pattern)
+				}
+				noticed = noticed || failed
 			}
 			if !noticed {
 				t.Errorf("nobody noticed")
@@ -363,10 +375,27 @@ func TestSuiteNoticesBrokenRules(t *testing.T) {
 	}
 }
 
+// control shows that the case passes where no rule is broken, in a process like a mutant's and with its patience: it was
+// the broken rule that the case noticed, and not a slow machine.
+func control(t *testing.T, exe, pattern string) {
+	t.Helper()
+	var b []byte
+	var err error
+	for range 5 {
+		cmd := exec.Command(exe, "-test.run", pattern, "-test.v")
+		cmd.Env = append(os.Environ(), mutantEnv+"="+noMutant)
+		if b, err = cmd.CombinedOutput(); err == nil {
+			return
+		}
+	}
+	t.Errorf("the case fails without a broken rule too: %v\n%s", err, b)
+}
+
 // TestMutant is the other process of TestSuiteNoticesBrokenRules.
 func TestMutant(t *testing.T) {
-	m, ok := mutants[os.Getenv(mutantEnv)]
-	if !ok {
+	name := os.Getenv(mutantEnv)
+	m, ok := mutants[name]
+	if !ok && name != noMutant {
 		return
 	}
 	patience = 2 * time.Second // what does not come is what is tested
