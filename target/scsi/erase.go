@@ -30,15 +30,29 @@ type erasure struct {
 	verbose  string
 }
 
-// erase runs e in the background. Exactly one runs at a time: the flag, which keeps other commands off, is set here.
-func (lu *LogicalUnit) erase(e erasure) (done chan error) {
+// erase runs e in the background. Exactly one runs at a time: the flag, which keeps other commands off, is set here, and a
+// second one is refused. What was let in before the flag was set reaches the medium before it is erased.
+func (lu *LogicalUnit) erase(by *Command, e erasure) (done chan error, err error) {
+	for {
+		f := lu.flags.Load()
+		if f&(flagFormatting|flagSanitizing) != 0 {
+			return nil, lu.notReady(f)
+		}
+		if lu.flags.CompareAndSwap(f, f&^flagSanitizeBad|e.flag) {
+			break
+		}
+	}
 	lu.progress.Store(0)
-	lu.set(flagSanitizeBad, false)
-	lu.set(e.flag, true)
+	earlier := make(chan struct{})
+	w := newWait(func() { close(earlier) })
+	lu.each(func(i *itl) { i.await(w, by) })
+	lu.eachClosing(func(i *itl) { i.await(w, by) })
+	w.release()
 	done = make(chan error, 1)
 	lu.background.Add(1)
 	go func() {
 		defer lu.background.Done()
+		<-earlier
 		err := lu.erasePasses(e)
 		if err != nil {
 			lu.log.Error("erasing a volume failed", zap.String("volume", lu.opt.Name), zap.String("command", e.verbose), zap.Error(err))
@@ -49,7 +63,16 @@ func (lu *LogicalUnit) erase(e erasure) (done chan error) {
 		lu.set(e.flag, false)
 		done <- err
 	}()
-	return done
+	return done, nil
+}
+
+// eraseFor does so for c, which ends now with IMMED, else with the erasure.
+func (c *Command) eraseFor(e erasure, immed bool) error {
+	done, err := c.x.lu.erase(c, e)
+	if err != nil {
+		return err
+	}
+	return c.begun(done, immed)
 }
 
 func (lu *LogicalUnit) erasePasses(e erasure) error {
@@ -148,7 +171,7 @@ func beginSanitize(c *Command) stepResult {
 			}
 			e.fill = func(_ int, b []byte) { clear(b); stream.XORKeyStream(b, b) }
 		}
-		return c.begun(lu.erase(e), immed)
+		return c.eraseFor(e, immed)
 	})
 }
 
@@ -200,7 +223,7 @@ func beginFormatUnit(c *Command) stepResult {
 	}
 	e := erasure{flag: flagFormatting, passes: 1, zero: true, verbose: "FORMAT UNIT"}
 	if !fmtData {
-		return c.async(func(c *Command) error { return c.begun(lu.erase(e), false) })
+		return c.async(func(c *Command) error { return c.eraseFor(e, false) })
 	}
 	n := 4
 	if long {
@@ -220,6 +243,6 @@ func beginFormatUnit(c *Command) stepResult {
 		if defects != 0 {
 			return badParam(n - 2)
 		}
-		return c.begun(lu.erase(e), list[1]&0x02 != 0)
+		return c.eraseFor(e, list[1]&0x02 != 0)
 	})
 }

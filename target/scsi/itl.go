@@ -56,6 +56,17 @@ func (i *itl) abortSet(w *tmfWait, kind abortKind) {
 	})
 }
 
+// await has w wait for the commands of the nexus that run now, but for one, and for its copies from and to the unit.
+func (i *itl) await(w *tmfWait, but *Command) {
+	i.set().await(w, func(c *Command) bool { return c.x.itl == i && c != but })
+	i.mu.Lock()
+	all := slices.Clone(i.visits)
+	i.mu.Unlock()
+	for _, v := range all {
+		v.home.set().await(w, func(c *Command) bool { return c == v.c && c.x.visit.Load() == v })
+	}
+}
+
 // attention establishes a unit attention condition (SAM-5 section 5.14) and tells the session, where that can pass it on.
 func (i *itl) attention(asc ASC) {
 	if i.establish(asc) {

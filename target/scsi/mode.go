@@ -154,11 +154,6 @@ func beginModeSense(c *Command) stepResult {
 	if lu.readOnly() || lu.has(flagSWP) {
 		specific |= 0x80
 	}
-	lu.mu.Lock()
-	defer lu.mu.Unlock()
-	if pc == 3 && !lu.canSaveLocked() {
-		return c.end(check(IllegalRequest, ASCSavingNotSupported))
-	}
 	b := c.scratch()
 	long := ten && c.CDB[1]&0x10 != 0
 	if ten {
@@ -179,7 +174,14 @@ func beginModeSense(c *Command) stepResult {
 			b[3] = n
 		}
 	}
+	// The data is made under the lock and moved without it: a move can wait for memory and for the initiator.
+	lu.mu.Lock()
+	canSave := lu.canSaveLocked()
 	b, found := lu.appendPagesLocked(b, code, sub, pc)
+	lu.mu.Unlock()
+	if pc == 3 && !canSave {
+		return c.end(check(IllegalRequest, ASCSavingNotSupported))
+	}
 	if !found {
 		return c.end(badCDB(2))
 	}

@@ -187,6 +187,18 @@ func (s *taskSet) abort(w *tmfWait, kind func(*Command) abortKind) {
 	}
 }
 
+// await has w wait for the commands that run now, but for one; those that wait for their turn are let in later.
+func (s *taskSet) await(w *tmfWait, match func(*Command) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := s.first; c != nil; c = c.x.next {
+		if c.x.state == taskEnabled && match(c) {
+			w.left.Add(1)
+			c.x.waiters = append(c.x.waiters, w)
+		}
+	}
+}
+
 // finish ends the command. The caller is the runner and nothing is outstanding.
 func (c *Command) finish() {
 	c.Nexus.leaveMem(c)

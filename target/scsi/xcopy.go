@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"slices"
 
 	"github.com/sluice-storage/sluice/blockdev"
 )
@@ -341,17 +342,19 @@ func beginCopyResults(c *Command) stepResult {
 	}
 	i := c.x.itl
 	i.mu.Lock()
-	defer i.mu.Unlock()
-	for _, r := range i.copies {
-		if r.id != c.CDB[2] {
-			continue
-		}
-		if sa == saCopyStatus {
-			return c.send(r.status(c.scratch()), alloc)
-		}
-		return c.send(r.failure(c.scratch()), alloc)
+	k := slices.IndexFunc(i.copies, func(r copyRecord) bool { return r.id == c.CDB[2] })
+	var r copyRecord
+	if k >= 0 {
+		r = i.copies[k]
 	}
-	return c.end(badCDB(2)) // SPC-4: no copy with that list identifier
+	i.mu.Unlock() // before the move, which can wait for memory and for the initiator
+	switch {
+	case k < 0:
+		return c.end(badCDB(2)) // SPC-4: no copy with that list identifier
+	case sa == saCopyStatus:
+		return c.send(r.status(c.scratch()), alloc)
+	}
+	return c.send(r.failure(c.scratch()), alloc)
 }
 
 func (r copyRecord) status(b []byte) []byte {
