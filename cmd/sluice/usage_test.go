@@ -163,6 +163,8 @@ func TestWrongValuesAreRefusedBeforeAnythingIsDone(t *testing.T) {
 	before := must(t, nil, "target", "list", socket) + must(t, nil, "volume", "list", socket) + must(t, nil, "exports", socket)
 	left := untouched(t)
 	for _, args := range [][]string{
+		{"target", "create", "not-a-name", socket}, {"target", "map", testTarget, "9", "nowhere", socket}, {"volume", "create", "x", "1", socket},
+		{"volume", "create", "x", "1MiB", "--block", "500", socket}, {"volume", "create", "a/b", "1MiB", socket}, {"exports", "add", "data", "/srv", socket},
 		{"volume", "create", "x", "1MiB", "--path", "relative", socket}, {"volume", "resize", "a", "much", socket},
 		{"target", "map", testTarget, "20000", "a", socket}, {"target", "unmap", testTarget, "x", socket}, {"session", "close", "first", socket},
 		{"exports", "add", "/data", "/srv", "--any-port", socket}, {"portals", "add", "nonsense", socket}, {"target", "set-group", testTarget, "1", "offline", socket},

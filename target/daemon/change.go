@@ -41,7 +41,7 @@ func (d *Daemon) changeLocked(dryRun bool, what string, edit func(*managed) erro
 		err = cfg.takesAway(d.cfg)
 	}
 	if err != nil {
-		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
+		return admin.Done{}, wrong(err)
 	}
 	if cfg.touched = next.touched; cfg.touched == nil {
 		cfg.touched = map[string]bool{}
@@ -58,4 +58,12 @@ func (d *Daemon) changeLocked(dryRun bool, what string, edit func(*managed) erro
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: errors.Join(err, ready.drop()).Error()}
 	}
 	return admin.Done{Changes: []string{what}}, nil
+}
+
+// wrong is what an operator is told of a change that no configuration could hold: its values are wrong, whatever there is.
+func wrong(err error) error {
+	if ce := (*ConfigError)(nil); errors.As(err, &ce) {
+		return &admin.Error{Kind: admin.Invalid, Msg: ce.Detail}
+	}
+	return &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
 }
