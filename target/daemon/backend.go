@@ -418,6 +418,9 @@ func (d *Daemon) MapLUN(_ context.Context, target string, l admin.LUN, dryRun bo
 	}
 	return d.change(dryRun, fmt.Sprintf("volume %s is LUN %d of %s", l.Volume, l.LUN, target), func(m *managed) error {
 		if err := d.cfg.free(l.Volume); err != nil {
+			if ae := (*admin.Error)(nil); errors.As(err, &ae) {
+				return ae
+			}
 			return &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
 		}
 		// One that could not be served has no claim to its number.

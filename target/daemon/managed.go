@@ -10,6 +10,8 @@ import (
 	"sort"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/sluice-storage/sluice/target/admin"
 )
 
 // managed is what the administrative interface has changed. It lies in the state directory, is merged into the
@@ -182,7 +184,7 @@ func (c *Config) merge(m *managed) {
 // free fails for a volume that is not there, or a LUN already.
 func (c *Config) free(volume string) error {
 	if !slices.ContainsFunc(c.Volumes, func(v VolumeConfig) bool { return v.Name == volume }) {
-		return fmt.Errorf("there is no volume %s; see sluice volume list", volume)
+		return &admin.Error{Kind: admin.Invalid, Msg: fmt.Sprintf("there is no volume %s; see sluice volume list", volume)}
 	}
 	for _, t := range c.Targets {
 		for _, l := range t.LUNs {
