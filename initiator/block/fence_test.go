@@ -2,6 +2,7 @@ package block
 
 import (
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,8 +17,11 @@ func TestNothingNewerOvertakesAWriteThatIsNotFenced(t *testing.T) {
 		f := newFake(t)
 		v := f.openPaths(Options{ReconnectLimit: 20 * time.Second, CommandTimeout: -1}, 2)
 		resets, writes := 0, map[string]int{}
+		var mu sync.Mutex // the hook runs for each connection
 		f.set(func() {
 			f.hook = func(c *fakeConn, b iscsi.BHS, _ []byte) bool {
+				mu.Lock()
+				defer mu.Unlock()
 				switch {
 				case b.Opcode() == iscsi.OpTaskRequest:
 					resets++
@@ -72,8 +76,11 @@ func TestAResetThatOtherHostsDoNotHearOfIsTheLastMeans(t *testing.T) {
 		v := f.openPaths(Options{CommandTimeout: -1}, 2)
 		var reset time.Time
 		held := map[string]bool{}
+		var mu sync.Mutex // the hook runs for each connection
 		f.set(func() {
 			f.hook = func(c *fakeConn, b iscsi.BHS, _ []byte) bool {
+				mu.Lock()
+				defer mu.Unlock()
 				switch {
 				case b.Opcode() == iscsi.OpTaskRequest && reset.IsZero():
 					reset = time.Now()
