@@ -179,6 +179,8 @@ func (d *Daemon) plan(next *Config, all bool) (*plan, error) {
 				return p, err
 			case err != nil:
 				d.log.Warn("a volume can still not be served", zap.String("volume", v.Name), zap.Error(err))
+			default:
+				_ = vol.close() // as absent as the one that is there
 			}
 			continue
 		}
