@@ -21,14 +21,18 @@ type process struct {
 	err  error // of Wait, valid after done
 }
 
-// start runs one of the binaries under test; its output is appended to NAME.txt among the logs. It ends with the scenario.
+// start runs one of the binaries under test, or another by its whole path; its output is appended to NAME.txt among the logs. It ends with the scenario.
 func (r *Run) start(name string, args ...string) (*process, error) {
-	out, err := os.OpenFile(filepath.Join(r.Dir, name+".txt"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	path := filepath.Join(r.lab.bin, name)
+	if filepath.IsAbs(name) {
+		path = name
+	}
+	out, err := os.OpenFile(filepath.Join(r.Dir, filepath.Base(name)+".txt"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
 	}
 	defer out.Close()
-	p := &process{cmd: exec.Command(filepath.Join(r.lab.bin, name), args...), done: make(chan struct{})}
+	p := &process{cmd: exec.Command(path, args...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {

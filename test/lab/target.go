@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -16,6 +17,8 @@ type target struct {
 	port int
 	file string
 	proc *process
+
+	binary string // the whole path of another than sluiced
 }
 
 // iqn is the target name that scenarios use.
@@ -66,7 +69,7 @@ func (r *Run) serveWith(keys []string, units ...unit) (*target, error) {
 }
 
 func (t *target) start() (err error) {
-	if t.proc, err = t.r.start("sluiced", "--config", t.file); err != nil {
+	if t.proc, err = t.r.start(cmp.Or(t.binary, "sluiced"), "--config", t.file); err != nil {
 		return err
 	}
 	return t.proc.listening(t.port)
