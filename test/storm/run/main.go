@@ -32,6 +32,7 @@ type tool struct {
 // tools are all there are; a new one adds its line.
 var tools = []tool{
 	{"operator", "./test/operator", "TestStormOperator", 10, 15 * time.Minute},
+	{"powercut", "./test/powercut", "TestStormPowerCut", 10, 15 * time.Minute},
 }
 
 // state is what a run leaves for the next.
