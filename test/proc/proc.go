@@ -68,7 +68,8 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// New prepares a daemon with the programs of bin. What follows state_dir in its configuration is the caller's.
+// New prepares a daemon with the programs of bin. What follows state_dir in its configuration is the caller's; it has one
+// portal of this machine, unless the caller says which it has.
 func New(t testing.TB, bin, config string) *Daemon {
 	t.Helper()
 	d := &Daemon{t: t, bin: bin, Dir: t.TempDir()}
@@ -76,7 +77,11 @@ func New(t testing.TB, bin, config string) *Daemon {
 	if err := os.Mkdir(d.State, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("state_dir: %q\ntimeouts: {drain: 1s}\nportals: [{address: \"127.0.0.1:0\"}]\n%s", d.State, config)
+	text := fmt.Sprintf("state_dir: %q\ntimeouts: {drain: 1s}\n", d.State)
+	if !strings.Contains("\n"+config, "\nportals:") {
+		text += "portals: [{address: \"127.0.0.1:0\"}]\n"
+	}
+	text += config
 	if err := os.WriteFile(d.conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -139,6 +144,22 @@ func (d *Daemon) Alive() bool {
 	}
 }
 
+// Stop ends the daemon by SIGTERM and waits for its end.
+func (d *Daemon) Stop() {
+	d.t.Helper()
+	_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-d.ended:
+		d.cmd = nil
+	case <-time.After(Patience):
+		_ = d.cmd.Process.Signal(syscall.SIGQUIT) // its stacks are in its log
+		d.t.Fatal("the daemon does not end at SIGTERM")
+	}
+}
+
+// Signal sends the daemon a signal.
+func (d *Daemon) Signal(sig syscall.Signal) { _ = d.cmd.Process.Signal(sig) }
+
 // Sluice runs one command at the daemon.
 func (d *Daemon) Sluice(args ...string) (out string, code int) {
 	d.t.Helper()
@@ -156,10 +177,16 @@ func (d *Daemon) Sluice(args ...string) (out string, code int) {
 // Portal is where the daemon listens.
 func (d *Daemon) Portal() string {
 	d.t.Helper()
+	return d.Portals()[0].Address
+}
+
+// Portals are all places where it does.
+func (d *Daemon) Portals() []admin.Portal {
+	d.t.Helper()
 	out, code := d.Sluice("portals", "-o", "json")
 	var ps []admin.Portal
 	if err := json.Unmarshal([]byte(out), &ps); code != 0 || err != nil || len(ps) == 0 {
 		d.t.Fatalf("portals: exit code %d, %v\n%s", code, err, strings.TrimSpace(out))
 	}
-	return ps[0].Address
+	return ps
 }

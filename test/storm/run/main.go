@@ -33,6 +33,7 @@ type tool struct {
 var tools = []tool{
 	{"operator", "./test/operator", "TestStormOperator", 10, 15 * time.Minute},
 	{"powercut", "./test/powercut", "TestStormPowerCut", 10, 15 * time.Minute},
+	{"twohosts", "./test/twohosts", "TestStormTwoHosts", 12, 15 * time.Minute},
 }
 
 // state is what a run leaves for the next.
