@@ -150,6 +150,12 @@ type LossReporter interface {
 	Lost() error
 }
 
+// Identified is a Device that knows its medium from another one at the same place.
+type Identified interface {
+	// Identity is the medium's, whatever its name or path is. A copy is another medium.
+	Identity() (string, error)
+}
+
 // Scrubber is a Device that keeps copies of data elsewhere than in the blocks.
 type Scrubber interface {
 	// Scrub overwrites all copies of what requests that are complete have written; blocks themselves are left alone.

@@ -40,6 +40,14 @@ func Lost(d Device) error {
 	return nil
 }
 
+// Identity is Identified's, for a device that may have no such method: empty then.
+func Identity(d Device) (string, error) {
+	if i, ok := d.(Identified); ok {
+		return i.Identity()
+	}
+	return "", nil
+}
+
 // Scrub is Scrubber's, for a device that may have no such method: it keeps no copies then.
 func Scrub(d Device) error {
 	if s, ok := d.(Scrubber); ok {

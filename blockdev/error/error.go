@@ -45,6 +45,7 @@ var (
 	_ blockdev.Resizable     = (*Device)(nil)
 	_ blockdev.Growable      = (*Device)(nil)
 	_ blockdev.LossReporter  = (*Device)(nil)
+	_ blockdev.Identified    = (*Device)(nil)
 	_ blockdev.Scrubber      = (*Device)(nil)
 	_ blockdev.SpaceReporter = (*Device)(nil)
 	_ blockdev.Explainer     = (*Device)(nil)
@@ -83,6 +84,9 @@ func (d *Device) Ungrow() error { return blockdev.Ungrow(d.Device) }
 
 // Lost implements blockdev.LossReporter.
 func (d *Device) Lost() error { return blockdev.Lost(d.Device) }
+
+// Identity implements blockdev.Identified.
+func (d *Device) Identity() (string, error) { return blockdev.Identity(d.Device) }
 
 // Scrub implements blockdev.Scrubber.
 func (d *Device) Scrub() error { return blockdev.Scrub(d.Device) }

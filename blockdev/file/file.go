@@ -110,6 +110,7 @@ var (
 	_ blockdev.Growable      = (*Device)(nil)
 	_ blockdev.LossReporter  = (*Device)(nil)
 	_ blockdev.Scrubber      = (*Device)(nil)
+	_ blockdev.Identified    = (*Device)(nil)
 )
 
 // Open opens path and locks it against every other process that would serve it; blockdev.ErrBusy says that one does.

@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Identity tells this file or block device from another one, whatever its name or path: a block device by its own name for
-// itself, where it has one.
+// Identity implements blockdev.Identified: a block device is known by its own name for itself, where it has one.
 func (d *Device) Identity() (string, error) { return d.identity() }
 
 // identity tells this file or block device from another one at its path, also after a restart or a change of name. It is

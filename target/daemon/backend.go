@@ -39,7 +39,7 @@ func (d *Daemon) Volumes() []admin.Volume {
 		if e, ok := v.dev.(blockdev.Explainer); ok {
 			a.How = e.Path()
 		}
-		if v.why != nil {
+		if a.Problem = v.lu.Unerased(); v.why != nil {
 			a.Problem = v.why.Error()
 		}
 		for _, t := range d.cfg.Targets {

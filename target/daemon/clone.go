@@ -20,6 +20,9 @@ func (d *Daemon) cloneFile(ctx context.Context, v *volume, to VolumeConfig) (*ma
 	if v.why != nil {
 		return nil, "", &admin.Error{Kind: admin.Conflict, Msg: "volume " + name + " is not served: " + v.why.Error()}
 	}
+	if why := v.lu.Unerased(); why != "" {
+		return nil, "", &admin.Error{Kind: admin.Conflict, Msg: "volume " + name + " cannot be cloned now: " + why}
+	}
 	if v.cfg.Thick {
 		return nil, "", &admin.Error{Kind: admin.Conflict, Msg: "volume " + name + " is thick: blocks that a clone shares would have to find room when they are written; copy it with sluice cp instead"}
 	}

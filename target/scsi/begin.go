@@ -48,9 +48,8 @@ func (c *Command) admit() error {
 	}
 	if f := x.lu.flags.Load(); f&flagsNotReady != 0 && (r.traits&notReadyToo == 0 || f&flagNotReady != 0 && r.traits&mutates != 0) {
 		return x.lu.notReady(f)
-	} else if f&flagSanitizeBad != 0 && r.traits&notReadyToo == 0 {
-		// SBC-3 section 4.11.3: until SANITIZE succeeds or EXIT FAILURE MODE ends it.
-		return check(MediumError, ASCSanitizeFailed)
+	} else if err := unerased(f); err != nil && r.traits&notReadyToo == 0 && (r.op != OpFormatUnit || f&flagSanitizeBad != 0) {
+		return err
 	}
 	if r.traits&mutates != 0 && (x.lu.has(flagSWP) || x.lu.readOnly()) {
 		if x.lu.has(flagSWP) && !x.lu.readOnly() {

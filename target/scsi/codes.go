@@ -115,6 +115,7 @@ const (
 	ASCTimestampChanged          ASC = 0x2A10
 	ASCCommandSequence           ASC = 0x2C00
 	ASCCommandsCleared           ASC = 0x2F00
+	ASCFormatFailed              ASC = 0x3101
 	ASCSanitizeFailed            ASC = 0x3103
 	ASCSavingNotSupported        ASC = 0x3900
 	ASCMediumNotPresent          ASC = 0x3A00

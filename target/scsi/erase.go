@@ -5,6 +5,8 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
+	"errors"
+	"fmt"
 
 	"go.uber.org/zap"
 
@@ -20,59 +22,104 @@ const (
 	sanitizeExit       = 0x1F
 )
 
-// erasure is a pass over the whole medium: FORMAT UNIT or SANITIZE. It outlives the command that began it (IMMED).
+// erasure is a pass over the whole medium: FORMAT UNIT or SANITIZE. It outlives the command that began it (IMMED), and the
+// daemon.
 type erasure struct {
-	flag     uint32
 	zero     bool                     // write zeroes and give the space back
 	zeroLast bool                     // do so in the last pass
 	fill     func(pass int, b []byte) // else what to write
 	passes   int
-	verbose  string
 }
 
-// erase runs e in the background. Exactly one runs at a time: the flag, which keeps other commands off, is set here, and a
-// second one is refused. What was let in before the flag was set reaches the medium before it is erased.
-func (lu *LogicalUnit) erase(by *Command, e erasure) (done chan error, err error) {
+// running is an erasure in the background.
+type running struct {
+	noted chan struct{} // closed when a crash does not end it any more
+	done  chan error
+}
+
+// claim sets flag, which keeps other commands off, unless an erasure runs: exactly one does at a time.
+func (lu *LogicalUnit) claim(flag uint32) error {
 	for {
 		f := lu.flags.Load()
 		if f&(flagFormatting|flagSanitizing) != 0 {
-			return nil, lu.notReady(f)
+			return lu.notReady(f)
 		}
-		if lu.flags.CompareAndSwap(f, f&^flagSanitizeBad|e.flag) {
-			break
+		if lu.flags.CompareAndSwap(f, f|flag) {
+			lu.progress.Store(0)
+			return nil
 		}
 	}
-	lu.progress.Store(0)
+}
+
+// erase does in the background what n says. What was let in before reaches the medium before it is erased.
+func (lu *LogicalUnit) erase(by *Command, n erasureNote) (*running, error) {
+	if err := lu.claim(n.flag()); err != nil {
+		return nil, err
+	}
+	if err := lu.intend(&n); err != nil {
+		lu.set(n.flag(), false)
+		return nil, err
+	}
 	earlier := make(chan struct{})
 	w := newWait(func() { close(earlier) })
 	lu.each(func(i *itl) { i.await(w, by) })
 	lu.eachClosing(func(i *itl) { i.await(w, by) })
 	w.release()
-	done = make(chan error, 1)
+	r := &running{noted: make(chan struct{}), done: make(chan error, 1)}
 	lu.background.Add(1)
 	go func() {
 		defer lu.background.Done()
-		<-earlier
-		err := lu.erasePasses(e)
-		if err != nil {
-			lu.log.Error("erasing a volume failed", zap.String("volume", lu.opt.Name), zap.String("command", e.verbose), zap.Error(err))
-			if e.flag == flagSanitizing {
-				lu.set(flagSanitizeBad, true)
-			}
+		begun := n
+		begun.Begun, begun.Failed = true, false
+		if err := lu.settle(&begun); err != nil {
+			r.done <- err
+			return
 		}
-		lu.set(e.flag, false)
-		done <- err
+		close(r.noted)
+		<-earlier
+		r.done <- lu.complete(n)
 	}()
-	return done, nil
+	return r, nil
+}
+
+// complete erases the medium and takes the note of it away. The unit stays NOT READY until that is durable: otherwise what
+// hosts wrote after it would be erased by the next start.
+func (lu *LogicalUnit) complete(n erasureNote) error {
+	e, err := lu.erasureOf(&n)
+	if err == nil {
+		err = lu.erasePasses(e)
+	}
+	if err != nil && lu.stop.Err() != nil {
+		return err // it goes on at the next start
+	}
+	var left *erasureNote
+	if err != nil {
+		lu.log.Error("erasing a volume failed; it answers with MEDIUM ERROR until the command is repeated", zap.String("volume", lu.opt.Name), zap.Stringer("command", &n), zap.Error(err))
+		n.Begun, n.Failed = false, true
+		left = &n
+	}
+	if serr := lu.settle(left); serr != nil {
+		return errors.Join(err, serr)
+	}
+	for {
+		f := lu.flags.Load()
+		next := f &^ (n.flag() | flagsUnerased)
+		if err != nil {
+			next |= n.failed()
+		}
+		if lu.flags.CompareAndSwap(f, next) {
+			return err
+		}
+	}
 }
 
 // eraseFor does so for c, which ends now with IMMED, else with the erasure.
-func (c *Command) eraseFor(e erasure, immed bool) error {
-	done, err := c.x.lu.erase(c, e)
+func (c *Command) eraseFor(n erasureNote, immed bool) error {
+	r, err := c.x.lu.erase(c, n)
 	if err != nil {
 		return err
 	}
-	return c.begun(done, immed)
+	return c.begun(r, immed)
 }
 
 func (lu *LogicalUnit) erasePasses(e erasure) error {
@@ -81,10 +128,13 @@ func (lu *LogicalUnit) erasePasses(e erasure) error {
 		return err
 	}
 	defer func() { _ = slab.Close() }()
-	size := lu.geo.Load().Size
 	for pass := range e.passes {
 		zero := e.zero || e.zeroLast && pass == e.passes-1
-		for off := int64(0); off < size; {
+		for off := int64(0); ; {
+			size := lu.geo.Load().Size // it may grow meanwhile
+			if off >= size {
+				break
+			}
 			if err := lu.stop.Err(); err != nil {
 				return err
 			}
@@ -116,15 +166,18 @@ func (lu *LogicalUnit) erasePasses(e erasure) error {
 	return ofDevice(blockdev.Write, blockdev.Scrub(lu.dev), 0)
 }
 
-// begun ends the command: now with IMMED, else with the erasure.
-func (c *Command) begun(done chan error, immed bool) error {
-	if immed {
-		return nil
-	}
+// begun ends the command: with IMMED when the erasure is sure to come to its end, else when it has.
+func (c *Command) begun(r *running, immed bool) error {
+	noted := r.noted
 	for {
 		select {
-		case err := <-done:
+		case err := <-r.done:
 			return err
+		case <-noted:
+			if immed {
+				return nil
+			}
+			noted = nil
 		case <-c.x.wake:
 			// SBC-3 section 4.11.2: an abort ends the command, never the operation.
 			if c.stopping() {
@@ -147,32 +200,58 @@ func beginSanitize(c *Command) stepResult {
 		return c.end(badCDB(7))
 	}
 	if sa == sanitizeExit {
-		lu.set(flagSanitizeBad, false)
-		return stepDone
+		if !lu.has(flagSanitizeBad) {
+			return stepDone
+		}
+		return c.async(func(*Command) error { return lu.exitFailureMode() })
 	}
 	if sa == sanitizeOverwrite && n < 5 {
 		return c.end(badCDB(7))
 	}
 	return c.asyncParams(n, func(c *Command, list []byte) error {
-		e := erasure{flag: flagSanitizing, passes: 1, zero: true, verbose: "SANITIZE"}
-		switch sa {
-		case sanitizeOverwrite:
+		e := erasureNote{Action: sa}
+		if sa == sanitizeOverwrite {
 			if err := overwriteOf(lu, list, &e); err != nil {
 				return err
 			}
-		case sanitizeCrypto:
-			// First what a medium looks like whose key is gone, then the zeroes that LBPRZ promises of unmapped blocks.
-			stream, err := randomStream()
-			if err != nil {
-				return err
-			}
-			if e.zero, e.zeroLast = false, lu.zeroReads(); e.zeroLast {
-				e.passes = 2
-			}
-			e.fill = func(_ int, b []byte) { clear(b); stream.XORKeyStream(b, b) }
 		}
 		return c.eraseFor(e, immed)
 	})
+}
+
+// erasureOf is how the medium is erased.
+func (lu *LogicalUnit) erasureOf(n *erasureNote) (erasure, error) {
+	e := erasure{passes: 1, zero: true}
+	switch n.Action {
+	case formatUnit, sanitizeBlockErase:
+	case sanitizeCrypto:
+		// First what a medium looks like whose key is gone, then the zeroes that LBPRZ promises of unmapped blocks.
+		stream, err := randomStream()
+		if err != nil {
+			return e, err
+		}
+		if e.zero, e.zeroLast = false, lu.zeroReads(); e.zeroLast {
+			e.passes = 2
+		}
+		e.fill = func(_ int, b []byte) { clear(b); stream.XORKeyStream(b, b) }
+	case sanitizeOverwrite:
+		if len(n.Pattern) == 0 || n.Passes == 0 {
+			return e, errors.New("scsi: the note of an overwrite has no pattern")
+		}
+		e.passes, e.zero = n.Passes, false
+		e.fill = func(pass int, b []byte) {
+			flip := byte(0)
+			if n.Invert && pass%2 == 1 {
+				flip = 0xFF
+			}
+			for i := range b {
+				b[i] = n.Pattern[i%int(lu.bs)%len(n.Pattern)] ^ flip
+			}
+		}
+	default:
+		return e, fmt.Errorf("scsi: no erasure has the number %d", n.Action)
+	}
+	return e, nil
 }
 
 func randomStream() (cipher.Stream, error) {
@@ -188,25 +267,16 @@ func randomStream() (cipher.Stream, error) {
 }
 
 // overwriteOf reads the overwrite service action's parameter list (SBC-3 table 76).
-func overwriteOf(lu *LogicalUnit, list []byte, e *erasure) error {
-	invert, count, length := list[0]&0x80 != 0, int(list[0]&0x1F), int(be16(list[2:]))
-	if count == 0 {
+func overwriteOf(lu *LogicalUnit, list []byte, n *erasureNote) error {
+	length := int(be16(list[2:]))
+	n.Invert, n.Passes = list[0]&0x80 != 0, int(list[0]&0x1F)
+	if n.Passes == 0 {
 		return badParam(0)
 	}
 	if length == 0 || length > int(lu.bs) || len(list) != 4+length {
 		return badParam(2)
 	}
-	pattern := append([]byte(nil), list[4:]...)
-	e.passes, e.zero = count, false
-	e.fill = func(pass int, b []byte) {
-		flip := byte(0)
-		if invert && pass%2 == 1 {
-			flip = 0xFF
-		}
-		for i := range b {
-			b[i] = pattern[i%int(lu.bs)%length] ^ flip
-		}
-	}
+	n.Pattern = append([]byte(nil), list[4:]...)
 	return nil
 }
 
@@ -221,7 +291,7 @@ func beginFormatUnit(c *Command) stepResult {
 	if lu.erasing() {
 		return c.end(lu.notReady(lu.flags.Load()))
 	}
-	e := erasure{flag: flagFormatting, passes: 1, zero: true, verbose: "FORMAT UNIT"}
+	e := erasureNote{Action: formatUnit}
 	if !fmtData {
 		return c.async(func(c *Command) error { return c.eraseFor(e, false) })
 	}

@@ -31,6 +31,7 @@ type disk struct {
 	async   bool
 	fail    func(*blockdev.Request) error
 	log     []blockdev.Op
+	id      string
 }
 
 func newDisk(size int64, bs int) *disk {
@@ -45,6 +46,8 @@ func (d *disk) Geometry() blockdev.Geometry {
 }
 func (d *disk) Can(blockdev.Op) bool { return true }
 func (d *disk) Close() error         { return nil }
+
+func (d *disk) Identity() (string, error) { return d.id, nil }
 
 func (d *disk) Submit(r *blockdev.Request) {
 	d.mu.Lock()

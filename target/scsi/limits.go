@@ -1,5 +1,7 @@
 package scsi
 
+import "time"
+
 // Every bound of the package.
 const (
 	// pieceSize is how much of a transfer is one device request and one move: large enough that a system call and a
@@ -29,6 +31,8 @@ const (
 	maxAttentions = 16
 	// maxMet is how many I_T nexuses a unit remembers to have met: initiators choose their names themselves.
 	maxMet = 1024
+	// settleAgain is the time between two attempts to write down what a unit that is erased has to wait for.
+	settleAgain = time.Second
 	// maxTasks bounds one task set; a session's command window is far smaller.
 	maxTasks = 4096
 	// maxLUN is the largest LUN number (SAM-5 flat space addressing).

@@ -58,10 +58,13 @@ const (
 	flagSanitizing              // SANITIZE runs
 	flagTAS                     // task aborted status
 	flagSanitizeBad             // SANITIZE failed and was not repeated yet
+	flagFormatBad               // FORMAT UNIT failed and was not repeated yet
 	flagNotReady                // LUOptions.NotReady
 
 	// flagsNotReady are those with which commands that need the medium end with NOT READY.
 	flagsNotReady = flagEjected | flagFormatting | flagSanitizing | flagNotReady
+	// flagsUnerased are those of a medium that may be erased in part.
+	flagsUnerased = flagSanitizeBad | flagFormatBad
 )
 
 // LogicalUnit is a volume as initiators see it. It may be added to several targets; it is the same unit behind all of
@@ -92,7 +95,8 @@ type LogicalUnit struct {
 	power       powerState
 	noting      bool // a note of who has heard of a loss of power is about to be written
 	clock       timestamp
-	gone        luTotals // of nexuses that have gone
+	erasure     *erasureNote // not changed, but replaced
+	gone        luTotals     // of nexuses that have gone
 	goneLatency luLatency
 	goneSense   [16]int64
 	base        luTotals // what LOG SELECT took away

@@ -20,6 +20,7 @@ type luState struct {
 	Modes        map[string][]byte `json:"modes,omitempty"` // saved pages by "code.subpage" in hexadecimal
 	Reservations *reservations     `json:"reservations,omitempty"`
 	Power        *powerState       `json:"power,omitempty"`
+	Erasure      *erasureNote      `json:"erasure,omitempty"`
 }
 
 // writeDurably replaces a file so that after a crash at any point either the old or the new content is there in full.
@@ -115,12 +116,21 @@ func (lu *LogicalUnit) durable() bool {
 // adopt takes the state directory of a target, unless the unit has one, and loads what is there.
 func (lu *LogicalUnit) adopt(dir string) error {
 	lu.mu.Lock()
+	had := lu.erasure
 	was, note, err := lu.adoptLocked(dir)
+	erasure := lu.erasure
 	lu.mu.Unlock()
-	if err != nil || !note {
-		return err
+	if err == nil && note {
+		err = lu.adopted(was)
 	}
-	err = lu.persist()
+	if err == nil && erasure != had && lu.erasing() {
+		lu.goOn(*erasure)
+	}
+	return err
+}
+
+func (lu *LogicalUnit) adopted(was *powerState) error {
+	err := lu.persist()
 	if err != nil && (was == nil || !was.Clean) {
 		// The note that stays is of another boot, or there is none: a later start takes that for a loss as well.
 		lu.log.Warn("the boot that a volume is served on could not be noted", zap.String("volume", lu.opt.Name), zap.Error(err))
@@ -159,6 +169,7 @@ func (lu *LogicalUnit) adoptLocked(dir string) (was *powerState, note bool, err 
 		r.Generation = 0 // SPC-4 section 6.15.2: it begins anew with power
 		lu.pr.Store(r)
 	}
+	lu.takeUpLocked(s.Erasure)
 	return s.Power, lu.power.began(s.Power, lu.opt.Volatile, blockdev.Lost(lu.dev) != nil), nil
 }
 
@@ -183,7 +194,7 @@ func (lu *LogicalUnit) persist() error {
 	}
 	if !lu.opt.Volatile {
 		p := lu.power
-		s.Power = &p
+		s.Power, s.Erasure = &p, lu.erasure
 	}
 	path := lu.statePathLocked()
 	lu.mu.Unlock()

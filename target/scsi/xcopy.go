@@ -252,8 +252,8 @@ func mayCopy(src, dst *itl) error {
 		if f&flagsNotReady != 0 {
 			return lu.notReady(f)
 		}
-		if f&flagSanitizeBad != 0 {
-			return check(MediumError, ASCSanitizeFailed)
+		if err := unerased(f); err != nil {
+			return err
 		}
 	}
 	return nil
