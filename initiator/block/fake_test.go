@@ -26,8 +26,9 @@ type fake struct {
 
 	mu      sync.Mutex
 	disk    [fakeSize]byte
-	refuse  error  // of dials
-	away    string // a host that is not there
+	refuse  error                                     // of dials
+	away    string                                    // a host that is not there
+	group   func(c *fakeConn, isid iscsi.ISID) string // its portal group tag, with the lock
 	dials   int
 	logins  []iscsi.LoginRequest
 	conns   map[*fakeConn]struct{}
@@ -193,7 +194,12 @@ func (c *fakeConn) handle(b iscsi.BHS, data []byte) {
 func (c *fakeConn) login(b iscsi.BHS, data []byte) {
 	var p iscsi.LoginRequest
 	p.Parse(b)
-	c.f.set(func() { c.f.logins = append(c.f.logins, p) })
+	c.f.set(func() {
+		c.f.logins = append(c.f.logins, p)
+		if c.f.group != nil && p.CSG == iscsi.StageOperational {
+			c.n.Send("TargetPortalGroupTag", c.f.group(c, p.ISID))
+		}
+	})
 	if _, err := c.n.Receive(p.CSG, data, p.Continue); err != nil {
 		c.send(&iscsi.LoginResponse{Status: iscsi.LoginInitiatorError, ITT: p.ITT}, nil)
 		return

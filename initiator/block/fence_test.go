@@ -108,3 +108,62 @@ func TestAResetThatOtherHostsDoNotHearOfIsTheLastMeans(t *testing.T) {
 		closeAll(t, f, v)
 	})
 }
+
+// A login with the lost path's ISID is a fence where it comes to that path's portal group. Where it has been sent on to
+// another, it ended nothing there: then only the reset is one.
+func TestAFenceThatIsRedirectedIsNone(t *testing.T) {
+	for name, group := range map[string]string{"the same group": "1", "another group": "2"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake(t)
+				lost, fences, resets, held := false, 0, 0, false // the fake's lock guards the first two
+				var mu sync.Mutex                                // the hook runs for each connection
+				f.group = func(c *fakeConn, isid iscsi.ISID) string {
+					if lost && c.addr[:1] == "b" {
+						fences++
+						return group
+					}
+					return "1"
+				}
+				v := f.openPaths(Options{CommandTimeout: -1}, 2)
+				f.set(func() {
+					f.hook = func(c *fakeConn, b iscsi.BHS, _ []byte) bool {
+						mu.Lock()
+						defer mu.Unlock()
+						switch {
+						case b.Opcode() == iscsi.OpTaskRequest:
+							resets++
+						case b.Opcode() == iscsi.OpLogoutReq: // the lost path's own login waits meanwhile, for a lock, which is no wait to synctest
+							c.send(&iscsi.LogoutResponse{ITT: b.ITT(), Numbers: c.numbers()}, nil)
+							_ = c.nc.Close()
+							return true
+						case b.Opcode() == iscsi.OpSCSICommand && b.CDB()[0] == opWrite16 && c.addr[:1] == "a" && !held:
+							held = true
+							c.expCmd = b.CmdSN() + 1
+							return true
+						}
+						return false
+					}
+				})
+				done := goWrite(v, 2)
+				synctest.Wait()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				f.set(func() { lost = true })
+				f.lose("a")
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				closeAll(t, f, v)
+				mu.Lock()
+				defer mu.Unlock()
+				f.set(func() {
+					if fences == 0 || (resets == 0) != (group == "1") {
+						t.Errorf("%d logins over the other path, %d resets", fences, resets)
+					}
+				})
+			})
+		})
+	}
+}
