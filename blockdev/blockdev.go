@@ -156,6 +156,13 @@ type Identified interface {
 	Identity() (string, error)
 }
 
+// Settler is a Device whose medium may be long behind it.
+type Settler interface {
+	// Settle makes durable what was written, however long that takes while the medium gets on. Where the medium stands still it
+	// fails, as Flush does from then on: what it has not taken counts as lost, after the next opening too, unless it takes it yet.
+	Settle() error
+}
+
 // Scrubber is a Device that keeps copies of data elsewhere than in the blocks.
 type Scrubber interface {
 	// Scrub overwrites all copies of what requests that are complete have written; blocks themselves are left alone.

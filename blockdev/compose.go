@@ -48,6 +48,14 @@ func Identity(d Device) (string, error) {
 	return "", nil
 }
 
+// Settle is Settler's, for a device that may have no such method.
+func Settle(d Device) error {
+	if s, ok := d.(Settler); ok {
+		return s.Settle()
+	}
+	return nil
+}
+
 // Scrub is Scrubber's, for a device that may have no such method: it keeps no copies then.
 func Scrub(d Device) error {
 	if s, ok := d.(Scrubber); ok {

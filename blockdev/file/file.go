@@ -68,6 +68,7 @@ type Device struct {
 	noClone   atomic.Bool
 	broken    atomic.Pointer[breakage]
 	loss      loss
+	stuck     atomic.Bool // see Settle
 	atomics   atomics
 	seq       uint64 // order of locking of two devices
 	compares  compareEpochs
@@ -111,6 +112,7 @@ var (
 	_ blockdev.LossReporter  = (*Device)(nil)
 	_ blockdev.Scrubber      = (*Device)(nil)
 	_ blockdev.Identified    = (*Device)(nil)
+	_ blockdev.Settler       = (*Device)(nil)
 )
 
 // Open opens path and locks it against every other process that would serve it; blockdev.ErrBusy says that one does.
@@ -344,7 +346,21 @@ func (d *Device) Path() string {
 	if d.noInline.Load() {
 		reads = "reads by worker"
 	}
-	return fmt.Sprintf("%s, %s, %s, %d workers%s", kind, mode, reads, d.workers, d.atomics.path())
+	return fmt.Sprintf("%s, %s, %s, %d workers%s%s", kind, mode, reads, d.workers, d.atomics.path(), d.trouble())
+}
+
+// trouble is what an operator has to know of the state of the medium.
+func (d *Device) trouble() string {
+	d.loss.mu.Lock()
+	failed := d.loss.failed
+	d.loss.mu.Unlock()
+	switch {
+	case d.halted() != nil:
+		return ", takes no writes until it is opened again: an atomic write is half done"
+	case failed != nil:
+		return ", lost acknowledged writes: every flush fails until it is opened again"
+	}
+	return ""
 }
 
 // use keeps the descriptor open until d.running.Done is called; not where the device is closing.
@@ -358,8 +374,8 @@ func (d *Device) use() error {
 	return nil
 }
 
-// Close implements blockdev.Device. What was not flushed was never promised; it is flushed all the same, because a
-// writeback that fails after the descriptor is closed has nothing left to tell of it.
+// Close implements blockdev.Device. What was not flushed was never promised; it is flushed all the same, while the medium
+// gets on, because a writeback that fails after the descriptor is closed has nothing left to tell of it.
 func (d *Device) Close() error {
 	d.useMu.Lock()
 	d.closing.Store(true)
@@ -368,11 +384,7 @@ func (d *Device) Close() error {
 	d.running.Wait()
 	var err error
 	if !d.geo.ReadOnly {
-		if serr := fdatasync(d.fd); serr != nil {
-			err = d.loss.found(wrap("flush "+d.path, serr))
-		} else {
-			err = d.loss.last()
-		}
+		err = errors.Join(d.Settle(), d.loss.last())
 		if d.halted() == nil {
 			err = errors.Join(err, d.atomics.scrub(d.workers))
 		}

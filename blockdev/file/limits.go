@@ -1,5 +1,7 @@
 package file
 
+import "time"
+
 const (
 	// defaultWorkers serve what would block. Enough to keep a disk's queue busy; each is one thread while it waits.
 	defaultWorkers = 8
@@ -24,10 +26,20 @@ const (
 	// maxCopy bounds one copy_file_range, so that a copy ends soon after its caller has lost interest.
 	maxCopy = 64 << 20
 
+	// settlePiece is how much Settle waits for at a time.
+	settlePiece = 16 << 20
+
 	// maxDiscard bounds one hole punch, which holds up whatever else the file system does to this file.
 	maxDiscard = 1 << 30
 
 	// probeDistance is a multiple of any file system's block: a hole that begins at one behind a file's end touches no
 	// block of it.
 	probeDistance = 1 << 20
+)
+
+// How long Settle waits for one piece, and for fdatasync after them, which may have to commit what other files wrote. A test
+// has less.
+var (
+	settlePatience = 10 * time.Second
+	commitPatience = 30 * time.Second
 )

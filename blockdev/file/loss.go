@@ -127,6 +127,27 @@ func (l *loss) forget() {
 	}
 }
 
+// mended takes back what found was told, which has turned out not to be a loss. What an earlier opening lost is noted again.
+func (l *loss) mended(err error) {
+	l.noteMu.Lock()
+	defer l.noteMu.Unlock()
+	l.mu.Lock()
+	ours, owed := l.failed == err, l.owed //nolint:errorlint // this very one
+	if ours {
+		l.failed = nil
+	}
+	l.mu.Unlock()
+	if !ours || !l.noted {
+		return
+	}
+	l.noted = false
+	if owed != nil {
+		_ = l.write(owed) // what is there fails a flush as well
+	} else if os.Remove(l.note) == nil {
+		_ = syncDir(l.note)
+	}
+}
+
 // Lost implements blockdev.LossReporter.
 func (d *Device) Lost() error { return d.loss.before }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -69,6 +70,9 @@ func TestALossThatAnotherRequestHeardOfFailsTheNextFlush(t *testing.T) {
 				if err := blockdevtest.Do(t, d, &blockdev.Request{Op: blockdev.Flush}); !errors.Is(err, blockdev.ErrMedium) {
 					t.Errorf("a flush claims what was lost: %v", err)
 				}
+			}
+			if !strings.Contains(d.Path(), "lost acknowledged writes") {
+				t.Errorf("the operator is told %q", d.Path())
 			}
 			if err := blockdev.Lost(d); err != nil {
 				t.Errorf("what was lost before the opening changed: %v", err)

@@ -61,6 +61,7 @@ var (
 	_ blockdev.Growable      = (*Device)(nil)
 	_ blockdev.LossReporter  = (*Device)(nil)
 	_ blockdev.Identified    = (*Device)(nil)
+	_ blockdev.Settler       = (*Device)(nil)
 	_ blockdev.Scrubber      = (*Device)(nil)
 	_ blockdev.SpaceReporter = (*Device)(nil)
 	_ blockdev.Explainer     = (*Device)(nil)
@@ -128,6 +129,9 @@ func (d *Device) Lost() error { return blockdev.Lost(d.Device) }
 
 // Identity implements blockdev.Identified.
 func (d *Device) Identity() (string, error) { return blockdev.Identity(d.Device) }
+
+// Settle implements blockdev.Settler.
+func (d *Device) Settle() error { return blockdev.Settle(d.Device) }
 
 // Scrub implements blockdev.Scrubber.
 func (d *Device) Scrub() error { return blockdev.Scrub(d.Device) }

@@ -135,6 +135,9 @@ func (lu *LogicalUnit) noteClean() {
 	if lu.opt.Volatile || !lu.durable() {
 		return
 	}
+	if blockdev.Settle(lu.dev) != nil {
+		return // a flush would wait as well
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeFlush)
 	defer cancel()
 	if blockdev.Do(ctx, lu.dev, &blockdev.Request{Op: blockdev.Flush}) != nil {
