@@ -48,22 +48,35 @@ type FS struct {
 func Mount(t testing.TB) *FS {
 	t.Helper()
 	need.FUSE(t)
-	f := &FS{Dir: t.TempDir(), left: -1, rng: rand.New(rand.NewPCG(1, 1))}
-	f.root = &dir{fs: f}
-	s, err := fs.Mount(f.Dir, f.root, &fs.Options{MountOptions: fuse.MountOptions{
-		FsName: "faultfs", Name: "faultfs", MaxWrite: 1 << 20, DisableXAttrs: true, DirectMountFlags: syscall.MS_NOSUID | syscall.MS_NODEV,
-	}})
+	f, end, err := New(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.Unmount(); err != nil {
+		if err := end(); err != nil {
 			t.Error(err)
-			return
 		}
-		s.Wait()
 	})
 	return f
+}
+
+// New mounts an empty file system on dir until end is called.
+func New(at string) (f *FS, end func() error, err error) {
+	f = &FS{Dir: at, left: -1, rng: rand.New(rand.NewPCG(1, 1))}
+	f.root = &dir{fs: f}
+	s, err := fs.Mount(at, f.root, &fs.Options{MountOptions: fuse.MountOptions{
+		FsName: "faultfs", Name: "faultfs", MaxWrite: 1 << 20, DisableXAttrs: true, DirectMountFlags: syscall.MS_NOSUID | syscall.MS_NODEV,
+	}})
+	if err != nil {
+		return nil, nil, err
+	}
+	return f, func() error {
+		if err := s.Unmount(); err != nil {
+			return err
+		}
+		s.Wait()
+		return nil
+	}, nil
 }
 
 // Fault has fn asked before each call; what it answers is the call's outcome, unless that is 0. nil asks nothing. A write

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sluice-storage/sluice/test/faultfs"
 )
 
 // Scenario is one entry of the lab: a script in the guest and what the host does beside it.
@@ -56,6 +58,7 @@ type Run struct {
 	cutter *cutter
 	port   int // of the host, forwarded to the guest
 	before footprint
+	medium *faultfs.FS // of the volume, where power is lost
 
 	Args    []string
 	Env     []string

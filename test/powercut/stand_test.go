@@ -2,7 +2,6 @@ package powercut
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"sync"
 	"testing"
 	"time"
@@ -68,29 +66,6 @@ func (s *stand) off(seed uint64) {
 	s.w.to("")
 	s.d.Kill()
 	s.fs.Restore()
-}
-
-var bootOf = regexp.MustCompile(`"boot": "[^"]*"`)
-
-// boot makes the next start of the daemon one after another boot of the machine, and reports whether there was a note of one.
-func (s *stand) boot() bool {
-	s.t.Helper()
-	files, err := filepath.Glob(filepath.Join(s.d.State, "scsi", "lu-*.json"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	found := false
-	for _, f := range files {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		found = found || bootOf.Match(b)
-		if err := os.WriteFile(f, bootOf.ReplaceAll(b, []byte(`"boot": "`+rand.Text()+`"`)), 0o600); err != nil {
-			s.t.Fatal(err)
-		}
-	}
-	return found
 }
 
 // open is a volume over one transport, by an initiator of its own.

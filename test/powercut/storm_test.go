@@ -86,8 +86,10 @@ func (s *site) cut(tell bool) error {
 	s.off(seed)
 	kill()
 	stop.Store(true)
-	if tell && !s.boot() {
-		return errors.New("the daemon has noted no boot")
+	if tell {
+		if err := proc.NextBoot(s.d.State); err != nil {
+			return err
+		}
 	}
 	s.on()
 	all.Wait()
