@@ -85,7 +85,8 @@ type LogicalUnit struct {
 	low      atomic.Bool   // below the thin provisioning threshold
 	progress atomic.Uint32 // of FORMAT UNIT or SANITIZE, in 65536ths
 
-	stateMu     sync.Mutex // one writer of the state file; taken before mu
+	modeMu      sync.Mutex // one MODE SELECT at a time; taken before stateMu
+	stateMu     sync.Mutex // one writer of the state file; taken before mu, after prMu
 	mu          sync.Mutex
 	itls        map[*itl]struct{}
 	closing     map[*itl]struct{} // of nexuses that have ended or lost sight of the unit, while a command of theirs may still reach the medium
@@ -101,7 +102,8 @@ type LogicalUnit struct {
 	goneSense   [16]int64
 	base        luTotals // what LOG SELECT took away
 
-	background sync.WaitGroup // erasures
+	background sync.WaitGroup // erasures and notes
+	ended      bool           // guarded by mu: nothing begins in the background any more
 	stop       context.Context
 	stopNow    context.CancelFunc
 
@@ -201,17 +203,33 @@ func (lu *LogicalUnit) Name() string { return lu.opt.Name }
 // the device is the caller's to close afterwards.
 func (lu *LogicalUnit) Close() {
 	lu.stopNow()
-	lu.background.Wait()
 	lu.mu.Lock()
 	if len(lu.closing) > 0 {
 		ch := make(chan struct{})
 		lu.idle = append(lu.idle, ch)
 		lu.mu.Unlock()
 		<-ch
-	} else {
-		lu.mu.Unlock()
+		lu.mu.Lock()
 	}
+	lu.ended = true // before the wait: what the last commands began in the background is waited for, and nothing comes after it
+	lu.mu.Unlock()
+	lu.background.Wait()
 	lu.noteClean()
+}
+
+// inBackground runs f on a goroutine that Close waits for; false where Close does not wait for more.
+func (lu *LogicalUnit) inBackground(f func()) bool {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	return lu.inBackgroundLocked(f)
+}
+
+func (lu *LogicalUnit) inBackgroundLocked(f func()) bool {
+	if lu.ended {
+		return false
+	}
+	lu.background.Go(f)
+	return true
 }
 
 // Serial is the unit serial number.

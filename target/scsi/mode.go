@@ -1,6 +1,9 @@
 package scsi
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"maps"
+)
 
 // modePage is one mode page: what it reads as, and which bits MODE SELECT may change. The unit keeps one copy for all
 // I_T nexuses (VPD 87h).
@@ -224,6 +227,8 @@ func beginModeSelect(c *Command) stepResult {
 }
 
 func (lu *LogicalUnit) modeSelect(c *Command, list []byte, ten, save bool) error {
+	lu.modeMu.Lock()
+	defer lu.modeMu.Unlock()
 	head := 4
 	if ten {
 		head = 8
@@ -262,6 +267,8 @@ func (lu *LogicalUnit) modeSelect(c *Command, list []byte, ten, save bool) error
 		}
 		off = next
 	}
+	// A page that was only made current lasts as long as there is power: it is written down as well, see luState.
+	current, saved := maps.Clone(lu.modes.current), maps.Clone(lu.modes.saved)
 	differs := false
 	for k, v := range changed {
 		differs = differs || string(lu.modes.current[k]) != string(v)
@@ -272,14 +279,20 @@ func (lu *LogicalUnit) modeSelect(c *Command, list []byte, ten, save bool) error
 	}
 	lu.applyModesLocked()
 	lu.mu.Unlock()
-	var err error
-	if save {
-		err = lu.persist()
+	if !differs && !save {
+		return nil
+	}
+	if err := lu.persist(); err != nil {
+		lu.mu.Lock()
+		lu.modes.current, lu.modes.saved = current, saved
+		lu.applyModesLocked()
+		lu.mu.Unlock()
+		return err
 	}
 	if differs {
 		lu.attention(ASCModeParametersChanged, c.x.itl)
 	}
-	return err
+	return nil
 }
 
 // checkPageLocked checks the page at off against what may change and returns where the next one begins.

@@ -1,6 +1,7 @@
 package scsi
 
 import (
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -14,10 +15,13 @@ import (
 	"github.com/sluice-storage/sluice/blockdev"
 )
 
-// luState is what of a logical unit survives a restart.
+// luState is what of a logical unit survives a restart. What lasts only as long as there is power (reservations without APTPL,
+// mode pages that were not saved) is taken up where Power says that the boot is the same: a restart of the daemon is an I_T
+// nexus loss to hosts (SPC-4 section 5.13.5), and one that was fenced must not be able to write after it.
 type luState struct {
 	Name         string            `json:"name"`
-	Modes        map[string][]byte `json:"modes,omitempty"` // saved pages by "code.subpage" in hexadecimal
+	Modes        map[string][]byte `json:"modes,omitempty"`   // saved pages by "code.subpage" in hexadecimal
+	Current      map[string][]byte `json:"current,omitempty"` // pages that are not as they are saved
 	Reservations *reservations     `json:"reservations,omitempty"`
 	Power        *powerState       `json:"power,omitempty"`
 	Erasure      *erasureNote      `json:"erasure,omitempty"`
@@ -159,18 +163,60 @@ func (lu *LogicalUnit) adoptLocked(dir string) (was *powerState, note bool, err 
 		lu.stateDir = ""
 		return nil, false, err
 	}
+	powered := s.Power != nil && !lu.opt.Volatile && s.Power.Boot == bootID() && s.Power.Boot != ""
+	forgets := lu.takeModesLocked(&s, powered)
+	if r := s.Reservations; r != nil && (r.APTPL || powered) {
+		if !powered {
+			r.Generation = 0 // SPC-4 section 6.15.2: it begins anew with power
+		}
+		lu.pr.Store(r)
+	} else if r != nil {
+		forgets = forgets || len(r.Regs) > 0
+	}
+	lu.takeUpLocked(s.Erasure)
+	note = lu.power.began(s.Power, lu.opt.Volatile, blockdev.Lost(lu.dev) != nil)
+	if forgets {
+		// I_T NEXUS LOSS OCCURRED would say that reservations and mode pages are as they were: all are told 29/00 instead.
+		lu.power.Heard = nil
+	}
+	return s.Power, note, nil
+}
+
+// takeModesLocked takes up the saved mode pages, and the others too if there was power all the time. It reports whether some
+// of those are forgotten.
+func (lu *LogicalUnit) takeModesLocked(s *luState, powered bool) (forgets bool) {
 	for k := range lu.modes.current {
 		if v := s.Modes[modeKey(k)]; len(v) == len(modeMask(k)) {
 			lu.modes.saved[k] = v
 		}
 	}
 	lu.revertModesLocked()
-	if r := s.Reservations; r != nil && r.APTPL {
-		r.Generation = 0 // SPC-4 section 6.15.2: it begins anew with power
-		lu.pr.Store(r)
+	if !powered {
+		return len(s.Current) > 0
 	}
-	lu.takeUpLocked(s.Erasure)
-	return s.Power, lu.power.began(s.Power, lu.opt.Volatile, blockdev.Lost(lu.dev) != nil), nil
+	for k := range lu.modes.current {
+		if v := s.Current[modeKey(k)]; len(v) == len(modeMask(k)) {
+			lu.modes.current[k] = v
+		}
+	}
+	lu.applyModesLocked()
+	return false
+}
+
+// unsavedLocked are the mode pages that are not as they are saved; nil if all are.
+func (lu *LogicalUnit) unsavedLocked() map[string][]byte {
+	var m map[string][]byte
+	for i := range modePages {
+		p := &modePages[i]
+		k := [2]byte{p.code, p.sub}
+		if v := lu.modes.current[k]; v != nil && !bytes.Equal(v, lu.pageValueLocked(p, 3)) {
+			if m == nil {
+				m = map[string][]byte{}
+			}
+			m[modeKey(k)] = v // values are replaced, never changed
+		}
+	}
+	return m
 }
 
 func modeKey(k [2]byte) string { return hex.EncodeToString(k[:1]) + "." + hex.EncodeToString(k[1:]) }
@@ -180,6 +226,29 @@ func modeKey(k [2]byte) string { return hex.EncodeToString(k[:1]) + "." + hex.En
 func (lu *LogicalUnit) persist() error {
 	lu.stateMu.Lock()
 	defer lu.stateMu.Unlock()
+	return lu.write(lu.pr.Load())
+}
+
+// publish makes new reservations durable and then visible: what no host has been told and no disk has binds nobody yet. After
+// an error the old ones are in force.
+func (lu *LogicalUnit) publish(r *reservations) error {
+	lu.stateMu.Lock() // nothing else writes the old ones over the new ones in between
+	defer lu.stateMu.Unlock()
+	err := lu.write(r)
+	if err == nil {
+		lu.pr.Store(r)
+		return nil
+	}
+	// They may be on the disk all the same.
+	if lu.write(lu.pr.Load()) != nil {
+		lu.log.Error("a change of persistent reservations was refused because it could not be written down; it may be in force after a restart",
+			zap.String("volume", lu.opt.Name), zap.Error(err))
+	}
+	return err
+}
+
+// write writes the state with r as reservations; stateMu is held.
+func (lu *LogicalUnit) write(r *reservations) error {
 	lu.mu.Lock()
 	if lu.stateDir == "" {
 		lu.mu.Unlock()
@@ -189,12 +258,12 @@ func (lu *LogicalUnit) persist() error {
 	for k, v := range lu.modes.saved {
 		s.Modes[modeKey(k)] = v
 	}
-	if r := lu.pr.Load(); r.APTPL {
+	if r.APTPL || !lu.opt.Volatile && (len(r.Regs) > 0 || r.Generation > 0) {
 		s.Reservations = r
 	}
 	if !lu.opt.Volatile {
 		p := lu.power
-		s.Power, s.Erasure = &p, lu.erasure
+		s.Power, s.Erasure, s.Current = &p, lu.erasure, lu.unsavedLocked()
 	}
 	path := lu.statePathLocked()
 	lu.mu.Unlock()

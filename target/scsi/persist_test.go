@@ -85,7 +85,7 @@ func TestStateIsDurableBeforeTheStatus(t *testing.T) {
 	if s := run("5f 00 00 00 00 00000018 00", []byte{7: 5, 15: 5, 23: 0}); !slices.Equal(s, durable) {
 		t.Errorf("REGISTER without APTPL: %q", s)
 	}
-	if s := run("5f 00 00 00 00 00000018 00", []byte{7: 5, 23: 0}); !slices.Equal(s, []string{"status GOOD"}) {
+	if s := run("5f 00 00 00 00 00000018 00", []byte{7: 5, 23: 0}); !slices.Equal(s, durable) {
 		t.Errorf("without APTPL: %q", s)
 	}
 }

@@ -115,16 +115,14 @@ func (lu *LogicalUnit) heard(id nexusID) {
 		return
 	}
 	lu.noting = true
-	lu.background.Add(1)
-	go func() {
-		defer lu.background.Done()
+	lu.inBackgroundLocked(func() {
 		lu.mu.Lock()
 		lu.noting = false
 		lu.mu.Unlock()
 		if err := lu.persist(); err != nil {
 			lu.log.Warn("who has heard of a loss of power could not be noted; they may hear of it again", zap.String("volume", lu.opt.Name), zap.Error(err))
 		}
-	}()
+	})
 }
 
 // closeFlush bounds the flush of a unit that closes: a medium that hangs must not keep the daemon.

@@ -52,8 +52,7 @@ func (lu *LogicalUnit) changeReservations(c *Command, sa, kind, scope byte, list
 	if h := lu.spc2.Load(); h != nil && h != c.x.itl {
 		return nil, statusError(StatusReservationConflict) // SPC-2 section 5.5.1
 	}
-	old := lu.pr.Load()
-	r := old.clone()
+	r := lu.pr.Load().clone()
 	me := c.x.itl.id
 	var e prEffect
 	if sa == prRegisterAndMove {
@@ -64,22 +63,10 @@ func (lu *LogicalUnit) changeReservations(c *Command, sa, kind, scope byte, list
 	if err != nil {
 		return nil, err
 	}
-	if err := lu.publish(old, r); err != nil {
+	if err := lu.publish(r); err != nil {
 		return nil, err
 	}
 	return lu.applyEffect(c, sa, &e), nil
-}
-
-// publish makes a new state visible, and durable when it or the one before must be; the initiator is answered after that.
-func (lu *LogicalUnit) publish(old, r *reservations) error {
-	lu.pr.Store(r)
-	if r.APTPL || old.APTPL {
-		if err := lu.persist(); err != nil {
-			lu.pr.Store(old)
-			return err
-		}
-	}
-	return nil
 }
 
 func (lu *LogicalUnit) prChange(c *Command, r *reservations, me nexusID, sa byte, kind prType, scope byte, list []byte, e *prEffect) error {

@@ -418,13 +418,15 @@ func TestRegisterThroughAllTargetPorts(t *testing.T) {
 	}
 }
 
-// APTPL: what was registered with it is there after the process was killed: a new unit on the same state directory.
+// APTPL: what was registered with it is there after a loss of power: a new unit on the same state directory, on another boot.
 func TestReservationsSurvive(t *testing.T) {
+	again := boot(t)
 	dir := t.TempDir()
 	state := func(o *LUOptions) { o.StateDir = dir }
 	r := newRig(t, state)
 	r.mustPR(r.n, prRegister, 0, 0, 7, 1)
 	r.mustPR(r.n, prReserve, prWriteExclusive, 7, 0, 0)
+	again("second")
 	r = rigOn(t, r.disk, state)
 	if key, kind := r.reservation(r.n); key != 7 || kind != prWriteExclusive {
 		t.Fatalf("after a restart: %d %d", key, kind)
@@ -437,6 +439,7 @@ func TestReservationsSurvive(t *testing.T) {
 	}
 	// Given up: a registration without APTPL.
 	r.mustPR(r.n, prRegister, 0, 7, 8, 0)
+	again("third")
 	r = rigOn(t, r.disk, state)
 	if k := r.keys(r.n); len(k) != 0 {
 		t.Errorf("keys %v after APTPL was given up", k)

@@ -1,6 +1,10 @@
 package scsi
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"go.uber.org/zap"
+)
 
 // TMF is a task management function, numbered as in RFC 7143 section 11.5.1 and RFC 7144 section 4.2.
 type TMF uint8
@@ -195,7 +199,18 @@ func (lu *LogicalUnit) reset(by *Nexus, done func()) {
 	// An initiator that lost a path resets the unit over another one in order to be sure that no write of the lost one
 	// comes later: the answer waits for those too.
 	lu.eachClosing(func(i *itl) { i.abortAll(w, abortSilent) })
-	lu.resetState()
+	if lu.resetState() {
+		w.left.Add(1)
+		noted := func() {
+			if err := lu.persist(); err != nil {
+				lu.log.Warn("that a reset changed mode pages back could not be noted; a restart brings them back", zap.String("volume", lu.opt.Name), zap.Error(err))
+			}
+			w.release()
+		}
+		if !lu.inBackground(noted) {
+			w.release()
+		}
+	}
 	w.release()
 }
 
@@ -211,10 +226,13 @@ func (n *Nexus) resetAll(done func()) {
 	w.release()
 }
 
-// resetState undoes what a reset undoes: unsaved mode pages and reservations of the old kind.
-func (lu *LogicalUnit) resetState() {
+// resetState undoes what a reset undoes: unsaved mode pages and reservations of the old kind. It reports whether there is
+// something to write down.
+func (lu *LogicalUnit) resetState() bool {
 	lu.mu.Lock()
 	defer lu.mu.Unlock()
+	unsaved := len(lu.unsavedLocked()) > 0
 	lu.revertModesLocked()
 	lu.spc2.Store(nil)
+	return unsaved && lu.stateDir != ""
 }
