@@ -130,9 +130,12 @@ func readACL(n *node, name string) ([]nfs3.ACE, error) {
 	return l, nil
 }
 
-func hasDefaultACL(dir int) bool {
+func hasDefaultACL(dir int) (bool, error) {
 	n, err := unix.Getxattr(procPath(dir), xattrDefault, nil)
-	return err == nil && n > xattrHead
+	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EOPNOTSUPP) {
+		return false, nil
+	}
+	return n > xattrHead, err
 }
 
 func aclOfMode(mode uint32) []nfs3.ACE {

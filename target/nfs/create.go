@@ -82,7 +82,10 @@ func (s *Server) makeNode(q *request, name string, attr *nfs3.SetAttr, mk maker)
 	}
 	more = true
 	if attr != nil {
-		if more = needed(q.n.fd, fd, had, attr); more {
+		if more, err = needed(q.n.fd, fd, had, attr); err != nil {
+			return nil, false, afterwards(err)
+		}
+		if more {
 			if err = s.change(fd, &q.id, attr); err != nil {
 				return nil, false, afterwards(err)
 			}
@@ -97,18 +100,24 @@ func (s *Server) makeNode(q *request, name string, attr *nfs3.SetAttr, mk maker)
 // needed takes out of a what a new file of the directory dir has already, and reports whether anything is left. A file
 // that was there before is given its size even if it has it: its times change. Where the directory has a default list,
 // that and not the server's umask has limited the mode, and the limit stands.
-func needed(dir, fd int, had bool, a *nfs3.SetAttr) bool {
+func needed(dir, fd int, had bool, a *nfs3.SetAttr) (bool, error) {
 	var st unix.Stat_t
 	if !had && unix.Fstat(fd, &st) == nil {
-		if a.ModeSet && a.Mode&0o777 != st.Mode&0o777 && hasDefaultACL(dir) {
-			a.Mode = a.Mode&^0o777 | st.Mode&0o777
+		if a.ModeSet && a.Mode&0o777 != st.Mode&0o777 {
+			limited, err := hasDefaultACL(dir)
+			if err != nil {
+				return false, err
+			}
+			if limited {
+				a.Mode = a.Mode&^0o777 | st.Mode&0o777
+			}
 		}
 		a.ModeSet = a.ModeSet && a.Mode&0o7777 != st.Mode&0o7777
 		a.UIDSet = a.UIDSet && a.UID != st.Uid
 		a.GIDSet = a.GIDSet && a.GID != st.Gid
 		a.SizeSet = a.SizeSet && a.Size != uint64(st.Size)
 	}
-	return a.ModeSet || a.UIDSet || a.GIDSet || a.SizeSet || a.Atime.How != nfs3.DontChange || a.Mtime.How != nfs3.DontChange
+	return a.ModeSet || a.UIDSet || a.GIDSet || a.SizeSet || a.Atime.How != nfs3.DontChange || a.Mtime.How != nfs3.DontChange, nil
 }
 
 func (s *Server) create(c *rpc.Call) rpc.Verdict {
@@ -133,9 +142,13 @@ func (s *Server) create(c *rpc.Call) rpc.Verdict {
 			return fd, true, err
 		}
 		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = unix.Fstat(fd, &st)
+		if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+			err = unix.EEXIST
+		}
+		if err != nil {
 			_ = unix.Close(fd)
-			return -1, true, unix.EEXIST
+			return -1, true, err
 		}
 		attr = nfs3.SetAttr{SizeSet: a.Attr.SizeSet, Size: a.Attr.Size}
 		return fd, true, nil
@@ -184,10 +197,13 @@ func createExclusive(dir int, name string, verf nfs3.Verf) (int, bool, error) {
 		return -1, true, err
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(p, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != 0 ||
-		st.Atim.Sec != ts[0].Sec || st.Mtim.Sec != ts[1].Sec {
+	if err = unix.Fstat(p, &st); err == nil && (st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != 0 ||
+		st.Atim.Sec != ts[0].Sec || st.Mtim.Sec != ts[1].Sec) {
+		err = unix.EEXIST
+	}
+	if err != nil {
 		_ = unix.Close(p)
-		return -1, true, unix.EEXIST
+		return -1, true, err
 	}
 	return p, true, nil
 }
@@ -213,13 +229,18 @@ func createWithTimes(dir int, name string, ts []unix.Timespec) (int, error) {
 	if err != nil {
 		return -1, err
 	}
+	// Each step that fails takes the name back, which is known to no client yet: it could not be told from another's file.
 	p, _, err := toPath(fd, dir, name)
 	if err == nil {
-		if err = afterwards(utimens(p, ts)); err != nil {
-			_ = unix.Close(p)
+		if err = utimens(p, ts); err == nil {
+			return p, nil
 		}
+		_ = unix.Close(p)
 	}
-	return p, err
+	if unix.Unlinkat(dir, name, 0) != nil {
+		err = afterwards(err)
+	}
+	return -1, err
 }
 
 func (s *Server) mkdir(c *rpc.Call) rpc.Verdict {

@@ -160,10 +160,16 @@ func (s *Server) sync(n *node, fd int) error {
 		}
 		defer func() { _ = unix.Close(fd) }()
 	}
-	if err := s.storage.Sync(fd); !errors.Is(err, unix.EINVAL) {
-		return err
+	err := s.storage.Sync(fd)
+	if errors.Is(err, unix.EINTR) {
+		// It may be what the kernel says of a writeback, once: the next answer knows nothing of it.
+		s.writebackFailed(n, err)
+		err = s.storage.Sync(fd)
 	}
-	return s.syncAll(n)
+	if errors.Is(err, unix.EINVAL) {
+		return s.syncAll(n)
+	}
+	return err
 }
 
 // syncAll makes the whole file system durable. Its descriptor is shared by all that ask, and so is what it answers.

@@ -263,7 +263,13 @@ func (s *Server) open(n *node, id *identity, write bool) (*openFile, error) {
 	fd, mayExec := -1, false
 	err := s.ids.as(id, func() (err error) {
 		fd, err = unix.Open(procPath(n.fd), flags, 0)
-		mayExec = errors.Is(err, unix.EACCES) && !write && access(n.fd, unix.X_OK)
+		if errors.Is(err, unix.EACCES) && !write {
+			if may, aerr := access(n.fd, unix.X_OK); aerr != nil {
+				err = aerr
+			} else {
+				mayExec = may
+			}
+		}
 		return err
 	})
 	if errors.Is(err, unix.EACCES) && (st.Uid == id.uid || mayExec) {

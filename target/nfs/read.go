@@ -84,9 +84,10 @@ func (s *Server) child(q *request, name []byte) (*node, error) {
 		}
 		return err
 	})
-	if err == nil && string(name) == ".." && !q.n.e.below(fd) {
-		_ = unix.Close(fd)
-		err = unix.ESTALE
+	if err == nil && string(name) == ".." {
+		if err = q.n.e.below(fd); err != nil {
+			_ = unix.Close(fd)
+		}
 	}
 	if errors.Is(err, unix.EXDEV) {
 		err = unix.EACCES // a mount point: another export's, or nobody's, business
@@ -111,9 +112,9 @@ func (s *Server) nodeOf(dir *node, name string, fd int) (*node, error) {
 	return n, err
 }
 
-// below reports whether the directory behind fd lies in the export: a directory that somebody moved out of it while a
-// client held its handle must not lead further up.
-func (e *export) below(fd int) bool {
+// below is nil where the directory behind fd lies in the export, and ESTALE where not: a directory that somebody moved out
+// of it while a client held its handle must not lead further up. Other errors say that it cannot be told.
+func (e *export) below(fd int) error {
 	cur := fd
 	for depth := 0; depth < maxDepth; depth++ {
 		var st unix.Stat_t
@@ -126,14 +127,14 @@ func (e *export) below(fd int) bool {
 			_ = unix.Close(cur)
 		}
 		if err != nil || up < 0 {
-			return err == nil
+			return err
 		}
 		cur = up
 	}
 	if cur != fd {
 		_ = unix.Close(cur)
 	}
-	return false
+	return unix.ESTALE
 }
 
 // errDots is checkName's word for "." and "..", which some procedures take and others refuse.
@@ -168,20 +169,35 @@ func (s *Server) access(c *rpc.Call) rpc.Verdict {
 		var st unix.Stat_t
 		if r.Status = statusOf(s.stat(q.n, &st)); r.Status == nfs3.OK {
 			s.attr(q.n.e, &st, &r.Attr)
-			r.Access = s.granted(&q) & a.Access
+			granted, err := s.granted(&q)
+			r.Access, r.Status = granted&a.Access, statusOf(err)
 		}
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
 }
 
-func (s *Server) granted(q *request) uint32 {
-	var bits uint32
+// granted is what the caller may do. A medium that does not tell is no refusal: clients remember those.
+func (s *Server) granted(q *request) (bits uint32, err error) {
 	var rd, wr, ex bool
-	_ = s.ids.as(&q.id, func() error { // an identity that cannot be taken may nothing
-		rd, wr, ex = access(q.n.fd, unix.R_OK), !q.rights.ReadOnly && access(q.n.fd, unix.W_OK), access(q.n.fd, unix.X_OK)
-		return nil
+	err = s.ids.as(&q.id, func() (err error) {
+		if rd, err = access(q.n.fd, unix.R_OK); err != nil {
+			return err
+		}
+		if !q.rights.ReadOnly {
+			if wr, err = access(q.n.fd, unix.W_OK); err != nil {
+				return err
+			}
+		}
+		ex, err = access(q.n.fd, unix.X_OK)
+		return err
 	})
+	if errors.Is(err, unix.EACCES) {
+		return 0, nil // an identity that cannot be taken may nothing
+	}
+	if err != nil {
+		return 0, err
+	}
 	if rd {
 		bits |= nfs3.AccessRead
 	}
@@ -198,7 +214,7 @@ func (s *Server) granted(q *request) uint32 {
 	} else if ex {
 		bits |= nfs3.AccessExecute
 	}
-	return bits
+	return bits, nil
 }
 
 func (s *Server) readlink(c *rpc.Call) rpc.Verdict {

@@ -32,11 +32,7 @@ func (kernel) Pwrite(fd int, bufs [][]byte, n int, off int64, sync nfs3.Stable) 
 }
 
 func (kernel) Sync(fd int) error {
-	for {
-		if err := unix.Fsync(fd); err != unix.EINTR {
-			return err
-		}
-	}
+	return unix.Fsync(fd)
 }
 
 var pageSize = int64(os.Getpagesize())

@@ -69,11 +69,18 @@ func openPath(root int, path string) (int, error) {
 // the rights of the calling thread's identity there.
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// access asks the kernel, for the calling thread's file system identity (faccessat2, Linux 5.8).
-func access(fd int, mode uint32) bool {
+// access asks the kernel, for the calling thread's file system identity (faccessat2, Linux 5.8). An error says that the
+// kernel cannot tell.
+func access(fd int, mode uint32) (bool, error) {
 	empty := [1]byte{}
 	_, _, e := syscall.Syscall6(unix.SYS_FACCESSAT2, uintptr(fd), uintptr(unsafe.Pointer(&empty[0])), uintptr(mode), unix.AT_EMPTY_PATH|unix.AT_EACCESS, 0, 0)
-	return e == 0
+	switch e {
+	case 0:
+		return true, nil
+	case unix.EACCES, unix.EPERM, unix.EROFS, unix.ETXTBSY:
+		return false, nil
+	}
+	return false, e
 }
 
 // preadv2 and pwritev2 at one offset over a few buffers, without allocation.

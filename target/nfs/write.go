@@ -84,9 +84,9 @@ func (s *Server) writeBy(o *openFile, q *request, a *nfs3.WriteArgs, data [][]by
 		return true
 	}
 	q.n.e.counters.written.Add(uint64(done))
-	if errors.Is(err, unix.EIO) && a.Stable != nfs3.Unstable {
-		// The medium failed under a synchronous write; what others wrote to the same file may be gone with it. What else
-		// can be the cause the file's keeper tells the next COMMIT.
+	if a.Stable != nfs3.Unstable && err != nil && (errors.Is(err, unix.EIO) || q.n.file.dirty()) {
+		// The medium failed under a synchronous write; what others wrote to the same file may be gone with it. A medium
+		// that is full may have said so of the write, or of making it durable: the next flush need not hear of that.
 		s.writebackFailed(q.n, err)
 		q.n.retire()
 	}

@@ -160,6 +160,9 @@ func (d *Daemon) Stop() {
 // Signal sends the daemon a signal.
 func (d *Daemon) Signal(sig syscall.Signal) { _ = d.cmd.Process.Signal(sig) }
 
+// Log is what the daemon has written so far.
+func (d *Daemon) Log() string { return d.log.String() }
+
 // Sluice runs one command at the daemon.
 func (d *Daemon) Sluice(args ...string) (out string, code int) {
 	d.t.Helper()

@@ -34,6 +34,7 @@ var tools = []tool{
 	{"operator", "./test/operator", "TestStormOperator", 10, 15 * time.Minute},
 	{"powercut", "./test/powercut", "TestStormPowerCut", 10, 15 * time.Minute},
 	{"twohosts", "./test/twohosts", "TestStormTwoHosts", 12, 15 * time.Minute},
+	{"failfiles", "./test/failonce/files", "TestStormFiles", 1, 15 * time.Minute},
 }
 
 // state is what a run leaves for the next.
