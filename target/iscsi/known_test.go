@@ -181,13 +181,17 @@ func TestNothingIsWrittenToAUnitThatTheHostDoesNotKnow(t *testing.T) {
 	})
 }
 
-// Another login is a look at all LUNs; sessions that were there do not profit from it.
-func TestALoginKnowsTheUnitsThatItFinds(t *testing.T) {
+// A login is no look at a LUN: Linux's session recovery sends what was in flight under the same name and does not ask who is
+// there. Only the initiator port that used the old unit is concerned.
+func TestALoginUnderTheSameNameOpensNoOtherUnit(t *testing.T) {
 	both(t, func(t *testing.T, f *fixture, dial func() *peer) {
+		stranger := dial() // uses nothing
+		stranger.isid[5] = 8
+		stranger.enter()
 		p := dial()
 		p.enter()
 		p.ready()
-		other, _ := f.unit("another")
+		other, g := f.unit("another")
 		f.remap(other)
 		q := dial()
 		q.isid[5] = 9
@@ -195,9 +199,58 @@ func TestALoginKnowsTheUnitsThatItFinds(t *testing.T) {
 		q.ready()
 		p.send(p.command(make([]byte, 6)), nil, nil)
 		p.wantChanged(1)
-		r := dial() // in p's place
+		for range 2 {
+			r := dial() // in p's place
+			r.enter()
+			for k := range 3 {
+				c := r.command(write10(8*k, 1))
+				c.Write, c.EDTL = true, 512
+				r.send(c, nil, pattern(512, k))
+				r.wantChanged(1)
+			}
+			p = r
+		}
+		isBlank(t, g)
+		p.sendInquiry(nil)
+		p.inquiryEnd()
+		p.ready()
+		r := dial() // now that it has looked
 		r.enter()
 		r.ready()
+		s := dial() // in the stranger's
+		s.isid[5] = 8
+		s.enter()
+		s.ready()
+	})
+}
+
+// What opens a LUN that is another unit is its name: not the data that all units share, and no part of a page that ends before
+// the name does.
+func TestOnlyItsNameOpensAnotherUnit(t *testing.T) {
+	both(t, func(t *testing.T, f *fixture, dial func() *peer) {
+		p := dial()
+		p.enter()
+		p.ready()
+		ask := func(cdb ...byte) {
+			t.Helper()
+			p.sendInquiry(p.command(cdb))
+			p.inquiryEnd()
+		}
+		for k, name := range [][]byte{{0x12, 1, 0x83, 0, 252, 0}, {0x12, 1, 0x80, 0, 252, 0}} {
+			other, _ := f.unit([]string{"one", "two"}[k])
+			f.remap(other)
+			for _, cdb := range [][]byte{
+				{0x12, 0, 0, 0, 96, 0}, {0x12, 0, 0, 0, 0, 0}, {0x12, 0, 0, 0, 5, 0}, {0x12, 1, 0, 0, 252, 0}, {0x12, 1, 0xB0, 0, 252, 0},
+				{0x12, 1, 0x83, 0, 0, 0}, {0x12, 1, 0x83, 0, 4, 0}, {0x12, 1, 0x83, 0, 15, 0}, {0x12, 1, 0x80, 0, 6, 0}, {0x12, 1, 0x01, 0, 252, 0},
+			} {
+				p.sendInquiry(p.command(cdb))
+				p.recv() // some end with CHECK CONDITION
+				p.send(p.command(make([]byte, 6)), nil, nil)
+				p.wantChanged(1)
+			}
+			ask(name...)
+			p.ready()
+		}
 	})
 }
 

@@ -14,7 +14,6 @@ func beginInquiry(c *Command) stepResult {
 	cdb := c.CDB
 	alloc := int(be16(cdb[3:]))
 	lu := c.x.lu
-	c.x.asks = c.asks()
 	if cdb[1]&1 == 0 {
 		if cdb[2] != 0 {
 			return c.end(badCDB(2)) // SPC-4 section 6.6.1: a page code without EVPD
@@ -31,7 +30,20 @@ func beginInquiry(c *Command) stepResult {
 	b := append(c.scratch(), 0, cdb[2], 0, 0)
 	b = page.build(c, b)
 	binary.BigEndian.PutUint16(b[2:], uint16(len(b)-4))
+	c.x.asks = lu.named(page.code, len(b), int(min(int64(alloc), c.ExpectIn))) && c.asks()
 	return c.send(b, alloc)
+}
+
+// named reports whether the first n bytes of a VPD page with all in all so many tell which unit it is: the serial number, or
+// the designator that comes first in page 83h.
+func (lu *LogicalUnit) named(page byte, all, n int) bool {
+	switch page {
+	case 0x80:
+		return n >= all
+	case 0x83:
+		return n >= 4+4+len(lu.naa)
+	}
+	return false
 }
 
 func padded(dst []byte, s string, n int) []byte {

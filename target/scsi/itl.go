@@ -17,6 +17,7 @@ type itl struct {
 	gone    atomic.Bool  // the LUN was taken away
 	owed    atomic.Bool  // the initiator has still to hear of a loss of power; see power.go
 	unknown atomic.Bool  // the LUN has come to mean this unit and the initiator takes it for another; see known.go
+	used    atomic.Bool  // the nexus has sent a command to this LUN, whatever unit it was
 	change  unknownUnit  // guarded by nexus.known.mu
 	waiting atomic.Int32 // unit attentions, so that a command can look without a lock
 	mu      sync.Mutex

@@ -4,13 +4,17 @@ import "sync"
 
 // A LUN number can come to mean another unit while writes for the first one are on their way: one unit attention stops one
 // of them, and the rest would land on a disk that their host does not know. So such a LUN is closed to a nexus that has
-// seen the old unit. Each of its commands but INQUIRY, REPORT LUNS and REQUEST SENSE ends with REPORTED LUNS DATA HAS
-// CHANGED (SPC-4 annex D.2, 3F/0E), until the initiator has asked INQUIRY since the change and has read the answer, or has
-// logged in again. 3F/03 is never said instead: Linux sends an INQUIRY of its own at that, which would open the LUN to
-// writes that are for the old unit.
+// used the old unit. Each of its commands but INQUIRY, REPORT LUNS and REQUEST SENSE ends with REPORTED LUNS DATA HAS
+// CHANGED (SPC-4 annex D.2, 3F/0E), until the initiator has asked for the unit's name (VPD page 83h or 80h) since the change
+// and has read the answer. Standard INQUIRY data is the same for all units here and is no look at one. Neither is a login: a
+// host that has lost its session logs in again under the same name and sends what is left over, without looking. 3F/03 is
+// never said instead: Linux sends an INQUIRY of its own at that, which would open the LUN to writes that are for the old unit.
 
-// knownUnits is what an I_T nexus takes its LUNs for.
+// knownUnits is what an I_T nexus takes its LUNs for. It outlives its sessions.
 type knownUnits struct {
+	sessions int    // guarded by Target.mu
+	last     uint64 // guarded by Target.mu: the login, in the order of the target's
+
 	mu    sync.Mutex // taken after Target.mu, before itl.mu
 	units map[uint16]unitName
 }
@@ -18,29 +22,83 @@ type knownUnits struct {
 // unitName is what tells one logical unit from another: a volume that comes back is the same unit.
 type unitName struct{ naa, eui, serial string }
 
-func (lu *LogicalUnit) unitName() unitName {
-	return unitName{naa: string(lu.naa), eui: string(lu.eui), serial: lu.serial}
+// knownLocked is what a nexus that logs in takes the LUNs for; t.mu is held. Initiators choose their names themselves: of those
+// that have gone, the one that has been away longest is forgotten.
+func (t *Target) knownLocked(id nexusID) *knownUnits {
+	k := t.known[id]
+	if k == nil {
+		if len(t.known) >= maxMet {
+			t.forgetLocked()
+		}
+		k = &knownUnits{units: map[uint16]unitName{}}
+		t.known[id] = k
+	}
+	t.logins++
+	k.sessions++
+	k.last = t.logins
+	return k
+}
+
+func (t *Target) forgetLocked() {
+	var oldest nexusID
+	var last uint64
+	for id, k := range t.known {
+		if k.sessions == 0 && (last == 0 || k.last < last) {
+			oldest, last = id, k.last
+		}
+	}
+	if last != 0 {
+		delete(t.known, oldest)
+	}
 }
 
 // unknownUnit is the state of a LUN that has come to mean another unit; guarded by knownUnits.mu.
 type unknownUnit struct {
 	since uint32 // responses from this number on were made after the change
 	dated bool   // since is set
+	login bool   // the change was before the login: all that the session sends was sent after it
 	asked bool   // an INQUIRY that was sent after the change is answered
 	from  uint32 // who has received the response before this number has read that answer
 }
 
 // meetLocked decides whether a LUN that comes into a nexus's sight is closed; knownUnits.mu is held.
 func (n *Nexus) meetLocked(i *itl) {
-	name := i.lu.unitName()
-	if was, ok := n.known.units[i.lun]; ok && was != name {
-		i.unknown.Store(true)
-		i.attention(ASCLUNsChanged)
-		return
-	} else if ok && i.lu.first(i.id).ofPower() {
-		i.first() // it comes back, perhaps without what was written to it
+	was, ok := n.known.units[i.lun]
+	if asc := i.lu.first(i.id); asc == ASCPowerOn || ok && was == i.lu.name && asc.ofPower() {
+		i.first() // it lost what was written to it
 	}
-	n.known.units[i.lun] = name
+	i.used.Store(ok)
+	if ok && was != i.lu.name {
+		i.close()
+	}
+}
+
+// close closes a LUN; knownUnits.mu is held.
+func (i *itl) close() {
+	i.unknown.Store(true)
+	i.attention(ASCLUNsChanged)
+}
+
+// use notes that the nexus takes the LUN for this unit: it sends a command to it for the first time. A nexus that has never
+// done so can have nothing under way for it.
+func (i *itl) use() {
+	n := i.nexus
+	next := n.nextResponse()
+	n.known.mu.Lock()
+	defer n.known.mu.Unlock()
+	if i.used.Swap(true) {
+		return
+	}
+	if _, ok := n.known.units[i.lun]; ok {
+		return
+	}
+	n.known.units[i.lun] = i.lu.name
+	if now := (*n.luns.Load())[i.lun]; now != nil && now.lu.name != i.lu.name {
+		// The LUN became another unit just now, and this command is not the last that is for the old one.
+		now.used.Store(true)
+		now.change.since, now.change.dated = next, true
+		now.close()
+	}
 }
 
 // date notes for the LUNs that are closed from when on an INQUIRY counts. No lock is held.
@@ -75,13 +133,13 @@ func (c *Command) asks() bool {
 	n := c.Nexus
 	n.known.mu.Lock()
 	defer n.known.mu.Unlock()
-	return i.change.dated && (n.opt.NextResponse == nil || int32(c.Heard-i.change.since) > 0)
+	return i.change.login || i.change.dated && (n.opt.NextResponse == nil || int32(c.Heard-i.change.since) > 0)
 }
 
 // answered notes that an INQUIRY of a closed LUN has its response.
 func (i *itl) answered() {
 	next := i.nexus.nextResponse()
-	k := &i.nexus.known
+	k := i.nexus.known
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !i.change.asked {
@@ -95,7 +153,7 @@ func (i *itl) open(c *Command) {
 	n.known.mu.Lock()
 	opens := i.unknown.Load() && i.change.asked && (n.opt.NextResponse == nil || int32(c.Heard-i.change.from) >= 0) && (*n.luns.Load())[i.lun] == i
 	if opens {
-		n.known.units[i.lun] = i.lu.unitName()
+		n.known.units[i.lun] = i.lu.name
 		i.unknown.Store(false)
 	}
 	n.known.mu.Unlock()
@@ -104,10 +162,21 @@ func (i *itl) open(c *Command) {
 	}
 }
 
-// surprisesLocked reports whether some LUN of the nexus is not what the initiator takes it for; knownUnits.mu is held.
+// missLocked notes the LUNs that are not there at a login; Target.mu is held.
+func (n *Nexus) missLocked() {
+	n.known.mu.Lock()
+	defer n.known.mu.Unlock()
+	n.absent = map[uint16]bool{}
+	for lun := range n.known.units {
+		n.absent[lun] = (*n.luns.Load())[lun] == nil
+	}
+}
+
+// surprisesLocked reports whether some LUN of the nexus is not what the initiator takes it for; knownUnits.mu is held. Those
+// that were not there at the login are none: they may never come again.
 func (n *Nexus) surprisesLocked(now map[uint16]*itl) bool {
 	for lun := range n.known.units {
-		if i := now[lun]; i == nil || i.unknown.Load() {
+		if i := now[lun]; i == nil && !n.absent[lun] || i != nil && i.unknown.Load() {
 			return true
 		}
 	}

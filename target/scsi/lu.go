@@ -80,6 +80,7 @@ type LogicalUnit struct {
 	serial string
 	naa    []byte
 	eui    []byte
+	name   unitName
 	tasks  taskSet
 
 	low      atomic.Bool   // below the thin provisioning threshold
@@ -167,6 +168,7 @@ func (lu *LogicalUnit) identify() {
 		eui = lu.opt.EUI
 	}
 	lu.naa, lu.eui, lu.serial = naa, eui, serial
+	lu.name = unitName{naa: string(naa), eui: string(eui), serial: serial}
 }
 
 // DeriveIdentity makes designators and a serial number of a name, or of a serial number where that is not empty.

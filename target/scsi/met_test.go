@@ -17,6 +17,11 @@ func TestPortsThatCameAndWentTakeNoMemoryForEver(t *testing.T) {
 		}
 		n.Close(func() {})
 	}
+	r.target.mu.Lock()
+	if known := len(r.target.known); known > maxMet+1 {
+		t.Errorf("the target remembers what %d ports took its LUNs for", known)
+	}
+	r.target.mu.Unlock()
 	r.lu.mu.Lock()
 	n := len(r.lu.power.Heard)
 	r.lu.mu.Unlock()

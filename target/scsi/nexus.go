@@ -41,8 +41,9 @@ type Nexus struct {
 	opt    NexusOptions
 	port   string // initiator port name: iqn...,i,0xISID
 	luns   atomic.Pointer[map[uint16]*itl]
-	known  knownUnits
-	none   *itl // for commands that reach no logical unit
+	known  *knownUnits
+	absent map[uint16]bool // guarded by known.mu: LUNs that were used once and have not been there since the login
+	none   *itl            // for commands that reach no logical unit
 	closed atomic.Bool
 	access atomic.Uint32 // AccessState of the port's group
 
@@ -59,15 +60,17 @@ func (t *Target) NewNexus(opt NexusOptions) *Nexus {
 		n.opt.Memory = t.opt.Memory.Share(64 << 20)
 	}
 	n.none = &itl{nexus: n}
-	n.known.units = map[uint16]unitName{}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.addPortLocked(opt.TargetPortGroup)
 	t.alua.addPort(opt.TargetPortGroup)
 	n.access.Store(uint32(t.stateOf(opt.TargetPortGroup)))
 	t.nexuses[n] = struct{}{}
+	n.known = t.knownLocked(n.id())
 	n.rebuildLocked(false)
+	n.missLocked()
 	for _, i := range *n.luns.Load() {
+		i.change.login = i.unknown.Load()
 		i.first()
 	}
 	return n
@@ -98,6 +101,7 @@ func (n *Nexus) rebuildLocked(tell bool) []*itl {
 		i := &itl{nexus: n, lu: lu, lun: lun, id: n.id()}
 		lu.join(i)
 		n.meetLocked(i)
+		delete(n.absent, lun)
 		now[lun] = i
 		changed = true
 	}
@@ -182,6 +186,9 @@ func (n *Nexus) Execute(c *Command) {
 		x.err = check(AbortedCommand, ASCInvalidMessage)
 	}
 	i := x.itl
+	if x.lu != nil && !i.used.Load() {
+		i.use()
+	}
 	set := i.set()
 	state := set.add(c, c.Attr, x.row == nil || x.row.traits&anyTime != 0)
 	if state == taskNone {
@@ -292,6 +299,7 @@ func (n *Nexus) Close(done func()) {
 	t := n.target
 	t.mu.Lock()
 	delete(t.nexuses, n)
+	n.known.sessions--
 	all := []*itl{n.none}
 	for _, i := range *n.luns.Load() {
 		i.lu.close(i)

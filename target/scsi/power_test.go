@@ -2,6 +2,7 @@ package scsi
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/sluice-storage/sluice/blockdev"
@@ -188,4 +189,30 @@ func TestALossOfTheMediumIsToldToEachHost(t *testing.T) {
 	p.reads("a restart later", 1, ASCPowerOn)
 	p.reads("a restart later", 0, ASCNexusLoss)
 	p.r.lu.background.Wait()
+}
+
+// A LUN that comes into sight after the login tells of a loss of power as one that was there.
+func TestALUNThatComesLateTellsOfALossOfPower(t *testing.T) {
+	again := boot(t)
+	p := &powerRig{t: t, dir: t.TempDir()}
+	p.start()
+	p.reads("nothing is known", 1, ASCPowerOnOrReset)
+	again("second")
+	p.start()
+	if err := p.r.target.RemoveLUN(0); err != nil {
+		t.Fatal(err)
+	}
+	n := p.r.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:i1", ISID: [6]byte{0x40, 0, 0, 0, 0, 1}, TargetPortGroup: 1})
+	if err := p.r.target.AddLUN(0, p.r.lu); err != nil {
+		t.Fatal(err)
+	}
+	var told []ASC
+	for range 4 {
+		if res := p.r.run(n, nil, 0, "00 00 00 00 00 00"); res.Status != StatusGood {
+			told = append(told, res.asc())
+		}
+	}
+	if !slices.Contains(told, ASCPowerOn) {
+		t.Errorf("told %04X", told)
+	}
 }

@@ -36,6 +36,8 @@ type Target struct {
 	luns    map[uint16]*LogicalUnit
 	nexuses map[*Nexus]struct{}
 	ports   []uint16 // relative target port identifiers, sorted
+	known   map[nexusID]*knownUnits
+	logins  uint64
 
 	alua alua
 }
@@ -48,7 +50,7 @@ func NewTarget(opt TargetOptions) (*Target, error) {
 	if opt.Log == nil {
 		opt.Log = zap.NewNop()
 	}
-	t := &Target{opt: opt, log: opt.Log, luns: map[uint16]*LogicalUnit{}, nexuses: map[*Nexus]struct{}{}}
+	t := &Target{opt: opt, log: opt.Log, luns: map[uint16]*LogicalUnit{}, nexuses: map[*Nexus]struct{}{}, known: map[nexusID]*knownUnits{}}
 	if err := t.alua.init(t); err != nil {
 		return nil, err
 	}
