@@ -147,6 +147,9 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 		return nil, err
 	}
 	for addr := range d.given { // kept: a reload may bring its portal
+		if d.portals[addr] != nil {
+			continue
+		}
 		d.log.Warn("a socket of the service manager is no portal's: whoever connects there waits in vain; give both the same address, or disable the socket unit", zap.String("address", addr))
 	}
 	return d, nil
@@ -238,17 +241,31 @@ func (d *Daemon) addTarget(t iscsi.Target, st *scsi.Target) error {
 	return nil
 }
 
-// openPortal binds the address, or takes the service manager's socket for it.
+// openPortal binds the address, or takes a copy of the service manager's socket for it: a reload that fails and a portal that goes
+// close theirs, and the socket could not be bound again.
 func (d *Daemon) openPortal(p PortalConfig) (*portal, error) {
-	l := d.given[p.Address]
-	if l == nil {
-		var err error
-		if l, err = net.Listen(network(p.Address), p.Address); err != nil {
-			return nil, fmt.Errorf("portal %s: %w; is another target running on this machine?", p.Address, err)
-		}
+	l, err := copyOf(d.given[p.Address])
+	if l == nil && err == nil {
+		l, err = net.Listen(network(p.Address), p.Address)
 	}
-	delete(d.given, p.Address)
+	if err != nil {
+		return nil, fmt.Errorf("portal %s: %w; is another target running on this machine?", p.Address, err)
+	}
 	return &portal{cfg: p, l: l}, nil
+}
+
+// copyOf is another descriptor of a socket, nil of none.
+func copyOf(l net.Listener) (net.Listener, error) {
+	s, ok := l.(interface{ File() (*os.File, error) })
+	if !ok {
+		return l, nil
+	}
+	f, err := s.File()
+	if err != nil {
+		return nil, err
+	}
+	c, err := net.FileListener(f)
+	return c, errors.Join(err, f.Close())
 }
 
 // network keeps an address to the family it is written in: "tcp" would let 0.0.0.0 take IPv6's port as well, and a portal

@@ -48,6 +48,8 @@ type daemon struct {
 	dir   string
 	state string
 	conf  string
+	at    string     // the portals, one of any port where it is empty
+	given []*os.File // sockets that the daemon inherits
 	cmd   *exec.Cmd
 	ended chan struct{}
 	err   error
@@ -93,8 +95,12 @@ func prepare(t *testing.T, volumes string, luns ...string) *daemon {
 
 func (d *daemon) configure(volumes string, luns ...string) {
 	d.t.Helper()
+	at := d.at
+	if at == "" {
+		at = `{address: "127.0.0.1:0"}`
+	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "state_dir: %q\ntimeouts: {drain: 1s}\nportals: [{address: \"127.0.0.1:0\"}]\nvolumes:\n%s\n", d.state, volumes)
+	fmt.Fprintf(&b, "state_dir: %q\ntimeouts: {drain: 1s}\nportals: [%s]\nvolumes:\n%s\n", d.state, at, volumes)
 	fmt.Fprintf(&b, "targets:\n  - name: %q\n    luns:\n", target)
 	for i, v := range luns {
 		fmt.Fprintf(&b, "      - {lun: %d, volume: %q}\n", i, v)
@@ -120,7 +126,7 @@ func (d *daemon) start(wrap ...string) *daemon {
 	args := append(wrap, filepath.Join(bin, "sluiced"), "--config", d.conf)
 	d.cmd, d.ended = exec.Command(args[0], args[1:]...), make(chan struct{})
 	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+sock)
-	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
+	d.cmd.Stdout, d.cmd.Stderr, d.cmd.ExtraFiles = &d.log, &d.log, d.given
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := d.cmd.Start(); err != nil {
 		d.t.Fatal(err)
@@ -212,10 +218,12 @@ func (d *daemon) volumes() map[string]admin.Volume {
 	return m
 }
 
+func (d *daemon) portals() []admin.Portal { d.t.Helper(); return read[[]admin.Portal](d, "portals") }
+
 // url is a LUN as libiscsi's tools take it.
 func (d *daemon) url(lun int) string {
 	d.t.Helper()
-	ps := read[[]admin.Portal](d, "portals")
+	ps := d.portals()
 	if len(ps) == 0 {
 		d.t.Fatal("the daemon has no portal")
 	}
