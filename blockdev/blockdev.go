@@ -160,6 +160,7 @@ type Identified interface {
 type Settler interface {
 	// Settle makes durable what was written, however long that takes while the medium gets on. Where the medium stands still it
 	// fails, as Flush does from then on: what it has not taken counts as lost, after the next opening too, unless it takes it yet.
+	// What an earlier opening lost is no failure of it.
 	Settle() error
 }
 

@@ -1,5 +1,10 @@
 package blockdev
 
+import (
+	"context"
+	"errors"
+)
+
 // Refresh is Resizable's, for a device that may have no such method.
 func Refresh(d Device) (bool, error) {
 	if r, ok := d.(Resizable); ok {
@@ -48,12 +53,22 @@ func Identity(d Device) (string, error) {
 	return "", nil
 }
 
-// Settle is Settler's, for a device that may have no such method.
+// Settle is Settler's, for a device that may have no such method: ErrUnsupported then.
 func Settle(d Device) error {
 	if s, ok := d.(Settler); ok {
 		return s.Settle()
 	}
-	return nil
+	return ErrUnsupported
+}
+
+// Sync makes durable what was written, for who has written nothing: unlike Flush it takes from initiators no report of a loss that
+// is owed to them.
+func Sync(ctx context.Context, d Device) error {
+	err := Settle(d)
+	if errors.Is(err, ErrUnsupported) {
+		return Do(ctx, d, &Request{Op: Flush})
+	}
+	return err
 }
 
 // Scrub is Scrubber's, for a device that may have no such method: it keeps no copies then.

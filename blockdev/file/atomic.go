@@ -94,7 +94,7 @@ func (d *Device) openAtomics(o Options) error {
 		return fmt.Errorf("blockdev/file: redo log: %w", err)
 	}
 	d.atomics.f, d.atomics.log = f, redo.New(logStore{f}, d.id)
-	if err := d.recover(o.ReadOnly); err != nil {
+	if err := d.recover(o.ReadOnly, want); err != nil {
 		return err
 	}
 	if !want {
@@ -120,8 +120,8 @@ func (d *Device) openAtomics(o Options) error {
 	return nil
 }
 
-// recover writes again what was under way when the last process ended.
-func (d *Device) recover(readOnly bool) error {
+// recover writes again what was under way when the last process ended. A log that is not used any more keeps no data.
+func (d *Device) recover(readOnly, used bool) error {
 	fi, err := d.atomics.f.Stat()
 	if err != nil {
 		return fmt.Errorf("blockdev/file: redo log: %w", err)
@@ -142,7 +142,7 @@ func (d *Device) recover(readOnly bool) error {
 		}
 		return d.place(data, off)
 	})
-	if err == nil && found > 0 {
+	if err == nil && (found > 0 || !used) {
 		err = d.atomics.scrub(slots)
 	}
 	return d.logError(err)

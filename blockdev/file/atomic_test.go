@@ -127,6 +127,22 @@ func TestNoCopyOfDataOutlivesIt(t *testing.T) {
 	if left() {
 		t.Error("data is left in the log of a closed volume")
 	}
+	// Nor after a crash, where atomic writes are not wanted any more.
+	d = open(t, path, file.Options{Atomic: true})
+	write(d, secret)
+	crashed, err := os.ReadFile(path + ".redo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blockdevtest.Close(t, d)
+	if err := os.WriteFile(path+".redo", crashed, 0o600); err != nil || !left() {
+		t.Fatal(err)
+	}
+	d = open(t, path, file.Options{})
+	defer blockdevtest.Close(t, d)
+	if left() {
+		t.Error("data is left in the log of a volume without atomic writes")
+	}
 }
 
 // A log that outlived its volume is nothing to the next one of that name.

@@ -351,13 +351,10 @@ func (d *Device) Path() string {
 
 // trouble is what an operator has to know of the state of the medium.
 func (d *Device) trouble() string {
-	d.loss.mu.Lock()
-	failed := d.loss.failed
-	d.loss.mu.Unlock()
 	switch {
 	case d.halted() != nil:
 		return ", takes no writes until it is opened again: an atomic write is half done"
-	case failed != nil:
+	case d.loss.now() != nil:
 		return ", lost acknowledged writes: every flush fails until it is opened again"
 	}
 	return ""
@@ -384,7 +381,7 @@ func (d *Device) Close() error {
 	d.running.Wait()
 	var err error
 	if !d.geo.ReadOnly {
-		err = errors.Join(d.Settle(), d.loss.last())
+		err = errors.Join(d.settle(), d.loss.last())
 		if d.halted() == nil {
 			err = errors.Join(err, d.atomics.scrub(d.workers))
 		}

@@ -62,6 +62,13 @@ func (l *loss) due() error {
 	return owed
 }
 
+// now is the loss of this opening.
+func (l *loss) now() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failed
+}
+
 // found remembers that err reported a loss, and returns what those are told who wait.
 func (l *loss) found(err error) error {
 	if !errors.Is(err, blockdev.ErrMedium) {
@@ -103,13 +110,10 @@ func (l *loss) write(what error) error {
 
 // last writes the note of a loss that could not be written before, for the last time.
 func (l *loss) last() error {
-	l.mu.Lock()
-	failed := l.failed
-	l.mu.Unlock()
-	if failed == nil {
-		return nil
+	if failed := l.now(); failed != nil {
+		return l.remember(failed)
 	}
-	return l.remember(failed)
+	return nil
 }
 
 // forget removes the note. One that stays fails a flush too many at the next opening, which is no harm.
@@ -119,10 +123,7 @@ func (l *loss) forget() {
 	}
 	l.noteMu.Lock()
 	defer l.noteMu.Unlock()
-	l.mu.Lock()
-	newer := l.failed != nil
-	l.mu.Unlock()
-	if !newer && os.Remove(l.note) == nil {
+	if l.now() == nil && os.Remove(l.note) == nil {
 		_ = syncDir(l.note)
 	}
 }

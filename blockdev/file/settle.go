@@ -14,8 +14,19 @@ import (
 // and one that hangs is not. A process that ends meanwhile leaves the rest to the kernel, with the report of its failure: each
 // call that waits takes that report, and a long one would take it to the grave.
 func (d *Device) Settle() error {
+	if err := d.use(); err != nil {
+		return err
+	}
+	defer d.running.Done()
+	if err := d.settle(); err != nil {
+		return err
+	}
+	return d.loss.now()
+}
+
+func (d *Device) settle() error {
 	if d.stuck.Load() {
-		return d.loss.due()
+		return d.loss.now()
 	}
 	// Of the same open file: it knows of losses that another one has been told of, and keeps the lock until this is over.
 	fd, err := unix.FcntlInt(uintptr(d.fd), unix.F_DUPFD_CLOEXEC, 0)
@@ -25,7 +36,7 @@ func (d *Device) Settle() error {
 	size := d.size.Load()
 	on, done, over := make(chan struct{}, 1), make(chan error, 1), make(chan error, 1)
 	go func() {
-		err := settle(fd, size, on)
+		err := settlePieces(fd, size, on)
 		if err != nil {
 			err = d.loss.found(wrap("flush "+d.path, err))
 		}
@@ -63,9 +74,16 @@ func (d *Device) Settle() error {
 	}
 }
 
-// settle says on on each piece that the medium has taken, and closes it after the last.
-func settle(fd int, size int64, on chan<- struct{}) error {
+// settlePieces says on on each piece that the medium has taken, and closes it after the last.
+func settlePieces(fd int, size int64, on chan<- struct{}) error {
 	for off := int64(0); off < size; off += settlePiece {
+		switch data, err := unix.Seek(fd, off, unix.SEEK_DATA); { // nothing else uses the position
+		case errors.Is(err, unix.ENXIO):
+			off = size // a hole to the end
+			continue
+		case err == nil && data > off:
+			off = min(data, size)
+		}
 		err := unix.SyncFileRange(fd, off, min(settlePiece, size-off), unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
 		switch {
 		case errors.Is(err, unix.EINTR):

@@ -94,3 +94,25 @@ func TestSettlingBringsAllToTheMedium(t *testing.T) {
 		t.Errorf("%d bytes of 3 blocks are there, %v", strings.Count(string(b), "a"), err)
 	}
 }
+
+// A flush that fails for a loss is owed to who wrote. What the daemon does for itself, and an opening that serves nobody, leave it.
+func TestTheReportOfALossIsNotTakenByTheDaemon(t *testing.T) {
+	o := file.Options{Size: 1 << 20, Loss: filepath.Join(t.TempDir(), "loss")}
+	path := filepath.Join(t.TempDir(), "v")
+	blockdevtest.Close(t, open(t, path, o))
+	if err := os.WriteFile(o.Loss, nil, 0o600); err != nil { // of any device
+		t.Fatal(err)
+	}
+	for range 2 {
+		d := open(t, path, o)
+		if err := blockdev.Sync(t.Context(), d); err != nil {
+			t.Errorf("settling fails: %v", err)
+		}
+		blockdevtest.Close(t, d)
+	}
+	d := open(t, path, o)
+	defer blockdevtest.Close(t, d)
+	if err := blockdevtest.Do(t, d, &blockdev.Request{Op: blockdev.Flush}); !errors.Is(err, blockdev.ErrMedium) {
+		t.Errorf("the first flush of a host ends with %v", err)
+	}
+}

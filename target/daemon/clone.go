@@ -33,7 +33,7 @@ func (d *Daemon) cloneFile(ctx context.Context, v *volume, to VolumeConfig) (*ma
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(d.life, cancel)()
-	if err := blockdev.Do(ctx, v.dev, &blockdev.Request{Op: blockdev.Flush}); err != nil {
+	if err := blockdev.Sync(ctx, v.dev); err != nil {
 		return nil, "", fmt.Errorf("flush volume %s: %w", name, err)
 	}
 	made, err := d.makeVolume(to, func(f *os.File) error { return cloner.Clone(f) })

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -39,7 +40,7 @@ func TestPortalsOnBothFamilies(t *testing.T) {
 		if got := len(d.portals); got != 2 {
 			t.Errorf("%d portals are open, want 2", got)
 		}
-		if err := d.closeAll(t.Context()); err != nil {
+		if err := d.closeAll(context.Background()); err != nil {
 			t.Error(err)
 		}
 		return

@@ -415,7 +415,7 @@ func TestEraseCommandsAreGuarded(t *testing.T) {
 	r.disk.fail = func(*blockdev.Request) error { return errors.New("broken") }
 	bad := newRig(t, func(o *LUOptions) { o.AllowSanitize = true })
 	bad.disk.fail = r.disk.fail
-	bad.sense(MediumError, ASCWriteError, nil, 0, "48 02 00 00 00 00 00 00 00 00")
+	bad.sense(MediumError, ASCWriteError, nil, 0, "48 22 00 00 00 00 00 00 00 00")
 	bad.sense(MediumError, ASCSanitizeFailed, nil, 512, "28 00 00000000 00 0001 00")
 	bad.good(nil, 0, "48 1f 00 00 00 00 00 00 00 00")
 	bad.disk.fail = nil

@@ -157,10 +157,10 @@ func (lu *LogicalUnit) erasePasses(e erasure) error {
 			off += n
 			lu.progress.Store(uint32((float64(pass) + float64(off)/float64(size)) / float64(e.passes) * 65535))
 		}
-	}
-	r := blockdev.Request{Op: blockdev.Flush}
-	if err := blockdev.Do(context.Background(), lu.dev, &r); err != nil {
-		return ofDevice(r.Op, err, 0)
+		// Each pass reaches the medium: what a later one overwrites in a cache would never have been written.
+		if err := blockdev.Sync(context.Background(), lu.dev); err != nil {
+			return ofDevice(blockdev.Flush, err, 0)
+		}
 	}
 	// SBC-3 section 4.11: no copy of the data is left, in a log of the device as little as on the medium.
 	return ofDevice(blockdev.Write, blockdev.Scrub(lu.dev), 0)
@@ -209,7 +209,7 @@ func beginSanitize(c *Command) stepResult {
 		return c.end(badCDB(7))
 	}
 	return c.asyncParams(n, func(c *Command, list []byte) error {
-		e := erasureNote{Action: sa}
+		e := erasureNote{Action: sa, AUSE: c.CDB[1]&0x20 != 0}
 		if sa == sanitizeOverwrite {
 			if err := overwriteOf(lu, list, &e); err != nil {
 				return err

@@ -2,9 +2,11 @@ package scsi
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/mem"
 )
 
@@ -97,5 +99,34 @@ func TestNoLockIsHeldAcrossAMove(t *testing.T) {
 				t.Fatal("a command within the move waits for a lock")
 			}
 		})
+	}
+}
+
+// SBC-3 section 4.11: each pass reaches the medium. In a cache, a later one would take the place of those before it.
+func TestEachPassOfASanitizeIsFlushed(t *testing.T) {
+	for name, c := range map[string]struct {
+		cdb  string
+		list []byte
+		want int
+	}{
+		"OVERWRITE":           {"48 01 00 00 00 00 00 00 08 00", []byte{3, 0, 0, 4, 0xAA, 0xAA, 0xAA, 0xAA}, 3},
+		"CRYPTOGRAPHIC ERASE": {"48 03 00 00 00 00 00 00 00 00", nil, 2},
+	} {
+		r := newRig(t, func(o *LUOptions) { o.AllowSanitize = true })
+		r.good(c.list, 0, c.cdb)
+		r.disk.mu.Lock()
+		passes := slices.Compact(slices.DeleteFunc(slices.Clone(r.disk.log), func(o blockdev.Op) bool { return o == blockdev.Read }))
+		r.disk.mu.Unlock()
+		flushes := 0
+		for i, op := range passes {
+			if op == blockdev.Flush {
+				flushes++
+			} else if i%2 == 1 {
+				t.Errorf("%s: %v follows another pass", name, op)
+			}
+		}
+		if flushes != c.want {
+			t.Errorf("%s: %d flushes of %d passes: %v", name, flushes, c.want, passes)
+		}
 	}
 }

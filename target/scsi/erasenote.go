@@ -21,6 +21,8 @@ type erasureNote struct {
 	Passes  int    `json:"passes,omitempty"`
 	Invert  bool   `json:"invert,omitempty"`
 	Pattern []byte `json:"pattern,omitempty"`
+	// AUSE lets EXIT FAILURE MODE open a medium on which it failed (SBC-3 section 5.24.1).
+	AUSE bool `json:"ause,omitempty"`
 	// Medium is what is to be erased: another one that has come to be at its place is not.
 	Medium string `json:"medium,omitempty"`
 	Begun  bool   `json:"begun,omitempty"`
@@ -93,7 +95,10 @@ func (lu *LogicalUnit) intend(n *erasureNote) error {
 		return ofDevice(blockdev.Write, err, 0)
 	}
 	n.Medium, n.Failed = id, lu.has(flagsUnerased)
-	was := lu.swapNote(&erasureNote{Action: n.Action, Medium: id, Failed: n.Failed})
+	lu.mu.Lock()
+	was := lu.erasure
+	lu.erasure = &erasureNote{Action: n.Action, Medium: id, Failed: n.Failed, AUSE: was != nil && was.AUSE}
+	lu.mu.Unlock()
 	if err := lu.persist(); err != nil {
 		lu.swapNote(was)
 		return err
@@ -159,6 +164,11 @@ func (lu *LogicalUnit) exitFailureMode() error {
 		return err
 	}
 	was := lu.swapNote(nil)
+	if was == nil || !was.AUSE {
+		lu.swapNote(was)
+		lu.set(flagSanitizing, false)
+		return badCDBBit(1, 4)
+	}
 	err := lu.persist()
 	if err == nil {
 		lu.flags.And(^uint32(flagSanitizing | flagSanitizeBad))

@@ -14,8 +14,8 @@ import (
 const (
 	tur       = "00 00 00 00 00 00"
 	format    = "04 10 00 00 00 00"
-	sanitize  = "48 82 00 00 00 00 00 00 00 00" // IMMED, BLOCK ERASE
-	sanitized = "48 02 00 00 00 00 00 00 00 00"
+	sanitize  = "48 a2 00 00 00 00 00 00 00 00" // IMMED, BLOCK ERASE
+	sanitized = "48 22 00 00 00 00 00 00 00 00"
 	exitMode  = "48 1f 00 00 00 00 00 00 00 00"
 )
 
@@ -99,8 +99,8 @@ var erasures = []struct {
 }{
 	{"FORMAT UNIT", format, []byte{0, 2, 0, 0}, ASCFormatInProgress, ASCFormatFailed},
 	{"BLOCK ERASE", sanitize, nil, ASCSanitizeInProgress, ASCSanitizeFailed},
-	{"CRYPTOGRAPHIC ERASE", "48 83 00 00 00 00 00 00 00 00", nil, ASCSanitizeInProgress, ASCSanitizeFailed},
-	{"OVERWRITE", "48 81 00 00 00 00 00 00 08 00", []byte{2, 0, 0, 4, 0xAA, 0xAA, 0xAA, 0xAA}, ASCSanitizeInProgress, ASCSanitizeFailed},
+	{"CRYPTOGRAPHIC ERASE", "48 a3 00 00 00 00 00 00 00 00", nil, ASCSanitizeInProgress, ASCSanitizeFailed},
+	{"OVERWRITE", "48 a1 00 00 00 00 00 00 08 00", []byte{2, 0, 0, 4, 0xAA, 0xAA, 0xAA, 0xAA}, ASCSanitizeInProgress, ASCSanitizeFailed},
 }
 
 // SBC-4 section 4.11: an erasure that was accepted is completed, whatever happens to the device server. Until then the unit is
@@ -253,6 +253,23 @@ func TestAFailedExitTakesNoErasureBack(t *testing.T) {
 	e.is("refused", MediumError, ASCSanitizeFailed)
 	e.start()
 	e.is("refused, the next start", MediumError, ASCSanitizeFailed)
+}
+
+// Without AUSE only SANITIZE ends the failure of SANITIZE (SBC-3 section 5.24.1).
+func TestExitFailureModeOpensOnlyWhatSanitizeAllowsIt(t *testing.T) {
+	e := newEraseRig(t)
+	e.disk.fail = func(*blockdev.Request) error { return errors.New("broken") }
+	e.run(e.n, nil, 0, "48 02 00 00 00 00 00 00 00 00")
+	for range 2 {
+		if res := e.run(e.n, nil, 0, exitMode); res.key() != IllegalRequest || res.asc() != ASCInvalidFieldInCDB {
+			t.Errorf("%v %X/%04X", res.Status, res.key(), res.asc())
+		}
+		e.is("without AUSE", MediumError, ASCSanitizeFailed)
+		e.start() // whose medium is broken as well
+	}
+	e.disk.fail = nil
+	e.good(nil, 0, sanitized)
+	e.is("repeated", 0, 0)
 }
 
 // A unit that closes while its erasure runs leaves the rest to the next start.

@@ -130,15 +130,13 @@ const closeFlush = 5 * time.Second
 
 // noteClean makes everything durable and says so, so that a boot between two starts is no loss.
 func (lu *LogicalUnit) noteClean() {
-	if lu.opt.Volatile || !lu.durable() {
+	// After a loss it is not clean: the hosts that have not heard of it have to.
+	if lu.opt.Volatile || !lu.durable() || blockdev.Lost(lu.dev) != nil {
 		return
-	}
-	if blockdev.Settle(lu.dev) != nil {
-		return // a flush would wait as well
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeFlush)
 	defer cancel()
-	if blockdev.Do(ctx, lu.dev, &blockdev.Request{Op: blockdev.Flush}) != nil {
+	if blockdev.Sync(ctx, lu.dev) != nil {
 		return
 	}
 	lu.mu.Lock()

@@ -216,3 +216,17 @@ func TestALUNThatComesLateTellsOfALossOfPower(t *testing.T) {
 		t.Errorf("told %04X", told)
 	}
 }
+
+// What the daemon does for itself takes from no host the flush that has to fail for a loss.
+func TestAUnitThatClosesTakesNoReportOfALoss(t *testing.T) {
+	p := &powerRig{t: t, dir: t.TempDir()}
+	d := newDisk(1<<20, 512)
+	p.start(func(o *LUOptions) { o.Device = lossy{d, blockdev.ErrMedium} })
+	if err := p.r.target.RemoveLUN(0); err != nil {
+		t.Fatal(err)
+	}
+	p.r.lu.Close()
+	if n := d.count(); n != 0 {
+		t.Errorf("%d requests", n)
+	}
+}
