@@ -227,6 +227,7 @@ func (c *conn) endData(t *task, gen uint16, b iscsi.BHS, bad error) {
 	end := int(b.Offset()) + b.DataLen()
 	switch {
 	case b.Opcode() == iscsi.OpSCSICommand:
+		o.unsolOpen = o.unsol > b.DataLen() && !b.Final() && !o.cancelled
 	case b.TTT() == iscsi.Reserved:
 		o.unsolSN++
 		o.unsolSeen = end

@@ -252,12 +252,11 @@ func (x *tcpLink) command(b iscsi.BHS, ahs []byte, dsl, tail int) error {
 	}
 	c.hold()
 	gen := t.gen
-	t.out.unsolOpen = true // until endData: the response waits for the rest of this PDU
+	t.out.unsolOpen = true // until endData: a response and an R2T wait for the rest of this PDU
 	c.letGo()
 	c.runTask(t, nil)
 	c.hold()
 	if t.gen == gen && t.live {
-		t.out.unsolOpen = t.out.unsol > dsl && !b.Final()
 		c.letGo()
 		return x.dataGen(t, gen, b, 0, dsl, tail)
 	}
