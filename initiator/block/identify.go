@@ -18,8 +18,8 @@ type probe struct {
 	buf *mem.Buf
 }
 
-func (i *Initiator) probe(s *session) (*probe, error) {
-	b, err := i.pool.Get(mem.PageSize)
+func (i *Initiator) probe(ctx context.Context, s *session) (*probe, error) {
+	b, err := i.getForPath(ctx, mem.PageSize)
 	if err != nil {
 		return nil, fmt.Errorf("block: memory: %w", err)
 	}

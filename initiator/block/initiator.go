@@ -58,11 +58,12 @@ type Options struct {
 
 // Initiator opens volumes. Its methods may be called by any goroutine.
 type Initiator struct {
-	o    Options
-	pool *mem.Pool
-	own  bool
-	zbuf *mem.Buf
-	zero mem.Span
+	o     Options
+	pool  *mem.Pool
+	own   bool
+	zbuf  *mem.Buf
+	spare spare
+	zero  mem.Span
 	// waiters are the channels of Do, used again; not a package variable, because a channel belongs to the synctest bubble
 	// that made it.
 	waiters sync.Pool
@@ -104,7 +105,7 @@ func New(o Options) (*Initiator, error) {
 			return nil, fmt.Errorf("block: register memory with %s: %w", o.Device.Name(), err)
 		}
 	}
-	b, err := i.pool.Get(mem.PageSize)
+	b, err := i.getForPath(context.Background(), mem.PageSize)
 	if err != nil {
 		return nil, fmt.Errorf("block: memory: %w", err)
 	}
@@ -146,10 +147,12 @@ func (i *Initiator) Memory() *mem.Pool { return i.pool }
 // Close gives back what the Initiator holds. Its volumes must be closed.
 func (i *Initiator) Close() error {
 	i.zbuf.Release()
+	err := i.spare.close()
 	if i.own {
-		if err := i.pool.Close(); err != nil {
-			return fmt.Errorf("block: close the initiator: %w", err)
-		}
+		err = errors.Join(err, i.pool.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("block: close the initiator: %w", err)
 	}
 	return nil
 }

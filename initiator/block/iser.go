@@ -60,7 +60,7 @@ func (i *Initiator) dialISER(ctx context.Context, u *URL, depth int, discovery b
 	if discovery {
 		nring = 0 // one PDU at a time, in the login buffers
 	}
-	if err := c.memory(i, depth, nring); err != nil {
+	if err := c.memory(ctx, i, depth, nring); err != nil {
 		c.release()
 		return nil, err
 	}
@@ -98,14 +98,14 @@ func (i *Initiator) dialISER(ctx context.Context, u *URL, depth int, discovery b
 }
 
 // memory takes what one connection needs from the pool, in buffers that several PDUs share.
-func (c *iserConn) memory(i *Initiator, depth, nring int) error {
+func (c *iserConn) memory(ctx context.Context, i *Initiator, depth, nring int) error {
 	const line = 64
 	cut := func(n, size int) ([]mem.Span, error) {
 		size = (size + line - 1) &^ (line - 1)
 		out := make([]mem.Span, 0, n)
 		for len(out) < n {
 			k := min(n-len(out), mem.MaxBuf/size)
-			b, err := i.pool.Get(k * size)
+			b, err := i.getForPath(ctx, k*size)
 			if err != nil {
 				return nil, fmt.Errorf("block: memory for a connection: %w", err)
 			}

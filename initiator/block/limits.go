@@ -70,4 +70,7 @@ const (
 	reconnectLimit = 60 * time.Second
 	// memoryLimit is the size of an initiator's own pool.
 	memoryLimit = 256 << 20
+	// spareMemory bounds what connections get of their own where the pool has nothing. One of the default depth takes about
+	// 400 KiB, one of the largest 3 MiB.
+	spareMemory = 64 << 20
 )

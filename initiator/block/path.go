@@ -63,7 +63,7 @@ func (p *path) connect(ctx context.Context) (*session, *Geometry, error) {
 
 // identify asks what the unit is and in what state its path; the number tells which doubts that settles.
 func (p *path) identify(ctx context.Context, s *session) (*Geometry, int, error) {
-	pr, err := p.v.ini.probe(s)
+	pr, err := p.v.ini.probe(ctx, s)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -248,7 +248,7 @@ func (p *path) reinstate(ctx context.Context, over *path, group string) error {
 		return fmt.Errorf("block: %s leads to portal group %s and not %s", u.Addr(), tmp.tpgt, group)
 	}
 	// What the target has to report to this nexus it reports once: it is heard here or never.
-	if pr, err := p.v.ini.probe(tmp); err == nil {
+	if pr, err := p.v.ini.probe(ctx, tmp); err == nil {
 		ctx, cancel := context.WithTimeout(ctx, vouchTimeout)
 		_, _ = pr.in(ctx, make([]byte, 6), 0)
 		cancel()

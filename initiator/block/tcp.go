@@ -78,7 +78,7 @@ func (i *Initiator) dialTCP(ctx context.Context, u *URL, depth int) (*tcpConn, e
 	size := slotSize
 	for left := depth; left > 0; {
 		k := min(left, mem.MaxBuf/size)
-		b, err := i.pool.Get(k * size)
+		b, err := i.getForPath(ctx, k*size)
 		if err != nil {
 			c.release()
 			return nil, errors.Join(fmt.Errorf("block: memory for a connection: %w", err), conn.Close())

@@ -92,7 +92,7 @@ func (v *Volume) pieces(ctx context.Context, p []byte, off int64, f func(r *Requ
 	errs := make([]error, n)
 	part := func(k int) {
 		q := p[k*mem.MaxBuf : min((k+1)*mem.MaxBuf, len(p))]
-		b, err := v.ini.pool.Get(len(q))
+		b, err := v.ini.get(ctx, len(q))
 		if err != nil {
 			errs[k] = err
 			return
@@ -145,7 +145,7 @@ func (v *Volume) CompareAndWrite(ctx context.Context, off int64, compare, data [
 	if len(compare) != len(data) || len(data) == 0 || len(data) > mem.MaxBuf/2 {
 		return 0, ErrBadRequest
 	}
-	b, err := v.ini.pool.Get(2 * len(data))
+	b, err := v.ini.get(ctx, 2*len(data))
 	if err != nil {
 		return 0, err
 	}
@@ -173,7 +173,7 @@ func (v *Volume) Raw(ctx context.Context, cdb, data []byte, in bool) (int, error
 		return 0, fmt.Errorf("%w: a raw command of %d bytes, where %d are the limit", ErrBadRequest, len(data), mem.MaxBuf)
 	}
 	if len(data) > 0 {
-		b, err := v.ini.pool.Get(len(data))
+		b, err := v.ini.get(ctx, len(data))
 		if err != nil {
 			return 0, err
 		}

@@ -209,7 +209,7 @@ func (f *File) readOnce(ctx context.Context, v *FS, c rpc.Call, off int64) (int,
 	want := len(c.Sink) + c.SinkSpan.Len
 	a := nfs3.RangeArgs{FH: f.fh, Offset: uint64(off), Count: uint32(want)}
 	c.Prog, c.Vers, c.Proc, c.Cred, c.Args = nfs3.Prog, nfs3.Vers, uint32(nfs3.ProcRead), v.cred, a.Append(nil)
-	if err := f.v.rpc.Do(ctx, &c); err != nil {
+	if err := f.v.do(ctx, &c); err != nil {
 		return 0, false, err
 	}
 	var r nfs3.ReadRes
@@ -299,7 +299,7 @@ func (f *File) writeOnce(ctx context.Context, v *FS, b []byte, off int64, how nf
 	a := nfs3.WriteArgs{FH: f.fh, Offset: uint64(off), Count: n, Stable: how, Len: n}
 	c := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcWrite), Cred: v.cred, Args: a.Append(nil), Data: b}
 	var r nfs3.WriteRes
-	if err := v.rpc.Do(ctx, &c); err != nil {
+	if err := v.do(ctx, &c); err != nil {
 		return r, err
 	}
 	r.Parse(&c.Res)

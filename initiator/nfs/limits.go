@@ -10,6 +10,9 @@ const (
 	// lockCheck is how often a server is asked whether it is still the one that granted our locks. The grace period in
 	// which it takes them again is 45 s or more where we know it.
 	lockCheck = 5 * time.Second
+	// laterFirst and laterMost are the pauses before a request that the server cannot serve now is made again. Linux waits 5 s.
+	laterFirst = 50 * time.Millisecond
+	laterMost  = 5 * time.Second
 	// maxTransfer bounds one READ or WRITE in bytes, whatever the server would take.
 	maxTransfer = 1 << 20
 	// parallel is how many READs or WRITEs one ReadAt or WriteAt has in flight.

@@ -208,7 +208,7 @@ func (v *FS) fsinfo(ctx context.Context) error {
 // call makes a call whose results hold no bulk data.
 func (v *FS) call(ctx context.Context, p nfs3.Proc, args []byte, maxReply int, parse func(*xdr.Reader)) error {
 	c := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(p), Cred: v.cred, Args: args, MaxReply: maxReply}
-	if err := v.rpc.Do(ctx, &c); err != nil {
+	if err := v.do(ctx, &c); err != nil {
 		return fmt.Errorf("nfs: %s: %w", p, err)
 	}
 	parse(&c.Res)

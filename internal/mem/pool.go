@@ -31,6 +31,8 @@ type Pool struct {
 	dirty    bool     // somebody joined the queue: caches are to be emptied
 	refused  uint64
 	closed   bool
+
+	deny func(size int) bool // of a drought; nil but in tests
 }
 
 // Stats are a pool's counters. All sizes are bytes.
@@ -50,7 +52,9 @@ func NewPool(max int64) *Pool {
 	if max < minPool {
 		max = minPool
 	}
-	return &Pool{max: max / slabSize * slabSize, shares: make(map[*Share]struct{})}
+	p := &Pool{max: max / slabSize * slabSize, shares: make(map[*Share]struct{})}
+	p.dry()
+	return p
 }
 
 // OnSlab registers every slab the pool has and will have with a provider. An error fails the Get that needed the slab.
@@ -133,8 +137,13 @@ func mustClass(n int) int {
 
 // take removes a free buffer of class c, or of a larger class that is not above room bytes. With up unset only c will do.
 func (p *Pool) take(c int, room int64, up bool) (*Buf, error) {
+	denied := p.deny != nil && p.deny(classes[c])
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if denied && !p.closed {
+		p.refused++
+		return nil, ErrNoMemory
+	}
 	b, err := p.takeLocked(c, room, up)
 	if errors.Is(err, ErrNoMemory) && p.starving.Load() == 0 { // caches are empty while somebody waits
 		p.reclaimLocked()

@@ -135,6 +135,9 @@ func unasked(question) (yes, known bool) { return false, false }
 // errAgain is an internal status: the call has to be run by a worker.
 const errAgain = nfs3.Status(1 << 30)
 
+// errLater is another: the call has to wait for memory for its result.
+const errLater = nfs3.Status(1<<30 + 1)
+
 // find resolves a handle and the caller's rights. On OK the request has to be ended.
 func (s *Server) find(c *rpc.Call, h []byte, q *request) nfs3.Status {
 	n := s.nodes.cached(h)

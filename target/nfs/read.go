@@ -228,7 +228,9 @@ func (s *Server) readlink(c *rpc.Call) rpc.Verdict {
 		defer s.end(&q)
 		if q.n.fmt != unix.S_IFLNK {
 			r.Status = nfs3.ErrInval
-		} else if sink, err := c.Sink(nfs3.MaxPath); err != nil {
+		} else if sink, err := c.Sink(nfs3.MaxPath); errors.Is(err, rpc.ErrNoMemory) {
+			return rpc.Later
+		} else if err != nil {
 			r.Status = nfs3.ErrJukebox
 		} else if n, err := unix.Readlinkat(q.n.fd, "", sink[0]); err != nil {
 			r.Status = statusOf(err)
@@ -255,8 +257,11 @@ func (s *Server) read(c *rpc.Call) rpc.Verdict {
 			return rpc.Again
 		}
 	}
-	if r.Status == errAgain {
+	switch r.Status {
+	case errAgain:
 		return rpc.Again
+	case errLater:
+		return rpc.Later
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
@@ -309,7 +314,10 @@ func (s *Server) readOpen(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.Re
 	var err error
 	if want > 0 {
 		var sink [][]byte
-		if sink, err = c.Sink(want); err != nil {
+		if sink, err = c.Sink(want); errors.Is(err, rpc.ErrNoMemory) {
+			r.Status = errLater
+			return false, false
+		} else if err != nil {
 			r.Status = nfs3.ErrJukebox
 			return false, false
 		}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 
+	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/internal/rpc"
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
@@ -58,6 +59,9 @@ const (
 	Again
 	// Drop says that there will be no reply.
 	Drop
+	// Later asks to be called again, from a worker, when there is memory for what Sink answered ErrNoMemory to. No worker
+	// waits meanwhile: others may need it to give memory back.
+	Later
 )
 
 // Peer is who called. One Peer serves all calls of a connection.
@@ -149,6 +153,9 @@ func (c *Call) Data(n int) ([][]byte, error) {
 	c.dataArr[0] = b
 	return c.dataArr[:1], nil
 }
+
+// ErrNoMemory is Sink's answer where other calls hold all there is; the verdict is Later then.
+var ErrNoMemory = mem.ErrNoMemory
 
 // Sink returns memory for n bytes of opaque result. SetPayload says how many were used.
 func (c *Call) Sink(n int) ([][]byte, error) {

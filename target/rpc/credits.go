@@ -2,6 +2,8 @@ package rpc
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/sluice-storage/sluice/internal/mem"
@@ -48,14 +50,14 @@ func (c *rdmaConn) initCredits() {
 }
 
 // openStepLocked opens the next step, and with the first one the spare receives. It posts nothing.
-func (c *rdmaConn) openStepLocked() ([]transport.Recv, error) {
+func (c *rdmaConn) openStepLocked(get func(int) (*mem.Buf, error)) ([]transport.Recv, error) {
 	k := c.open
 	recvs := c.recvs[k*c.step : (k+1)*c.step]
 	n := len(recvs) + 2*c.step
 	if k == 0 {
 		n += spareRecvs
 	}
-	b, err := c.pool.Get(n * c.opt.Inline)
+	b, err := get(n * c.opt.Inline)
 	if err != nil {
 		return nil, err
 	}
@@ -84,6 +86,31 @@ func (c *rdmaConn) openStepLocked() ([]transport.Recv, error) {
 	return recvs, nil
 }
 
+// firstStep opens the first step, and returns the receives that are posted before the connection is accepted. Memory that
+// others hold is waited for: who is refused for want of it comes again at once, and a mount fails.
+func (c *rdmaConn) firstStep() ([]transport.Recv, error) {
+	share := c.pool.Share(2 * mem.MaxBuf)
+	defer share.Close()
+	for {
+		c.mu.Lock()
+		l, err := c.openStepLocked(share.Get)
+		c.mu.Unlock()
+		if err == nil {
+			return append(l[:len(l):len(l)], c.recvs[len(c.recvs)-spareRecvs:]...), nil
+		}
+		if errors.Is(err, mem.ErrNoMemory) {
+			there := make(chan struct{})
+			share.Wait(func() { close(there) })
+			select {
+			case <-there:
+				continue
+			case <-c.setUp.Done():
+			}
+		}
+		return nil, fmt.Errorf("rpc: memory for a connection's receives: %w", err)
+	}
+}
+
 // openLocked grants more when the client uses what it has. wanted is what it asked for.
 func (c *rdmaConn) openLocked(wanted uint32) {
 	c.wanted = max(1, int(min(wanted, maxCredits)))
@@ -92,7 +119,7 @@ func (c *rdmaConn) openLocked(wanted uint32) {
 	if c.open == len(c.steps) || c.wanted <= have || c.calls*4 < have*3 || c.starved() || c.steps[c.open].buf != nil {
 		return // the last: a step that is still closing
 	}
-	recvs, err := c.openStepLocked()
+	recvs, err := c.openStepLocked(c.pool.Get)
 	if err != nil {
 		return // no memory, no promise
 	}
@@ -103,7 +130,7 @@ func (c *rdmaConn) openLocked(wanted uint32) {
 }
 
 // starved reports that calls or replies wait for memory.
-func (c *rdmaConn) starved() bool { return len(c.stalled)+len(c.unsent) > 0 }
+func (c *rdmaConn) starved() bool { return len(c.stalled)+len(c.unsent)+len(c.later) > 0 }
 
 // closeStepLocked takes a step back where it is due. It is called with each reply.
 func (c *rdmaConn) closeStepLocked() {

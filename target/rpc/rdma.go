@@ -3,7 +3,6 @@ package rpc
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"sync"
 	"time"
@@ -103,13 +102,15 @@ func (d *rdmaListener) serve(req transport.Request) error {
 		return errors.Join(ErrServerClosed, c.qp.Close(transport.Reason{}), req.Reject(nil))
 	}
 	defer d.s.leave(c, &c.connState)
-	if _, err := c.qp.PostRecv(c.first); err != nil {
+	first, err := c.firstStep()
+	if err == nil {
+		_, err = c.qp.PostRecv(first)
+	}
+	if err != nil {
 		return errors.Join(err, c.qp.Close(transport.Reason{}), req.Reject(nil))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), acceptTime)
-	defer cancel()
 	private := rpcrdma.Private{RemoteInv: false, SendSize: d.opt.Inline, RecvSize: d.opt.Inline}
-	if err := req.Accept(ctx, c.qp, transport.ConnParams{Private: private.Append(nil), ReadsIn: 1, ReadsOut: readDepth}); err != nil {
+	if err := req.Accept(c.setUp, c.qp, transport.ConnParams{Private: private.Append(nil), ReadsIn: 1, ReadsOut: readDepth}); err != nil {
 		return err
 	}
 	d.s.stats.rdmaConnections.Add(1)
@@ -117,7 +118,7 @@ func (d *rdmaListener) serve(req transport.Request) error {
 	return c.run()
 }
 
-// newConn makes the queue pair and all memory that the connection's messages need.
+// newConn makes a connection that has no memory yet.
 func (d *rdmaListener) newConn(p transport.Peer) (*rdmaConn, error) {
 	c := &rdmaConn{s: d.s, over: make(chan error, 1), opt: d.opt, caps: d.dev.Caps(), pool: d.pool, wanted: 1, share: d.pool.Share(int64(d.opt.Credits) * (MaxPayload + mem.PageSize))}
 	priv, _ := rpcrdma.ParsePrivate(p.Private)
@@ -125,13 +126,9 @@ func (d *rdmaListener) newConn(p transport.Peer) (*rdmaConn, error) {
 	c.maxSend = min(d.opt.Inline, priv.RecvSize)
 	c.invalidate = priv.RemoteInv && c.caps.RemoteInv && !d.opt.NoInvalidate
 	c.peer = Peer{RDMA: true, Addr: rdmaAddr(addrPort(p.Remote)), Local: addrPort(p.Local)}
+	c.setUp, c.giveUp = context.WithTimeout(context.Background(), acceptTime)
 	c.initCredits()
 	var err error
-	if c.first, err = c.openStepLocked(); err != nil {
-		c.free()
-		return nil, fmt.Errorf("rpc: memory for a connection's receives: %w", err)
-	}
-	c.first = append(c.first[:len(c.first):len(c.first)], c.recvs[len(c.recvs)-spareRecvs:]...)
 	c.qp, err = d.dev.NewQP(transport.QPOptions{Sends: maxSends, Recvs: len(c.recvs)})
 	if err != nil {
 		c.free()
@@ -144,7 +141,10 @@ func (d *rdmaListener) newConn(p transport.Peer) (*rdmaConn, error) {
 func rdmaAddr(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr(), 0) }
 
 // Close ends the connection, for Server.Close.
-func (c *rdmaConn) Close() error { return c.qp.Close(transport.Reason{}) }
+func (c *rdmaConn) Close() error {
+	c.giveUp()
+	return c.qp.Close(transport.Reason{})
+}
 
 func (c *rdmaConn) gone() bool { return c.lost.Load() }
 
@@ -169,6 +169,7 @@ func (c *rdmaConn) look(now time.Time) {
 }
 
 func (c *rdmaConn) free() {
+	c.giveUp()
 	c.s.stats.credits.Add(-int64(c.open * c.step))
 	c.open = 0
 	c.share.Close()

@@ -40,7 +40,8 @@ type rdmaConn struct {
 	pool       *mem.Pool
 	share      *mem.Share
 	recvs      []transport.Recv // of all steps, and the spare ones; those of steps that are open have memory
-	first      []transport.Recv // posted before the connection is accepted
+	setUp      context.Context  // while the connection is being made
+	giveUp     func()           // ends that
 	maxSend    int
 	invalidate bool
 
@@ -67,6 +68,7 @@ type rdmaConn struct {
 	sending  int            // replies of which the completion is to come
 	stalled  []*rdmaCall    // wait for memory for their read chunks
 	unsent   []*rdmaCall    // wait for memory for their reply
+	later    []*rdmaCall    // wait for memory for what they read
 	wrs      []transport.WR // scratch of pushLocked
 	inFlight sync.WaitGroup // calls handed on
 	closed   bool
@@ -138,10 +140,13 @@ func (c *rdmaConn) fail(err error) {
 		for _, r := range c.unsent {
 			r.abandonLocked()
 		}
+		for _, r := range c.later {
+			r.abandonLocked()
+		}
 		for _, op := range c.reads {
 			op.call.readDoneLocked(true)
 		}
-		c.stalled, c.unsent, c.reads, c.posts = nil, nil, nil, nil
+		c.stalled, c.unsent, c.later, c.reads, c.posts = nil, nil, nil, nil, nil
 	}
 	c.mu.Unlock()
 	_ = c.qp.Close(transport.Reason{Err: err})
@@ -346,6 +351,12 @@ func (c *rdmaConn) resume() {
 		c.stalled = c.stalled[1:]
 		r.listReadsLocked()
 	}
+	if len(c.stalled) == 0 {
+		for _, r := range c.later {
+			c.s.pool.submit(r.call)
+		}
+		c.later = nil
+	}
 	c.pushLocked()
 }
 
@@ -470,11 +481,27 @@ func (c *rdmaConn) finish(call *Call, v Verdict, err error, flush bool) {
 	if err != nil {
 		c.fail(err)
 	}
-	if v == Drop {
+	switch v {
+	case Drop:
+		c.drop(call)
+	case Later:
+		c.putOff(call)
+	default:
+		c.reply(call, flush)
+	}
+}
+
+// putOff keeps a call until there is memory for what it reads.
+func (c *rdmaConn) putOff(call *Call) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
 		c.drop(call)
 		return
 	}
-	c.reply(call, flush)
+	c.later = append(c.later, call.rdma)
+	c.share.Wait(c.resumeSoon)
+	c.mu.Unlock()
 }
 
 // drop ends a call without a reply.

@@ -220,13 +220,13 @@ func (s *Server) run(c *Call, worker bool) (v Verdict, err error) {
 			v = Drop
 			c.dropSink()
 		}
-		if v == Again {
+		if v == Again || v == Later {
 			c.Args = xdr.NewReader(c.msg)
 			var h rpc.Call
 			_ = h.Parse(&c.Args) // it parsed before
 			c.Restart()
 		}
-		if c.cached != nil && v != Again {
+		if c.cached != nil && v != Again && v != Later {
 			s.cache.end(c.cached, c.Out, v == Done && c.payload < 0)
 			c.cached = nil
 		}

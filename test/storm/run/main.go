@@ -35,6 +35,7 @@ var tools = []tool{
 	{"powercut", "./test/powercut", "TestStormPowerCut", 10, 15 * time.Minute},
 	{"twohosts", "./test/twohosts", "TestStormTwoHosts", 12, 15 * time.Minute},
 	{"failfiles", "./test/failonce/files", "TestStormFiles", 1, 15 * time.Minute},
+	{"dry memory", "./test/drymemory", "TestStormDryMemory", 12, 15 * time.Minute},
 }
 
 // state is what a run leaves for the next.
