@@ -16,7 +16,13 @@ import (
 // Where each buffer is denied to all but those who wait for it, all that clients do works all the same: no code takes want of
 // memory for an end.
 func TestWhoWaitsForMemoryGoesOn(t *testing.T) {
-	newRound(t, 1, 1, 3).run(works, 1)
+	var few []work // each denial costs, and with many at a time there are thousands for each byte that moves
+	for _, w := range works {
+		if w.name != "another of ours over iSER" && w.name != "libiscsi, by iscsi-test-cu" {
+			few = append(few, w)
+		}
+	}
+	newRound(t, 1, 1, 2).run(few, 1)
 }
 
 // hold takes a pool's memory, all of it.

@@ -10,13 +10,16 @@ import (
 
 // All that clients do works while memory runs out: slower, never stuck, never wrong.
 func TestStormDryMemory(t *testing.T) {
-	first := storm.Seed(t)
+	first, effort := storm.Seed(t), 6
+	if storm.Long() {
+		effort = 12
+	}
 	for i := range storm.Rounds(t, 2) {
 		seed := first + uint64(i)<<32
 		rng := rand.New(rand.NewPCG(seed, 1))
 		rate := []float64{0.02, 0.1, 0.3, 0.6, 0.9}[rng.IntN(5)]
 		t.Run(fmt.Sprintf("seed=%d,rate=%v", seed, rate), func(t *testing.T) {
-			newRound(t, seed, rate, 12).run(works, seed)
+			newRound(t, seed, rate, effort).run(works, seed)
 			storm.Count(t, "rounds", 1)
 		})
 	}
