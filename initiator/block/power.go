@@ -73,6 +73,15 @@ func writes(op byte) bool {
 	return false
 }
 
+// Unflushed reports whether a write was acknowledged that no flush has made durable, or a loss of such has not been told yet. While
+// there is none, a volume can be given up without asking its target, which may be away.
+func (v *Volume) Unflushed() bool {
+	p := &v.power
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.unflushed || p.dirty.Load() || p.lost != nil
+}
+
 // risk reports whether there are writes to be lost.
 func (p *power) risk() bool {
 	p.mu.Lock()

@@ -17,6 +17,7 @@ import (
 // A container has a copy of each mount that was there when it began, and the kernel keeps a FUSE connection while there is one: no end
 // waits for that.
 func TestACopyOfTheMountInAnotherNamespaceHoldsUpNoEnd(t *testing.T) {
+	t.Parallel()
 	need.Root(t)
 	need.Mount(t)
 	need.Tool(t, "unshare", "util-linux")

@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sluice-storage/sluice/test/need"
@@ -19,7 +21,8 @@ const block = 4096
 
 // user is a program that has something of an attachment open.
 type user interface {
-	write(b byte) error // a block of it, durable on return
+	put(b byte) error   // a block of it
+	write(b byte) error // the same, durable on return
 	close()
 }
 
@@ -39,6 +42,30 @@ var faces = []face{
 		return append([]string{"mount", s.exportURL(), filepath.Join(s.dir, "mnt"), "--name", "a"}, more...)
 	}, func(path string) (user, error) { return openFile(filepath.Join(path, "f"), os.O_RDWR|os.O_CREATE) }, "export/f"},
 }
+
+// kernelFaces are those that the kernel's own drivers show; the lab has them in its guest.
+var kernelFaces = []face{
+	{"ublk", func(t *testing.T) { need.Device(t, "/dev/ublk-control") }, attachAs("ublk"), openDevice, "v.img"},
+	{"device", func(t *testing.T) { need.Device(t, "/dev/nbd0") }, attachAs("device"), openDevice, "v.img"},
+}
+
+// here are the faces that are tried on this machine.
+func here() []face {
+	names := os.Getenv(envFaces)
+	if names == "" {
+		return faces
+	}
+	var l []face
+	for _, f := range append(slices.Clone(faces), kernelFaces...) {
+		if slices.Contains(strings.Split(names, ","), f.name) {
+			l = append(l, f)
+		}
+	}
+	return l
+}
+
+// openDevice holds a block device as a mount does.
+func openDevice(path string) (user, error) { return openFile(path, os.O_RDWR|os.O_EXCL) }
 
 func attachAs(f string) func(*stand, ...string) []string {
 	return func(s *stand, more ...string) []string {
@@ -68,10 +95,12 @@ func openFile(path string, flags int) (user, error) {
 	return openedFile{f}, err
 }
 
-func (o openedFile) write(b byte) error {
+func (o openedFile) put(b byte) error {
 	_, err := o.f.WriteAt(bytes.Repeat([]byte{b}, block), 0)
-	return errors.Join(err, o.f.Sync())
+	return err
 }
+
+func (o openedFile) write(b byte) error { return errors.Join(o.put(b), o.f.Sync()) }
 
 func (o openedFile) close() { _ = o.f.Close() } // of a mount that has ended
 
@@ -100,8 +129,10 @@ func dialNBD(path string) (user, error) {
 	return nbdClient{c}, nil
 }
 
+func (n nbdClient) put(v byte) error { return n.call(1, block, bytes.Repeat([]byte{v}, block)) }
+
 func (n nbdClient) write(v byte) error {
-	if err := n.call(1, block, bytes.Repeat([]byte{v}, block)); err != nil {
+	if err := n.put(v); err != nil {
 		return err
 	}
 	return n.call(3, 0, nil)

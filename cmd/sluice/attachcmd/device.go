@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/initiator/attach/bdev"
 	"github.com/sluice-storage/sluice/initiator/attach/nbd"
 	"github.com/sluice-storage/sluice/initiator/attach/nbdlink"
 	"github.com/sluice-storage/sluice/initiator/block"
@@ -140,17 +141,14 @@ func (f *deviceFace) remove(force bool) error {
 	default:
 	}
 	if !force {
-		d, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_EXCL, 0)
-		if errors.Is(err, unix.EBUSY) {
+		d, err := bdev.Claim(f.path, settleLimit)
+		if errors.Is(err, bdev.ErrBusy) {
 			return &staysError{deviceUsers(f.path)}
 		}
 		if err != nil {
-			return err
+			return &staysError{err}
 		}
 		defer d.Close()
-		if err := d.Sync(); err != nil {
-			return &staysError{fmt.Errorf("%s: %w", f.path, err)}
-		}
 	}
 	close(f.stop)
 	if err := nbdlink.DisconnectOwn(f.index, f.backend); err != nil {

@@ -81,6 +81,7 @@ func (f *dirFace) users() error {
 	return nil
 }
 
+func (f *dirFace) clean() bool                      { return false }
 func (f *dirFace) settle(ctx context.Context) error { return f.m.Sync(ctx) }
 func (f *dirFace) cut()                             { f.m.Abort() }
 func (f *dirFace) gone() <-chan struct{}            { return f.m.Done() }

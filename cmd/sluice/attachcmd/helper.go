@@ -53,6 +53,8 @@ func (o *options) show(ctx context.Context, v *block.Volume, r *Record) (face, e
 // shown is what the faces of a volume have in common.
 type shown struct{ v *block.Volume }
 
+func (s shown) clean() bool { return !s.v.Unflushed() }
+
 func (s shown) settle(ctx context.Context) error {
 	err := s.v.Flush(ctx)
 	if errors.Is(err, block.ErrClosed) {

@@ -18,6 +18,8 @@ import (
 type face interface {
 	// users says what still uses it, to a person; nil if it can be taken away.
 	users() error
+	// clean reports whether all that was written is durable without a question to the target, which may be away.
+	clean() bool
 	// settle makes durable what was written.
 	settle(context.Context) error
 	// cut ends what waits for the target with errors, and all that comes.
@@ -147,7 +149,10 @@ func (e *staysError) Unwrap() error { return e.err }
 // end takes the face away, or gives a staysError.
 func (o *owner) end(f face, force bool) error {
 	if force {
-		err := settleWithin(f, cutLimit)
+		var err error
+		if !f.clean() || f.users() != nil { // who uses it may have more, which only the kernel knows of
+			err = settleWithin(f, cutLimit)
+		}
 		if err != nil {
 			err = fmt.Errorf("%s has ended by force, and what was written last may be lost: %w", o.r.Name, err)
 		}
@@ -157,7 +162,7 @@ func (o *owner) end(f face, force bool) error {
 	if err := o.unused(f); err != nil {
 		return &staysError{err}
 	}
-	first := settleWithin(f, settleLimit)
+	first := settledFace(f)
 	if away(first) {
 		return &staysError{ui.ExitError{Code: ui.CodeNoPeer, Err: fmt.Errorf("the target of %s is away, and what was written may not be durable; sluice detach --force gives that up: %w", o.r.Name, first)}}
 	}
@@ -165,7 +170,7 @@ func (o *owner) end(f face, force bool) error {
 		return err
 	}
 	if first == nil {
-		first = settleWithin(f, settleLimit) // what the removal itself wrote
+		first = settledFace(f) // what the removal itself wrote
 	}
 	return notDurable(o.r.Name, first)
 }
@@ -179,11 +184,19 @@ func notDurable(name string, err error) error {
 
 // remains is what is left to do when the face has ended by other means.
 func (o *owner) remains(f face) error {
-	err, rerr := notDurable(o.r.Name, settleWithin(f, settleLimit)), f.remove(true)
+	err, rerr := notDurable(o.r.Name, settledFace(f)), f.remove(true)
 	if err == nil {
 		err = rerr
 	}
 	return err
+}
+
+// settledFace makes durable what is not.
+func settledFace(f face) error {
+	if f.clean() {
+		return nil
+	}
+	return settleWithin(f, settleLimit)
 }
 
 func settleWithin(f face, limit time.Duration) error {

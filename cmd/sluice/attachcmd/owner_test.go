@@ -37,6 +37,7 @@ func (p *played) remove(force bool) error {
 
 type faceOf struct{ *played }
 
+func (f faceOf) clean() bool                      { return f.played.settle == nil }
 func (f faceOf) settle(ctx context.Context) error { return f.settle_(ctx) }
 
 // owned runs an owner over a face, gives it an order and returns the answer to it and whether the face was held to its end.

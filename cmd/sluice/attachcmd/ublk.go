@@ -61,6 +61,8 @@ func (f *ublkFace) remove(force bool) error {
 	switch {
 	case errors.Is(err, ublk.ErrBusy):
 		return &staysError{deviceUsers(f.d.Path())}
+	case errors.Is(err, ublk.ErrHeld):
+		return &staysError{err}
 	case dropped:
 		return errors.Join(errors.New("the kernel dropped the device"), err)
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -35,6 +36,7 @@ type control struct {
 	page    []byte // what commands point to
 	encoded bool   // commands are numbered like ioctls
 	resizes bool   // a device can get another size (Linux 6.16)
+	lent    bool   // a command was given up, and may still use ring and page
 }
 
 func openControl() (*control, error) {
@@ -60,6 +62,9 @@ func openControl() (*control, error) {
 }
 
 func (c *control) close() error {
+	if c.lent {
+		return nil
+	}
 	var errs []error
 	if c.page != nil {
 		errs = append(errs, unix.Munmap(c.page))
@@ -146,5 +151,26 @@ func Delete(index, pid int) (err error) {
 			return err
 		}
 	}
-	return c.do("delete", cmdDel, uint32(index), 0, 0)
+	return c.remove(uint32(index))
+}
+
+// remove deletes a device that the driver has stopped, without waiting for those who still have it open: the driver frees its number
+// when the last of them has closed it. Before Linux 6.9 the driver can only be asked to wait, which is given up after a while.
+func (c *control) remove(dev uint32) error {
+	if c.encoded {
+		if err := c.do("delete", cmdDelAsync, dev, 0, 0); err == nil || errors.Is(err, unix.ENODEV) {
+			return nil
+		}
+	}
+	done := make(chan error, 1)
+	go func() { done <- c.do("delete", cmdDel, dev, 0, 0) }()
+	t := time.NewTimer(deleteLimit)
+	defer t.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-t.C:
+		c.lent = true // the kernel has the ring until the process ends, which ends the wait too
+		return nil
+	}
 }

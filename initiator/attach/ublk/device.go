@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/initiator/attach/bdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/internal/mem"
 )
@@ -160,6 +162,9 @@ func (d *Device) Resize(size int64) (err error) {
 // ErrBusy says that somebody has the device open: a file system on it is mounted, for one.
 var ErrBusy = errors.New("ublk: the device is in use")
 
+// ErrHeld says that what the kernel holds of the device cannot be written; the device stays.
+var ErrHeld = errors.New("ublk: the device stays")
+
 // Stop takes the device away; ErrBusy if it is in use, unless forced: then what uses it gets errors. What the block layer has not
 // written to the volume by then is lost: an unmount or fsync comes before.
 func (d *Device) Stop(force bool) (err error) {
@@ -199,37 +204,24 @@ func (d *Device) Stop(force bool) (err error) {
 	if held != nil {
 		held.Close() // the driver deletes when nothing has it open
 	}
-	del := uint32(cmdDel)
-	if force && c.encoded { // what has it open may keep it for ever (Linux 6.9)
-		del = cmdDelAsync
-	}
-	derr := c.do("delete", del, d.id, 0, 0)
-	if derr != nil && del == cmdDelAsync {
-		return errors.Join(qerr, ferr) // an older driver: the device is dead, and its number is used up until the next start
-	}
-	return errors.Join(qerr, ferr, derr)
+	return errors.Join(qerr, ferr, c.remove(d.id))
 }
 
-// idle opens the block device for this process alone, which a mount or another exclusive user refuses, and syncs it. The file is nil
-// where the device is gone.
+// idle claims the block device. The file is nil where the device is gone.
 func (d *Device) idle() (*os.File, error) {
 	select {
 	case <-d.gone:
 		return nil, nil
 	default:
 	}
-	for _, mode := range []int{os.O_RDWR, os.O_RDONLY} {
-		f, err := os.OpenFile(d.Path(), mode|unix.O_EXCL, 0)
-		switch {
-		case errors.Is(err, unix.EBUSY):
-			return nil, fmt.Errorf("%w: %s", ErrBusy, d.Path())
-		case err != nil: // read-only, or gone already
-			continue
-		}
-		if err := f.Sync(); err != nil && mode == os.O_RDWR {
-			return nil, errors.Join(err, f.Close())
-		}
-		return f, nil
+	f, err := bdev.Claim(d.Path(), claimLimit)
+	switch {
+	case errors.Is(err, bdev.ErrBusy):
+		return nil, fmt.Errorf("%w: %s", ErrBusy, d.Path())
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENXIO): // gone meanwhile
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrHeld, err)
 	}
-	return nil, nil
+	return f, nil
 }

@@ -1,5 +1,13 @@
 package ublk
 
+import "time"
+
+// claimLimit is how long the kernel may take to write what it holds of a device that is to go.
+const claimLimit = 10 * time.Second
+
+// deleteLimit is how long an old driver may wait for those who still have a dead device open.
+const deleteLimit = 5 * time.Second
+
 const (
 	// MaxQueues bounds hardware queues: with four a volume over one session is saturated, and each costs a thread.
 	MaxQueues = 4
