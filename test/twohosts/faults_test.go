@@ -1,8 +1,10 @@
 package twohosts
 
 import (
+	"strconv"
 	"time"
 
+	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/test/storm"
 )
 
@@ -12,18 +14,27 @@ func (r *round) faults() {
 	if storm.Long() {
 		steps = 8
 	}
-	all := []func(){r.cut, r.cut, r.silence, r.strand, r.kill}
+	all := []struct {
+		name string
+		do   func()
+	}{{"cut", r.cut}, {"silence", r.silence}, {"strand", r.strand}, {"kill", r.kill}, {"power", r.power}, {"reset", r.reset}, {"reset", r.reset},
+		{"preempt", r.preempt}, {"groups", r.groups}, {"remap", r.remap}}
+	r.rnd.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
 	r.pause(100 * time.Millisecond)
-	for range steps {
-		all[r.rnd.IntN(len(all))]()
+	for n := range steps {
+		f := all[n%len(all)]
+		begin := r.now()
+		f.do()
+		r.t.Logf("%s from %d to %d ms", f.name, begin/1e6, r.now()/1e6)
 		r.pause(150 * time.Millisecond)
 	}
 }
 
-// some wires of one host or of both, most often not all of them.
+// some wires of one host or of both, most often not all of them. The stranger's is not cut: libiscsi logs in again with another
+// ISID, which is no fence, and may find its old write on its new one.
 func (r *round) some() []*wire {
 	var l []*wire
-	for _, ws := range r.wires {
+	for _, ws := range r.wires[:2] {
 		switch r.rnd.IntN(4) {
 		case 0:
 			l = append(l, ws...)
@@ -54,8 +65,13 @@ func mend(l []*wire) {
 func (r *round) silence() {
 	l := r.some()
 	which := [][]int{{up}, {down}, {up, down}}[r.rnd.IntN(3)]
+	theirs := r.rnd.IntN(3) == 0
 	for _, w := range l {
 		w.hold(which...)
+		r.counts["silences"]++
+	}
+	if theirs {
+		r.wires[2][0].hold(which...)
 		r.counts["silences"]++
 	}
 	r.pause([]time.Duration{300 * time.Millisecond, 2500 * time.Millisecond}[r.rnd.IntN(2)])
@@ -64,7 +80,7 @@ func (r *round) silence() {
 			w.cut(false)
 		}
 	}
-	mend(l)
+	mend(append(l, r.wires[2][0]))
 }
 
 // strand has commands arrive at the target long after their host has lost the connection.
@@ -93,4 +109,55 @@ func (r *round) kill() {
 	r.counts["kills"]++
 	r.pause(200 * time.Millisecond)
 	r.up()
+}
+
+// reset has a third host end the commands of all.
+func (r *round) reset() {
+	th, err := newThird(r.portal(r.rnd.IntN(portals)))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer th.close()
+	for range 1 + r.rnd.IntN(20) {
+		f := iscsi.LogicalUnitReset
+		if r.rnd.IntN(4) == 0 {
+			f = iscsi.TargetWarmReset
+		}
+		if err := th.reset(f); err != nil {
+			r.t.Fatal(err)
+		}
+		r.counts["resets"]++
+		r.pause(20 * time.Millisecond)
+	}
+}
+
+// groups changes the access states, and leaves all well.
+func (r *round) groups() {
+	states := []string{"active/optimized", "active/non-optimized", "standby", "unavailable", "transitioning"}
+	for range 1 + r.rnd.IntN(4) {
+		r.sluice("target", "set-group", iqn, strconv.Itoa(1+r.rnd.IntN(2)), states[r.rnd.IntN(len(states))])
+		r.counts["access states"]++
+		r.pause(200 * time.Millisecond)
+	}
+	for _, g := range []string{"1", "2"} {
+		r.sluice("target", "set-group", iqn, g, states[r.rnd.IntN(2)])
+	}
+}
+
+// remap puts another volume in the place of the hosts', which libiscsi would not notice.
+func (r *round) remap() {
+	r.alien.kill(false)
+	r.alien.gate.Lock()
+	defer r.alien.gate.Unlock()
+	r.alien.gone()
+	r.remapped.Store(true)
+	r.sluice("target", "unmap", iqn, "0")
+	if r.rnd.IntN(2) == 0 {
+		r.pause(50 * time.Millisecond)
+	}
+	r.sluice("target", "map", iqn, "0", "other")
+	r.pause(300 * time.Millisecond)
+	r.sluice("target", "unmap", iqn, "0")
+	r.sluice("target", "map", iqn, "0", "shared")
+	r.counts["remaps"]++
 }

@@ -32,6 +32,8 @@ type history struct {
 	wrong []error
 	stop  atomic.Bool
 	count atomic.Int64
+	// theirs are the stranger's operations that were done.
+	theirs atomic.Int64
 }
 
 func (h *history) now() int64 { return int64(time.Since(h.begin)) }
@@ -59,6 +61,8 @@ type host struct {
 	may  func(error) bool // errors that a round can bring
 	busy [workers]atomic.Int64
 	well [workers]atomic.Int64 // calls that were done
+
+	closed atomic.Bool
 }
 
 func hostName(n int) string { return fmt.Sprintf("iqn.2026-11.org.example:host-%d", n) }
@@ -77,7 +81,12 @@ func openHost(ctx context.Context, h *history, n int, state string, urls []strin
 	return x, nil
 }
 
-func (x *host) close() error { return errors.Join(x.v.Close(), x.ini.Close(), x.rnic.Close()) }
+func (x *host) close() error {
+	if x.closed.Swap(true) {
+		return nil
+	}
+	return errors.Join(x.v.Close(), x.ini.Close(), x.rnic.Close())
+}
 
 // fill makes a block of one value.
 func fill(b []byte, v uint64) {
@@ -157,6 +166,9 @@ func (x *host) work(k int, rnd *rand.Rand) {
 			seen[o.block] = o.value
 		}
 		x.add(o)
+		if err != nil && o.fate != not {
+			time.Sleep(10 * time.Millisecond) // what is refused at once would be refused a thousand times
+		}
 	}
 }
 

@@ -33,6 +33,7 @@ func TestTheJudge(t *testing.T) {
 		"one that was given up does":                   {ok: true, ops: []op{w(0, open, 5, 0, 3), r(0, 4), r(5, 6)}},
 		"one that was given up does after a newer one": {ops: []op{w(0, open, 5, 0, 3), w(0, done, 6, 4, 6), r(6, 7), r(5, 9)}},
 		"a write that is sent again around another's":  {ok: true, again: 1, ops: []op{w(0, done, 5, 0, 20), r(5, 2), w(1, done, 6, 4, 5), r(6, 7), r(5, 21)}},
+		"one that failed after another took its place": {ok: true, again: 1, ops: []op{w(0, maybe, 5, 0, 20), r(5, 2), w(1, done, 6, 4, 5), r(6, 7), r(5, 21)}},
 		"a write that comes again after its end":       {ops: []op{w(0, done, 5, 0, 20), w(1, done, 6, 21, 22), r(6, 23), r(5, 25)}},
 		"a loss of power takes what was not flushed":   {power: true, ok: true, ops: []op{w(0, done, 5, 0, 1), all(crash, done, 2), r(0, 4)}},
 		"or leaves it":                                    {power: true, ok: true, ops: []op{w(0, done, 5, 0, 1), all(crash, done, 2), r(5, 4)}},

@@ -19,10 +19,14 @@ const (
 	write
 	swap // COMPARE AND WRITE
 	flush
-	crash // the medium loses its power
+	crash  // the medium loses its power
+	begins // from here on a write may take effect, any number of times,
+	ends   // until here
 )
 
-func (k kind) String() string { return [...]string{"read", "write", "swap", "flush", "crash"}[k] }
+func (k kind) String() string {
+	return [...]string{"read", "write", "swap", "flush", "crash", "begins", "ends"}[k]
+}
 
 // fate of an operation.
 type fate uint8
@@ -45,7 +49,6 @@ type op struct {
 	old   uint64 // what a comparison expects
 	value uint64 // what was read or written
 	fua   bool
-	again bool // the second effect that a write may have
 	call  int64
 	ret   int64
 	err   string
@@ -65,36 +68,49 @@ func (o op) String() string {
 	return s + " " + o.fate.String() + " " + o.err
 }
 
-// state of a block: what it holds, and what it may hold after a loss of power beside that, eight bytes each. It is of one
-// comparable type for porcupine's sake.
-type state struct {
-	now  uint64
-	also string
+// values are eight bytes each, so that a state is comparable, for porcupine's sake.
+type values string
+
+func (l values) all() (out []uint64) {
+	for b := []byte(l); len(b) >= 8; b = b[8:] {
+		out = append(out, binary.BigEndian.Uint64(b))
+	}
+	return out
 }
 
-func (s state) put(v uint64, fua, power bool) state {
-	if !power {
-		return state{now: v}
+func (l values) with(v uint64) values {
+	if slices.Contains(l.all(), v) {
+		return l
 	}
-	n := state{now: v}
-	if !fua {
-		n.also = s.also
-		if !s.may(s.now) {
-			n.also += string(binary.BigEndian.AppendUint64(nil, s.now))
+	return l + values(binary.BigEndian.AppendUint64(nil, v))
+}
+
+func (l values) without(v uint64) values {
+	var n values
+	for _, w := range l.all() {
+		if w != v {
+			n = n.with(w)
 		}
 	}
 	return n
 }
 
-func (s state) each(f func(v uint64)) {
-	for b := []byte(s.also); len(b) >= 8; b = b[8:] {
-		f(binary.BigEndian.Uint64(b))
-	}
+// state of a block.
+type state struct {
+	now     uint64
+	also    values // what it may hold after a loss of power as well
+	pending values // writes that may take effect
 }
 
-func (s state) may(v uint64) (found bool) {
-	s.each(func(w uint64) { found = found || v == w })
-	return found
+func (s state) put(v uint64, fua, power bool) state {
+	switch {
+	case fua:
+		s.also = ""
+	case power:
+		s.also = s.also.with(s.now)
+	}
+	s.now = v
+	return s
 }
 
 // blockModel is a block of a disk. With power it is one with a volatile cache.
@@ -103,37 +119,58 @@ func blockModel(power bool) porcupine.Model {
 		Init: func() []any { return []any{state{}} },
 		Step: func(in, input, _ any) []any {
 			s, o := in.(state), input.(op)
-			switch o.kind {
-			case read:
-				if o.value == s.now {
-					return []any{s}
+			next := s.step(o, power)
+			if o.kind != begins {
+				for _, v := range s.pending.all() { // one of them may just have taken effect
+					next = append(next, s.put(v, false, power).step(o, power)...)
 				}
-			case write:
-				if o.fate == done && !o.again {
-					return []any{s.put(o.value, o.fua, power)}
-				}
-				return []any{s, s.put(o.value, false, power)}
-			case swap:
-				switch {
-				case o.fate == done && s.now == o.old:
-					return []any{s.put(o.value, o.fua, power)}
-				case o.fate == not && s.now != o.old:
-					return []any{s}
-				case (o.fate == maybe || o.fate == open) && s.now == o.old:
-					return []any{s, s.put(o.value, false, power)}
-				case o.fate == maybe || o.fate == open:
-					return []any{s}
-				}
-			case flush:
-				return []any{state{now: s.now}}
-			case crash:
-				all := []any{state{now: s.now}}
-				s.each(func(v uint64) { all = append(all, state{now: v}) })
-				return all
 			}
-			return nil
+			return next
 		},
 	}).ToModel()
+}
+
+func (s state) step(o op, power bool) []any {
+	switch o.kind {
+	case read:
+		if o.value == s.now {
+			return []any{s}
+		}
+	case write:
+		if o.fate == done {
+			return []any{s.put(o.value, o.fua, power)}
+		}
+		return []any{s, s.put(o.value, false, power)}
+	case swap:
+		switch {
+		case o.fate == done && s.now == o.old:
+			return []any{s.put(o.value, o.fua, power)}
+		case o.fate == not && s.now != o.old:
+			return []any{s}
+		case (o.fate == maybe || o.fate == open) && s.now == o.old:
+			return []any{s, s.put(o.value, false, power)}
+		case o.fate == maybe || o.fate == open:
+			return []any{s}
+		}
+	case flush:
+		s.also = ""
+		return []any{s}
+	case crash:
+		var all []any
+		for _, v := range s.also.with(s.now).all() {
+			all = append(all, state{now: v, pending: s.pending})
+		}
+		return all
+	case begins:
+		s.pending = s.pending.with(o.value)
+		return []any{s}
+	case ends:
+		if s.pending = s.pending.without(o.value); power {
+			s.also = s.also.with(o.value)
+		}
+		return []any{s}
+	}
+	return nil
 }
 
 // bound says until when what failed can have taken effect. A host that has given a write up writes nothing newer before the
@@ -146,19 +183,20 @@ func bound(ops []op) {
 		}
 		o.ret = math.MaxInt64
 		for _, n := range ops {
-			if n.host == o.host && n.call > o.call && n.fate == done && (n.kind == write || n.kind == swap) && n.err == "" {
+			if o.host != strangerHost && n.host == o.host && n.call > o.call && n.fate == done && (n.kind == write || n.kind == swap) && n.err == "" {
 				o.ret = min(o.ret, n.ret)
 			}
 		}
 	}
 }
 
-// sendsAgain is how long a write takes at least that was sent a second time, because its first command was ended.
-const sendsAgain = 2 * time.Millisecond
+// sendsAgain is how long it takes at least to send a write once more, because its command was ended; the later ones are tried
+// first, of which there are few.
+var sendsAgain = []time.Duration{40 * time.Millisecond, 10 * time.Millisecond, 2 * time.Millisecond}
 
-// judge looks for an order of all operations of each block. Where there is none unless a write counts twice, as it does when
-// its path was lost and another host wrote the block between the two commands, again counts such blocks; a write may do that
-// as long as it is not acknowledged.
+// judge looks for an order of all operations of each block. Where there is none unless a write takes effect more than once, as
+// it does when its command was ended by a reset or a lost path and another host wrote the block before the next one, again
+// counts such blocks; a write may do that as long as it is not acknowledged.
 func judge(ops []op, blocks int, power bool, limit time.Duration) (again int, err error) {
 	bound(ops)
 	m := blockModel(power)
@@ -171,29 +209,46 @@ func judge(ops []op, blocks int, power bool, limit time.Duration) (again int, er
 				h = append(h, o)
 			}
 		}
-		switch check(m, h, limit) {
-		case porcupine.Ok:
+		if check(m, h, limit/10) == porcupine.Ok {
 			continue
-		case porcupine.Unknown:
-			return again, fmt.Errorf("block %d: the history of %d operations is not decided in %v", b, len(h), limit)
 		}
-		twice := slices.Clone(h)
-		for _, o := range h {
-			if o.kind == write && o.fate != open && o.ret-o.call >= int64(sendsAgain) {
-				o.again = true
-				twice = append(twice, o)
+		r, more := porcupine.Unknown, h
+		for _, least := range sendsAgain {
+			more = repeat(h, int64(least))
+			if r = check(m, more, limit); r == porcupine.Ok {
+				break
 			}
 		}
-		switch check(m, twice, limit) {
+		switch r {
 		case porcupine.Ok:
 			again++
-			continue
 		case porcupine.Unknown:
-			return again, fmt.Errorf("block %d: the history of %d operations is not decided in %v", b, len(twice), limit)
+			return again, fmt.Errorf("block %d: the history of %d operations is not decided in %v", b, len(more), limit)
+		default:
+			return again, fmt.Errorf("block %d: %d operations have no order%s", b, len(h), story(m, more, limit))
 		}
-		return again, fmt.Errorf("block %d: %d operations have no order%s", b, len(h), story(m, twice, limit))
 	}
 	return again, nil
+}
+
+// repeat lets writes that took long take effect any number of times until their end.
+func repeat(h []op, least int64) (more []op) {
+	for _, o := range h {
+		if o.kind == write && o.ret-o.call >= least {
+			begin, end := o, o
+			begin.kind, begin.ret = begins, o.call+1
+			more = append(more, begin)
+			if o.ret < math.MaxInt64 {
+				end.kind, end.call, end.ret, end.err = ends, o.ret, o.ret+1, o.String()
+				more = append(more, end)
+			}
+			if o.fate != done {
+				continue
+			}
+		}
+		more = append(more, o)
+	}
+	return more
 }
 
 func check(m porcupine.Model, h []op, limit time.Duration) porcupine.CheckResult {
@@ -206,14 +261,16 @@ func check(m porcupine.Model, h []op, limit time.Duration) porcupine.CheckResult
 
 // story is the end of the shortest beginning of a history that has no order.
 func story(m porcupine.Model, h []op, limit time.Duration) string {
-	ends := slices.Clone(h)
-	slices.SortFunc(ends, func(a, b op) int { return int(min(max(a.ret-b.ret, -1), 1)) })
+	byEnd := slices.Clone(h)
+	slices.SortFunc(byEnd, func(a, b op) int { return int(min(max(a.ret-b.ret, -1), 1)) })
 	until := func(k int) []op {
 		var l []op
 		for _, o := range h {
 			switch {
-			case o.ret <= ends[k].ret:
-			case o.call > ends[k].ret || o.kind == read || o.kind == flush:
+			case o.ret <= byEnd[k].ret || o.kind == begins:
+			case o.kind == ends:
+				continue
+			case o.call > byEnd[k].ret || o.kind == read || o.kind == flush || o.fate == not:
 				continue
 			default:
 				if o.fate == done {
@@ -225,7 +282,7 @@ func story(m porcupine.Model, h []op, limit time.Duration) string {
 		}
 		return l
 	}
-	lo, hi := 0, len(ends)-1
+	lo, hi := 0, len(byEnd)-1
 	for lo < hi {
 		mid := (lo + hi) / 2
 		if check(m, until(mid), limit) == porcupine.Illegal {
@@ -238,8 +295,21 @@ func story(m porcupine.Model, h []op, limit time.Duration) string {
 	slices.SortFunc(last, func(a, b op) int { return int(min(max(a.ret-b.ret, -1), 1)) })
 	var s strings.Builder
 	for _, o := range last[max(0, len(last)-60):] {
-		if !o.again {
+		switch o.kind {
+		case begins:
+		case ends:
+			fmt.Fprintf(&s, "\n  ended %s", o.err)
+		default:
 			fmt.Fprintf(&s, "\n  %v", o)
+		}
+	}
+	s.WriteString("\n  and then")
+	slices.SortFunc(h, func(a, b op) int { return int(min(max(a.ret-b.ret, -1), 1)) })
+	shown := 0
+	for _, o := range h {
+		if o.ret > byEnd[lo].ret && o.kind != begins && shown < 15 {
+			fmt.Fprintf(&s, "\n  %v", o)
+			shown++
 		}
 	}
 	return s.String()

@@ -3,7 +3,7 @@ package twohosts
 import (
 	"cmp"
 	"fmt"
-	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -43,10 +43,9 @@ type stand struct {
 
 func newStand(t testing.TB, dir string) *stand {
 	s := &stand{t: t, file: filepath.Join(dir, "shared.img"), other: filepath.Join(t.TempDir(), "other.img")}
-	for _, f := range []string{s.file, s.other} {
-		if err := os.WriteFile(f, make([]byte, size), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	// Another process makes the files: this one may serve the file system.
+	if out, err := exec.Command("truncate", "-s", fmt.Sprint(size), s.file, s.other).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
 	s.Daemon = proc.New(t, programs, fmt.Sprintf(`portals:
   - {address: "127.0.0.1:0", group: 1}

@@ -1,18 +1,24 @@
 package twohosts
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/test/faultfs"
+	"github.com/sluice-storage/sluice/test/need"
 	"github.com/sluice-storage/sluice/test/storm"
 )
 
@@ -32,12 +38,21 @@ type round struct {
 	hosts  []*host
 	wires  [][]*wire // of each host, by portal
 	counts map[string]int
+
+	fs       *faultfs.FS // what the volume lies on, where its power can be cut
+	alien    *stranger
+	remapped atomic.Bool // another unit has been in the volume's place
+	shuts    []shut
+	reserved [][2]int64 // when a reservation may have been held
 }
 
 func TestStormTwoHosts(t *testing.T) {
+	need.Tool(t, "qemu-io", "qemu-utils")
+	need.File(t, "/usr/lib/x86_64-linux-gnu/qemu/block-iscsi.so", "qemu-block-extra")
 	seed := storm.Seed(t)
 	for n := range storm.Rounds(t, 2) {
-		t.Run(fmt.Sprintf("seed=%d", seed+uint64(n)), func(t *testing.T) { oneRound(t, seed+uint64(n)) })
+		seed := seed + uint64(n)
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { oneRound(t, seed) })
 	}
 }
 
@@ -48,9 +63,17 @@ func oneRound(t *testing.T, seed uint64) {
 			storm.Count(t, what, n)
 		}
 	}()
-	r.stand = newStand(t, t.TempDir())
+	dir := ""
+	if seed%2 == 0 {
+		r.fs = faultfs.Mount(t)
+		dir = r.fs.Dir
+	} else {
+		dir = t.TempDir()
+	}
+	r.stand = newStand(t, dir)
 	r.begin = time.Now()
 	r.open()
+	r.met()
 	var wg sync.WaitGroup
 	for _, x := range r.hosts {
 		for k := range workers {
@@ -58,6 +81,7 @@ func oneRound(t *testing.T, seed uint64) {
 			wg.Go(func() { x.work(k, rnd) })
 		}
 	}
+	wg.Go(func() { r.alien.work(rand.New(rand.NewPCG(seed, 99))) })
 	r.faults()
 	r.settle()
 	r.stop.Store(true)
@@ -74,15 +98,14 @@ func (r *round) open() {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	k := r.rnd.IntN(portals)
+	w := r.wire(k)
+	r.alien = &stranger{history: r.history, url: "iscsi://" + w.addr() + "/" + iqn + "/0"}
 	for n := range 2 {
 		var urls []string
 		var ws []*wire
 		for k := range portals {
-			w, err := newWire(func() string { return r.portal(k) })
-			if err != nil {
-				r.t.Fatal(err)
-			}
-			r.t.Cleanup(w.close)
+			w := r.wire(k)
 			ws = append(ws, w)
 			urls = append(urls, fmt.Sprintf("%s://%s/%s/0", []string{"iscsi", "iser"}[r.rnd.IntN(2)], w.addr(), iqn))
 		}
@@ -91,13 +114,63 @@ func (r *round) open() {
 		if err != nil {
 			r.t.Fatal(err)
 		}
+		x.may = r.may
 		r.hosts = append(r.hosts, x)
 		r.t.Cleanup(func() {
+			r.alien.kill(true)
 			if r.stop.Swap(true); r.t.Failed() {
 				go x.close() // it may hang, and it may be closed
 			}
 		})
 	}
+	// The file's size is durable with its first fsync.
+	if _, err := r.hosts[0].v.WriteAt(make([]byte, bs), size-bs); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.hosts[0].v.Flush(ctx); err != nil {
+		r.t.Fatal(err)
+	}
+	r.wires = append(r.wires, []*wire{w}) // the stranger's is the last
+}
+
+// met waits until the daemon has noted that each path of ours has heard POWER ON: a kill before that has it said once more.
+func (r *round) met() {
+	r.t.Helper()
+	for begin := time.Now(); ; time.Sleep(2 * time.Millisecond) { // the note is a file
+		files, err := filepath.Glob(filepath.Join(r.State, "scsi", "lu-*.json"))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		n := 0
+		for _, f := range files {
+			if b, err := os.ReadFile(f); err == nil {
+				n += bytes.Count(b, []byte(hostName(0)+",")) + bytes.Count(b, []byte(hostName(1)+","))
+			}
+		}
+		if n >= 2*portals {
+			return
+		}
+		if time.Since(begin) > patience {
+			r.t.Fatalf("the daemon has noted %d paths: %v", n, files)
+		}
+	}
+}
+
+func (r *round) wire(portal int) *wire {
+	r.t.Helper()
+	w, err := newWire(func() string { return r.portal(portal) })
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(w.close)
+	return w
+}
+
+// may says which errors a host can have for what is done to it. The POWER ON of a unit in the volume's place is taken for the
+// volume's: a flush that fails for it is one too many.
+func (r *round) may(err error) bool {
+	var sense *block.SenseError
+	return errors.Is(err, block.ErrReserved) || r.fs != nil && (errors.Is(err, block.ErrPowerLost) || errors.Is(err, block.ErrMedium)) || r.remapped.Load() && (errors.Is(err, block.ErrOtherUnit) || errors.Is(err, block.ErrPowerLost) || errors.As(err, &sense) && sense.Key == 5)
 }
 
 // pause lets the hosts work. How long is a part of what is tried.
@@ -168,6 +241,8 @@ func (r *round) finish(wg *sync.WaitGroup) {
 		wg.Wait()
 		close(ended)
 	}()
+	late := time.AfterFunc(3*time.Second, func() { r.alien.kill(true) }) // libiscsi waits for as long as it takes
+	defer late.Stop()
 	for {
 		select {
 		case <-ended:
@@ -207,10 +282,7 @@ func (r *round) end() {
 		}
 	}
 	r.Stop()
-	b, err := os.ReadFile(r.file)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	b := r.content()
 	for k := range blocks {
 		p := b[k*bs : (k+1)*bs]
 		o := op{host: -1, block: k, call: r.now(), value: binary.BigEndian.Uint64(p)}
@@ -238,16 +310,28 @@ func (r *round) verdict() {
 			r.t.Fatalf("a host has written at %d of a volume that it does not know", k)
 		}
 	}
+	if err := errors.Join(r.allowed(), obeyed(r.ops, r.shuts)); err != nil {
+		r.t.Error(err)
+	}
 	fates := map[string]int{}
 	for _, o := range r.ops {
 		fates[o.kind.String()+" "+o.fate.String()]++
+		if o.err != "" && o.fate != not {
+			fates[o.kind.String()+": "+o.err[:min(len(o.err), 70)]]++
+		}
 	}
-	again, err := judge(r.ops, blocks, false, judgement)
+	heard, err := told(r.ops)
+	if err != nil {
+		r.t.Error(err)
+	}
+	again, err := judge(r.ops, blocks, r.fs != nil, judgement)
 	if err != nil {
 		r.t.Error(err)
 	}
 	r.counts["rounds"]++
 	r.counts["operations"] += int(r.count.Load())
+	r.counts["operations of the stranger"] += int(r.theirs.Load())
+	r.counts["losses of power heard"] += heard
 	r.counts["torn reads"] += len(r.torn)
 	r.counts["blocks with a write that counts twice"] += again
 	r.t.Logf("%d operations %v, %v, %v", r.count.Load(), fates, r.counts, time.Since(r.begin))
