@@ -257,7 +257,7 @@ func (d *Daemon) makeMissing(v *volume, s admin.VolumeSpec) (admin.Done, error) 
 	if err != nil {
 		return admin.Done{}, asRefusal(err)
 	}
-	_, err = d.reloadLocked(d.cfg, nil)
+	err = d.servesAnew(s.Name, cfg.Path)
 	if now := d.volumes[s.Name]; err == nil && now.why != nil {
 		err = now.why
 	}
@@ -424,8 +424,11 @@ func (d *Daemon) MapLUN(_ context.Context, target string, l admin.LUN, dryRun bo
 			return &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
 		}
 		// One that could not be served has no claim to its number.
-		m.Maps = slices.DeleteFunc(m.Maps, func(p managedMap) bool { return p.Target == target && p.LUN == l.LUN })
-		m.Maps = append(m.Maps, managedMap{Target: target, LUN: l.LUN, Volume: l.Volume})
+		unit := d.volumes[l.Volume].key
+		m.Maps = slices.DeleteFunc(m.Maps, func(p managedMap) bool {
+			return p.Target == target && p.LUN == l.LUN || p.Volume == l.Volume && p.Unit != unit
+		})
+		m.Maps = append(m.Maps, managedMap{Target: target, LUN: l.LUN, Volume: l.Volume, Unit: unit})
 		return nil
 	})
 }

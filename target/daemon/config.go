@@ -32,7 +32,7 @@ type Config struct {
 	embedded bool            // it is the embedded default
 	source   string          // the file it was read from, for people
 	empty    bool            // that file says nothing
-	skipped  []managedMap    // LUNs mapped by command that cannot be: their volume is not there, or another LUN
+	skipped  []managedMap    // LUNs mapped by command that cannot be: their volume is not there, or another LUN, or another volume
 	touched  map[string]bool // targets whose secrets are to be read; nil for all
 	managed  *managed        // what was merged in, nil without a daemon
 	// with reads the files again and merges m instead of what is written down; nil without a daemon.

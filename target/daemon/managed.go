@@ -31,6 +31,8 @@ type managedMap struct {
 	Target string `yaml:"target"`
 	LUN    uint16 `yaml:"lun"`
 	Volume string `yaml:"volume"`
+	// Unit is the key of the volume's identity when it was mapped: another volume that has its name has none of its maps.
+	Unit string `yaml:"unit,omitempty"`
 }
 
 func managedPath(stateDir string) string { return filepath.Join(stateDir, "managed.yaml") }
@@ -204,7 +206,7 @@ func (c *Config) takesAway(before *Config) error {
 	}
 	for _, mp := range c.skipped {
 		if !slices.Contains(before.skipped, mp) {
-			return &ConfigError{File: c.source, Detail: fmt.Sprintf("volume %s is LUN %d of %s, mapped by command, and cannot stay that: it is not configured any more, or another LUN; "+
+			return &ConfigError{File: c.source, Detail: fmt.Sprintf("volume %s is LUN %d of %s, mapped by command, and cannot stay that: it is not configured any more, or another volume of that name or another LUN is; "+
 				"sluice target unmap %s %d first", mp.Volume, mp.LUN, mp.Target, mp.Target, mp.LUN)}
 		}
 	}

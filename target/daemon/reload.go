@@ -192,6 +192,10 @@ func (d *Daemon) plan(next *Config, all bool) (*plan, error) {
 			grow[v.Name] = to
 		}
 	}
+	d.dropStrangers(next, p.volumes)
+	if err := next.takesAway(d.cfg); err != nil {
+		return p, err
+	}
 	if err := d.planTargets(next, p, all); err != nil {
 		return p, err
 	}

@@ -30,6 +30,8 @@ type volume struct {
 	lu  *scsi.LogicalUnit
 	// info is of the file that was opened, nil without one.
 	info os.FileInfo
+	// key is of its identity (identity.Key), empty where that is not known and for engines that begin empty with each start.
+	key string
 	// why the volume has no medium, nil where it has one: its unit is NOT READY then.
 	why error
 
@@ -92,6 +94,9 @@ func (d *Daemon) openVolume(cfg VolumeConfig, more map[string]*volume) (_ *volum
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
 	}
+	if cfg.Engine == "file" {
+		v.key = id.Key
+	}
 	dev, err := limited(v.dev, cfg.Limits)
 	if err != nil {
 		v.dev = nil // closed
@@ -108,8 +113,11 @@ func (d *Daemon) openVolume(cfg VolumeConfig, more map[string]*volume) (_ *volum
 // else one of its own that nothing will have again.
 func (d *Daemon) absentVolume(cfg VolumeConfig, more map[string]*volume, why error) (*volume, error) {
 	as := cfg
+	key := ""
 	id, err := d.identify(cfg, bearer{regular: cfg.Engine == "file"})
-	if err != nil || id == nil || d.alone(cfg, id, more) != nil {
+	if err == nil && id != nil && d.alone(cfg, id, more) == nil {
+		key = id.Key
+	} else {
 		id = newIdentity()
 		as.NAA, as.Serial = "", ""
 	}
@@ -117,7 +125,7 @@ func (d *Daemon) absentVolume(cfg VolumeConfig, more map[string]*volume, why err
 	if errors.Is(why, errMissing) {
 		asc = scsi.ASCMediumNotPresent
 	}
-	v := &volume{cfg: cfg, why: why, dev: absent{blockdev.Geometry{Size: int64(cfg.Size), Logical: cfg.Block, Physical: cfg.Physical}}}
+	v := &volume{cfg: cfg, key: key, why: why, dev: absent{blockdev.Geometry{Size: int64(cfg.Size), Logical: cfg.Block, Physical: cfg.Physical}}}
 	v.lu, err = d.newUnit(as, v.dev, id, asc)
 	return v, err
 }

@@ -147,7 +147,7 @@ func NewLogicalUnit(opt LUOptions) (*LogicalUnit, error) {
 	lu.set(flagNotReady, opt.NotReady != 0)
 	lu.stop, lu.stopNow = context.WithCancel(context.Background())
 	lu.pr.Store(&reservations{})
-	lu.power.began(nil, true, false) // until a state directory says otherwise
+	lu.power.began(nil, "", true, false) // until a state directory says otherwise
 	lu.initModes()
 	if opt.StateDir != "" {
 		if err := lu.adopt(opt.StateDir); err != nil {

@@ -174,7 +174,12 @@ func (lu *LogicalUnit) adoptLocked(dir string) (was *powerState, note bool, err 
 		forgets = forgets || len(r.Regs) > 0
 	}
 	lu.takeUpLocked(s.Erasure)
-	note = lu.power.began(s.Power, lu.opt.Volatile, blockdev.Lost(lu.dev) != nil)
+	medium, err := blockdev.Identity(lu.dev)
+	if err != nil {
+		lu.stateDir = ""
+		return nil, false, err
+	}
+	note = lu.power.began(s.Power, medium, lu.opt.Volatile, blockdev.Lost(lu.dev) != nil)
 	if forgets {
 		// I_T NEXUS LOSS OCCURRED would say that reservations and mode pages are as they were: all are told 29/00 instead.
 		lu.power.Heard = nil

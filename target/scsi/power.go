@@ -24,6 +24,8 @@ type powerState struct {
 	Clean bool      `json:"clean,omitempty"` // everything was flushed when it was served last
 	Heard []nexusID `json:"heard,omitempty"` // who knows that the unit runs, oldest login first
 	Lost  []nexusID `json:"lost,omitempty"`  // who knew, and has not heard of another boot
+	// Medium is what was served (blockdev.Identity). What was written to it is not on another one that has taken its place.
+	Medium string `json:"medium,omitempty"`
 }
 
 // bootID tells one boot from another; a test boots.
@@ -38,8 +40,9 @@ var bootID = func() string {
 // began takes over what was noted when the unit was served last, nil if nothing was, and reports whether the note has to
 // be written anew: before a write is taken if it says that all was flushed. What the medium lost while there was power
 // (blockdev.Lost) is lost all the same.
-func (p *powerState) began(was *powerState, volatile, lost bool) bool {
-	now := powerState{Boot: bootID()}
+func (p *powerState) began(was *powerState, medium string, volatile, lost bool) bool {
+	now := powerState{Boot: bootID(), Medium: medium}
+	lost = lost || was != nil && was.Medium != "" && was.Medium != medium
 	switch {
 	case was == nil || volatile:
 	case !lost && (was.Clean || was.Boot == now.Boot && now.Boot != ""):
@@ -49,7 +52,7 @@ func (p *powerState) began(was *powerState, volatile, lost bool) bool {
 		now.Lost = now.Lost[max(0, len(now.Lost)-maxMet):]
 	}
 	*p = now
-	return !volatile && (was == nil || was.Clean || was.Boot != now.Boot || lost)
+	return !volatile && (was == nil || was.Clean || was.Boot != now.Boot || was.Medium != medium || lost)
 }
 
 // first is what a nexus is told when it finds the unit.

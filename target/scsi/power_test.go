@@ -230,3 +230,19 @@ func TestAUnitThatClosesTakesNoReportOfALoss(t *testing.T) {
 		t.Errorf("%d requests", n)
 	}
 }
+
+// A medium that has taken the place of another, as a backup that is restored does, has none of what was written to that one.
+func TestAnotherMediumIsToldAsALossOfPower(t *testing.T) {
+	p := &powerRig{t: t, dir: t.TempDir()}
+	with := func(id string) func(*LUOptions) {
+		return func(o *LUOptions) { d := newDisk(1<<20, 512); d.id, o.Device = id, d }
+	}
+	p.start(with("one"))
+	p.reads("a host that is new", 1, ASCPowerOnOrReset)
+	p.start(with("one"))
+	p.reads("the same medium", 1, ASCNexusLoss)
+	p.start(with("another"))
+	p.reads("another medium", 1, ASCPowerOn)
+	p.start(with("another"))
+	p.reads("that one again", 1, ASCNexusLoss)
+}

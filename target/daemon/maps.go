@@ -1,0 +1,81 @@
+package daemon
+
+import (
+	"errors"
+	"slices"
+
+	"go.uber.org/zap"
+)
+
+// dropStrangers takes from c the LUNs that were mapped by command and whose volume is not the one that was mapped, though it has
+// its name: a configuration that names another file or device does that. more are volumes that are not served yet.
+func (d *Daemon) dropStrangers(c *Config, more map[string]*volume) {
+	if c.managed == nil {
+		return
+	}
+	for _, mp := range c.managed.Maps {
+		v := more[mp.Volume]
+		if v == nil {
+			v = d.volumes[mp.Volume]
+		}
+		if v == nil || mp.Unit == "" || v.key == "" || v.key == mp.Unit || slices.Contains(c.skipped, mp) {
+			continue
+		}
+		for i := range c.Targets {
+			t := &c.Targets[i]
+			if t.Name == mp.Target {
+				t.LUNs = slices.DeleteFunc(slices.Clone(t.LUNs), func(l LUNConfig) bool { return l.LUN == mp.LUN && l.Volume == mp.Volume })
+			}
+		}
+		c.skipped = append(c.skipped, mp)
+	}
+}
+
+// stampMaps notes of maps that an earlier version made what their volumes are now.
+func (d *Daemon) stampMaps(c *Config) {
+	if c.managed == nil {
+		return
+	}
+	stamped := false
+	for i := range c.managed.Maps {
+		mp := &c.managed.Maps[i]
+		if v := d.volumes[mp.Volume]; v != nil && mp.Unit == "" && v.key != "" && !slices.Contains(c.skipped, *mp) {
+			mp.Unit, stamped = v.key, true
+		}
+	}
+	if !stamped {
+		return
+	}
+	text, err := c.managed.text()
+	if err == nil {
+		err = replaceFile(managedPath(d.stateDir), text)
+	}
+	if err != nil {
+		d.log.Warn("it could not be written down which volumes are mapped", zap.Error(err))
+	}
+}
+
+// servesAnew serves a volume whose file was made anew, by command, as the LUNs that the one before it was.
+func (d *Daemon) servesAnew(name, path string) error {
+	stamped := func(m managedMap) bool { return m.Volume == name && m.Unit != "" }
+	if d.cfg.managed == nil || d.cfg.with == nil || !slices.ContainsFunc(d.cfg.managed.Maps, stamped) {
+		_, err := d.reloadLocked(d.cfg, nil)
+		return err
+	}
+	id, err := readIdentity(beside(path))
+	if err == nil && id == nil {
+		err = errors.New(beside(path) + " is gone; nothing was made")
+	}
+	if err != nil {
+		return err
+	}
+	_, err = d.changeLocked(false, "", func(m *managed) error {
+		for i := range m.Maps {
+			if stamped(m.Maps[i]) {
+				m.Maps[i].Unit = id.Key
+			}
+		}
+		return nil
+	})
+	return err
+}
