@@ -41,6 +41,15 @@ func (p *aclProgram) Serve(c *rpc.Call) rpc.Verdict {
 	if !c.Worker {
 		return rpc.Again
 	}
+	if c.Proc == nfs3.ProcGetACL || c.Proc == nfs3.ProcSetACL {
+		g, ok := (*Server)(p).admit(c)
+		if !ok {
+			return later(c, 1)
+		}
+		if g != nil {
+			defer g.leave()
+		}
+	}
 	switch c.Proc {
 	case nfs3.ProcGetACL:
 		return (*Server)(p).getacl(c)

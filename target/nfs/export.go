@@ -76,6 +76,7 @@ type export struct {
 	table *pathTable // for kindInode, and SubtreeCheck
 
 	counters *counters
+	mayHang  bool
 	noLoans  atomic.Bool // the file system lends no pages
 	flushes  rounds      // of the whole file system
 
@@ -116,7 +117,7 @@ func (e Export) open() (*export, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("nfs: export %s: %w", e.Path, err)
 	}
-	x.dev, x.ino = st.Dev, st.Ino
+	x.dev, x.ino, x.mayHang = st.Dev, st.Ino, mayHang(fd)
 	if x.kind = kindInode; !e.InodeHandles {
 		x.kind = probeHandles(fd)
 	}

@@ -23,31 +23,32 @@ func (p *program) Versions() (low, high uint32) { return nfs3.Vers, nfs3.Vers }
 type procedure struct {
 	run    func(*Server, *rpc.Call) rpc.Verdict
 	inline bool // may be tried without leave to block
+	attrs  int  // flags of attributes in a result that is an error
 	keep   bool // does harm when executed twice (RFC 1813 section 4.5)
 }
 
 var procedures = [nfs3.NumProcs]procedure{
 	nfs3.ProcGetattr:     {run: (*Server).getattr, inline: true},
-	nfs3.ProcSetattr:     {run: (*Server).setattr, keep: true},
-	nfs3.ProcLookup:      {run: (*Server).lookup},
-	nfs3.ProcAccess:      {run: (*Server).access},
-	nfs3.ProcReadlink:    {run: (*Server).readlink},
-	nfs3.ProcRead:        {run: (*Server).read, inline: true},
-	nfs3.ProcWrite:       {run: (*Server).write},
-	nfs3.ProcCreate:      {run: (*Server).create, keep: true},
-	nfs3.ProcMkdir:       {run: (*Server).mkdir, keep: true},
-	nfs3.ProcSymlink:     {run: (*Server).symlink, keep: true},
-	nfs3.ProcMknod:       {run: (*Server).mknod, keep: true},
-	nfs3.ProcRemove:      {run: (*Server).remove, keep: true},
-	nfs3.ProcRmdir:       {run: (*Server).rmdir, keep: true},
-	nfs3.ProcRename:      {run: (*Server).rename, keep: true},
-	nfs3.ProcLink:        {run: (*Server).link, keep: true},
-	nfs3.ProcReaddir:     {run: (*Server).readdir},
-	nfs3.ProcReaddirplus: {run: (*Server).readdirplus},
-	nfs3.ProcFsstat:      {run: (*Server).fsstat},
-	nfs3.ProcFsinfo:      {run: (*Server).fsinfo},
-	nfs3.ProcPathconf:    {run: (*Server).pathconf},
-	nfs3.ProcCommit:      {run: (*Server).commit},
+	nfs3.ProcSetattr:     {run: (*Server).setattr, attrs: 2, keep: true},
+	nfs3.ProcLookup:      {run: (*Server).lookup, attrs: 1},
+	nfs3.ProcAccess:      {run: (*Server).access, attrs: 1},
+	nfs3.ProcReadlink:    {run: (*Server).readlink, attrs: 1},
+	nfs3.ProcRead:        {run: (*Server).read, attrs: 1, inline: true},
+	nfs3.ProcWrite:       {run: (*Server).write, attrs: 2},
+	nfs3.ProcCreate:      {run: (*Server).create, attrs: 2, keep: true},
+	nfs3.ProcMkdir:       {run: (*Server).mkdir, attrs: 2, keep: true},
+	nfs3.ProcSymlink:     {run: (*Server).symlink, attrs: 2, keep: true},
+	nfs3.ProcMknod:       {run: (*Server).mknod, attrs: 2, keep: true},
+	nfs3.ProcRemove:      {run: (*Server).remove, attrs: 2, keep: true},
+	nfs3.ProcRmdir:       {run: (*Server).rmdir, attrs: 2, keep: true},
+	nfs3.ProcRename:      {run: (*Server).rename, attrs: 4, keep: true},
+	nfs3.ProcLink:        {run: (*Server).link, attrs: 3, keep: true},
+	nfs3.ProcReaddir:     {run: (*Server).readdir, attrs: 1},
+	nfs3.ProcReaddirplus: {run: (*Server).readdirplus, attrs: 1},
+	nfs3.ProcFsstat:      {run: (*Server).fsstat, attrs: 1},
+	nfs3.ProcFsinfo:      {run: (*Server).fsinfo, attrs: 1},
+	nfs3.ProcPathconf:    {run: (*Server).pathconf, attrs: 1},
+	nfs3.ProcCommit:      {run: (*Server).commit, attrs: 2},
 }
 
 // Keeps reports the procedures that must not be executed twice.
@@ -74,6 +75,15 @@ func (p *program) Serve(c *rpc.Call) rpc.Verdict {
 	pr := &procedures[c.Proc]
 	if !c.Worker && !pr.inline {
 		return rpc.Again
+	}
+	if c.Worker {
+		g, ok := (*Server)(p).admit(c)
+		if !ok {
+			return later(c, pr.attrs)
+		}
+		if g != nil {
+			defer g.leave()
+		}
 	}
 	c.Scope = nil
 	from := hist.Clock()
@@ -146,6 +156,10 @@ func (s *Server) find(c *rpc.Call, h []byte, q *request) nfs3.Status {
 		s.nodes.forget(n)
 		s.nodes.put(n)
 		n = nil
+	}
+	if n != nil && n.e.mayHang && !c.Worker {
+		s.nodes.put(n)
+		return errAgain
 	}
 	if n == nil {
 		if !c.Worker {
@@ -268,6 +282,12 @@ func (s *Server) changing(n *node, w *nfs3.Wcc, st *unix.Stat_t, f func() error)
 // file, because what may be locked a client decides when the file is opened. The key is of the file, not of the handle, in
 // which its export is; the birth time tells it from a later file of the same number.
 func (s *Server) CheckLock(c *rpc.Call, fh []byte) (key string, st nfs3.Status) {
+	if g := s.gateOf(fh); g != nil {
+		if !g.enter() {
+			return "", nfs3.ErrJukebox
+		}
+		defer g.leave()
+	}
 	var q request
 	if st := s.find(c, fh, &q); st != nfs3.OK {
 		return "", st

@@ -26,7 +26,13 @@ func (p *program) Screen(c *rpc.Call) rpc.Verdict {
 		return c.Garbage()
 	}
 	var q request
-	st := s.findFile(c, fh, &q)
+	st := nfs3.ErrJukebox
+	if g := s.gateOf(fh); g == nil {
+		st = s.findFile(c, fh, &q)
+	} else if g.enter() {
+		defer g.leave()
+		st = s.findFile(c, fh, &q)
+	}
 	if st == nfs3.OK {
 		s.end(&q)
 		return rpc.Again

@@ -276,7 +276,8 @@ func TestRoomIsFirstComeFirstServedAndNeverLost(t *testing.T) {
 func TestCallsOfALostConnectionComeBeforeThoseOfTheNext(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			_, p, l, end := servePipes(t, Options{Workers: 1})
+			s, p, l, end := servePipes(t, Options{Workers: 1})
+			s.pool.most = 1 // more for those that are stuck would take the place of the test's hang
 			old := l.dial("10.0.0.1:700")
 			write(t, old, record(1, procWait, 1))
 			<-p.entered
@@ -309,6 +310,43 @@ func TestCallsOfALostConnectionComeBeforeThoseOfTheNext(t *testing.T) {
 			end()
 		})
 	}
+}
+
+// A worker that is stuck in a call does not count: calls that wait get another, and there are no more than before when it
+// has come back.
+func TestWorkersThatAreStuckDoNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const workers = 2
+		s, p, l, end := servePipes(t, Options{Workers: workers})
+		a, b := l.dial("10.0.0.1:700"), l.dial("10.0.0.2:700")
+		ra, rb := readAll(a), readAll(b)
+		for i := range uint32(workers) {
+			write(t, a, record(i+1, procWait, 1))
+			<-p.entered
+		}
+		write(t, b, record(9, procCount, 1))
+		synctest.Wait()
+		if rb.n.Load() != 0 {
+			t.Fatal("there are more workers than were asked for")
+		}
+		time.Sleep(stuckTime)
+		synctest.Wait()
+		if rb.n.Load() != 1 {
+			t.Error("calls that hang hold up those of another client")
+		}
+		close(p.gate)
+		synctest.Wait()
+		if ra.n.Load() != workers {
+			t.Errorf("%d replies of %d", ra.n.Load(), workers)
+		}
+		s.pool.mu.Lock()
+		if s.pool.n > workers || s.pool.stuck != 0 || len(s.pool.busy) != s.pool.n {
+			t.Errorf("%d workers, %d of them stuck, %d listed", s.pool.n, s.pool.stuck, len(s.pool.busy))
+		}
+		s.pool.mu.Unlock()
+		_, _ = a.Close(), b.Close()
+		end()
+	})
 }
 
 // eventually waits for what becomes true by itself.

@@ -50,6 +50,10 @@ const (
 	settleTime = 15 * time.Second
 	// maxWorkers bounds goroutines that may block in the file system, each perhaps in an OS thread.
 	maxWorkers = 64
+	// stuckTime is how long a worker is in one call before it does not count among them, and maxStuck how many more than
+	// maxWorkers there may be for that.
+	stuckTime = time.Second
+	maxStuck  = 448
 	// readAhead is a stream's look-ahead in bytes: many small calls in one read.
 	readAhead = 64 << 10
 	// inlineBody is what a Call keeps for the message for itself, bytes: all but WRITE fit.
