@@ -22,6 +22,7 @@ type options struct {
 	socket     string
 	readOnly   bool
 	foreground bool
+	where      string // sluice mount: where the file system of the volume goes
 	export     exportOptions
 }
 

@@ -20,6 +20,9 @@ func (o *options) serve(ctx context.Context, url string, own *owner, ready func(
 		return o.serveExport(ctx, url, own, ready)
 	}
 	return o.conn.WithVolume(ctx, url, func(v *block.Volume) error {
+		if err := r.claim(v.Geometry().ID, o.readOnly); err != nil {
+			return err
+		}
 		f, err := o.show(ctx, v, r)
 		if err != nil {
 			return err

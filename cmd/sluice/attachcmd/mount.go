@@ -95,6 +95,7 @@ func (m *mounting) check() (*Record, error) {
 	if m.where, err = filepath.Abs(m.where); err != nil {
 		return nil, err
 	}
+	m.where = real(m.where)
 	if r, err := find(m.where); err == nil && r.Broken { // a directory whose helper is dead cannot be looked at
 		if err := r.clean(); err != nil {
 			return nil, err
@@ -133,7 +134,7 @@ func (m *mounting) run(ctx context.Context) (_ *Record, err error) {
 		m.say("%s is mounted on %s already", r.Path, r.Mount)
 		return r, nil
 	}
-	m.o.export.dir = m.where
+	m.o.export.dir, m.o.where = m.where, m.where
 	r, why, err := m.o.start(ctx, m.url, func(why string) bool {
 		m.say("waiting for the target: %s", why)
 		return false

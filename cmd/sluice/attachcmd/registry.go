@@ -27,7 +27,10 @@ type Record struct {
 	Index int    `json:"index,omitempty"` // nbd: the device's number
 	Loop  string `json:"loop,omitempty"`  // the loop device that mount made
 	Mount string `json:"mount,omitempty"` // where mount(8) put it
-	PID   int    `json:"pid"`             // the helper
+	// For is where sluice mount puts, or is about to put, its file system, and Unit the volume's own name (VPD page 83h).
+	For  string `json:"for,omitempty"`
+	Unit string `json:"unit,omitempty"`
+	PID  int    `json:"pid"` // the helper
 	// Options are those that make a difference to who uses it, in the table's words.
 	Options []string  `json:"options"`
 	Start   uint64    `json:"start"` // its start in clock ticks since boot: a PID alone may be another's by now
@@ -232,5 +235,18 @@ func (r *Record) is(what string) bool {
 	if err != nil {
 		abs = what
 	}
-	return r.Name == what || r.URL == what || abs == r.Path || abs == r.Mount && r.Mount != "" || abs == r.Dir && r.Dir != ""
+	return r.Name == what || r.URL == what || abs == r.Path || abs == r.Mount && r.Mount != "" || abs == r.Dir && r.Dir != "" ||
+		r.Mount != "" && real(abs) == r.Mount
+}
+
+// real is an absolute path without symbolic links, as the kernel names a mount point. What cannot be looked at, as a directory whose
+// server is dead, keeps its last name.
+func real(abs string) string {
+	if p, err := filepath.EvalSymlinks(abs); err == nil {
+		return p
+	}
+	if d, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
+		return filepath.Join(d, filepath.Base(abs))
+	}
+	return abs
 }

@@ -129,6 +129,9 @@ func (o *options) helper(ctx context.Context, url string) error {
 	if err := becomeFlusher(r.Face); err != nil {
 		return err
 	}
+	if r.Face != faceDir && os.Getenv("SLUICE_READY") != "" {
+		r.For = os.Getenv("SLUICE_MOUNT")
+	}
 	own := newOwner(r)
 	defer own.signals()()
 	if err := r.reserve(); err != nil {
@@ -295,7 +298,7 @@ func (o *options) start(ctx context.Context, url string, away func(why string) b
 		return nil, "", errors.Join(err, told.Close())
 	}
 	cmd := exec.Command(self, args...) //nolint:gosec,noctx // ourselves; it outlives this command
-	cmd.Env = append(os.Environ(), "SLUICE_READY=1", "SLUICE_URL="+url, "NOTIFY_SOCKET=")
+	cmd.Env = append(os.Environ(), "SLUICE_READY=1", "SLUICE_URL="+url, "SLUICE_MOUNT="+o.where, "NOTIFY_SOCKET=")
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{told}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Dir = "/"
