@@ -47,7 +47,7 @@ conformance: build ## libiscsi's iscsi-test-cu, one process a test, beside tgt
 fio: build ## fio's job files through the NBD socket and the FUSE file, over iSER; one report in dist/fio
 	$(GO) run ./test/fio
 
-lab: ## the kernel lab, every scenario: CLASS=short for what the gate runs, SCENARIO=name for one
+lab: ## the kernel lab, every scenario: CLASS=gate for what the gate runs, SCENARIO=name for one
 	$(GO) run ./test/lab $(if $(SCENARIO),-scenario $(SCENARIO)) $(if $(CLASS),-class $(CLASS))
 
 soak: ## the long forms: every lab scenario and the longer ones, a minute a fuzz target, an hour of all opcodes

@@ -118,7 +118,7 @@ func TestChoose(t *testing.T) {
 	for _, c := range []struct{ class, names, want string }{
 		{"short", "", "a"}, {"all", "", "abc"}, {"reference", "", "c"}, {"short", "c,a", "ca"},
 	} {
-		got, err := choose(all, c.class, c.names)
+		got, err := choose(t.Context(), all, c.class, c.names)
 		s := ""
 		for _, x := range got {
 			s += x.Name
@@ -127,10 +127,10 @@ func TestChoose(t *testing.T) {
 			t.Errorf("choose(%q, %q) = %q, %v; want %q", c.class, c.names, s, err, c.want)
 		}
 	}
-	if _, err := choose(all, "tiny", ""); err == nil {
+	if _, err := choose(t.Context(), all, "tiny", ""); err == nil {
 		t.Error("an unknown class is taken")
 	}
-	if _, err := choose(all, "short", "z"); err == nil {
+	if _, err := choose(t.Context(), all, "short", "z"); err == nil {
 		t.Error("an unknown scenario is taken")
 	}
 }

@@ -1,7 +1,7 @@
 // Command lab runs the kernel lab: a stock Debian kernel in QEMU, without KVM, uses Sluice through its own RDMA
 // drivers, and Sluice's initiator uses the kernel's own targets. README.md says how to add a scenario.
 //
-//	go run ./test/lab [-list] [-class short|long|soak|reference|every|all] [-scenario NAME[,NAME]] [-o DIR]
+//	go run ./test/lab [-list] [-class gate|short|long|soak|reference|every|all] [-scenario NAME[,NAME]] [-o DIR]
 //	go run ./test/lab -script FILE [ARG...]
 //
 // The exit status is 0 when every scenario passed, 1 when one did not, 2 for a mistake in the call.
@@ -42,7 +42,7 @@ func run(ctx context.Context, args []string) int {
 	fs := flag.NewFlagSet("lab", flag.ContinueOnError)
 	fs.BoolVar(&o.list, "list", false, "list the scenarios and stop")
 	fs.BoolVar(&o.build, "build", false, "build the guest and stop")
-	fs.StringVar(&o.class, "class", every, "short, long (what takes minutes), every (both), soak (more of the same), reference (kernel against kernel) or all")
+	fs.StringVar(&o.class, "class", every, "gate (short, and two of the long ones in turn), short, long (what takes minutes), every (both), soak (more of the same), reference (kernel against kernel) or all")
 	fs.StringVar(&o.names, "scenario", "", "run only these scenarios, comma separated, and keep a pcap")
 	fs.StringVar(&o.script, "script", "", "run this script instead, in a guest with all binaries in /lab/files; the other arguments are its own")
 	fs.StringVar(&o.kernel, "kernel", "", "with -script: the kernel, e.g. 6.12 (default: the stock one)")
@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string) int {
 	if err := fs.Parse(args); err != nil {
 		return 2
 	}
-	chosen, err := choose(scenarios, o.class, o.names)
+	chosen, err := choose(ctx, scenarios, o.class, o.names)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		return 2
@@ -81,7 +81,7 @@ func run(ctx context.Context, args []string) int {
 }
 
 // choose returns the scenarios of a class, or those named, in the registry's order.
-func choose(all []Scenario, class, names string) ([]Scenario, error) {
+func choose(ctx context.Context, all []Scenario, class, names string) ([]Scenario, error) {
 	var got []Scenario
 	if names != "" {
 		for _, n := range strings.Split(names, ",") {
@@ -94,9 +94,11 @@ func choose(all []Scenario, class, names string) ([]Scenario, error) {
 		return got, nil
 	}
 	switch class {
+	case gated:
+		return chooseGate(ctx, all)
 	case short, long, soak, reference, every, "all":
 	default:
-		return nil, fmt.Errorf("there is no class %q: short, long, every, soak, reference or all", class)
+		return nil, fmt.Errorf("there is no class %q: gate, short, long, every, soak, reference or all", class)
 	}
 	for _, s := range all {
 		if class == "all" || s.Class == class || class == every && (s.Class == short || s.Class == long) {

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// The classes. The gate runs short: each of its scenarios boots a guest of its own, so small things go together. With long
+// The classes. The gate runs short and two of the long ones in turn (turn.go): each scenario boots a guest of its own, so
+// small things go together. With long
 // it is every scenario there is; soak repeats some of them with more of everything.
 const (
 	short     = "short"

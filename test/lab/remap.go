@@ -13,12 +13,12 @@ import (
 
 var remapScenarios = []Scenario{
 	{
-		Name: "remap-iser", Class: long, Limit: 20 * time.Minute, Host: both, Script: "remap.sh",
+		Name: "remap-iser", Class: long, Turn: true, Limit: 20 * time.Minute, Host: both, Script: "remap.sh",
 		About:   "a LUN number is given to another volume, at once and with a gap, below 32 writes of ib_iser: not a byte lands there; without the gate they do",
 		Prepare: prepareRemap("iser"), OnHost: hostRemap,
 	},
 	{
-		Name: "remap-tcp", Class: long, Limit: 20 * time.Minute, Host: both, Script: "remap.sh",
+		Name: "remap-tcp", Class: long, Turn: true, Limit: 20 * time.Minute, Host: both, Script: "remap.sh",
 		About:   "the same below iscsi_tcp",
 		Prepare: prepareRemap("tcp"), OnHost: hostRemap,
 	},

@@ -18,8 +18,9 @@ import (
 // Scenario is one entry of the lab: a script in the guest and what the host does beside it.
 type Scenario struct {
 	Name  string
-	Class string // short: in the gate; long; reference: kernel against kernel, proves the lab itself
+	Class string // short: in every run of the gate; long; reference: kernel against kernel, proves the lab itself
 	About string // one line: what is proved
+	Turn  bool   // of the long ones: the gate runs two of these with each commit, in turn
 
 	Script string        // file in scenarios/, NAME.sh if empty
 	Limit  time.Duration // the guest is stopped then
