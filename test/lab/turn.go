@@ -23,8 +23,8 @@ func gateOf(all []Scenario, turn int) (l []Scenario, chosen []string) {
 			takers = append(takers, s)
 		}
 	}
-	for i := range min(2, len(takers)) {
-		s := takers[(2*turn+i)%len(takers)]
+	for i := range min(2, len(takers)) { // neighbours are alike: they do not come together
+		s := takers[(turn+i*len(takers)/2)%len(takers)]
 		l, chosen = append(l, s), append(chosen, s.Name)
 	}
 	for _, s := range all {
