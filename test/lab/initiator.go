@@ -18,17 +18,17 @@ var initiatorScenarios = []Scenario{
 		Prepare: prepareServe("iser", 3260), OnHost: hostCopy("iser", "iqn.2024-01.lab:lio", 0),
 	},
 	{
-		Name: "lio-tcp", Class: long, Limit: 10 * time.Minute, Host: []string{"sluice"}, Script: "lio-serve.sh",
+		Name: "lio-tcp", Class: long, Turn: true, Limit: 10 * time.Minute, Host: []string{"sluice"}, Script: "lio-serve.sh",
 		About:   "the same over iSCSI/TCP",
 		Prepare: prepareServe("tcp", 3260), OnHost: hostCopy("iscsi", "iqn.2024-01.lab:lio", 0),
 	},
 	{
-		Name: "tgt-tcp", Class: long, Limit: 10 * time.Minute, Host: []string{"sluice"}, Script: "tgt-serve.sh",
+		Name: "tgt-tcp", Class: long, Turn: true, Limit: 10 * time.Minute, Host: []string{"sluice"}, Script: "tgt-serve.sh",
 		About:   "the same against tgt",
 		Prepare: prepareServe("tcp", 3260), OnHost: hostCopy("iscsi", "iqn.2024-01.lab:tgt", 1),
 	},
 	{
-		Name: "nbd", Class: long, Limit: 10 * time.Minute, Host: []string{"sluiced"}, Files: []string{"sluice"},
+		Name: "nbd", Class: long, Turn: true, Limit: 10 * time.Minute, Host: []string{"sluiced"}, Files: []string{"sluice"},
 		About: "sluice attach and sluice mount: a volume over iSER as the guest kernel's nbd device, ext4, fsck on the host",
 		Prepare: func(r *Run) error {
 			_, err := r.serve(unit{"disk", "file", "256MiB"})

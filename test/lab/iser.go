@@ -54,7 +54,7 @@ var iserScenarios = []Scenario{
 		Prepare: prepareSG3("iser"),
 	},
 	{
-		Name: "sg3-tcp", Class: long, Limit: 15 * time.Minute, Host: []string{"sluiced"}, Script: "sg3.sh",
+		Name: "sg3-tcp", Class: long, Turn: true, Limit: 15 * time.Minute, Host: []string{"sluiced"}, Script: "sg3.sh",
 		About:   "the same over iSCSI/TCP, with CDBs of 32 bytes",
 		Prepare: prepareSG3("tcp"),
 	},

@@ -17,7 +17,7 @@ var nfsScenarios = []Scenario{
 		About: "the lock managers of two kernels: ranges, hand-over within a second by GRANTED in the capture, cancel, several waiters, a lost connection, a client that restarts",
 	},
 	{
-		Name: "nfs-restart", Class: long, Limit: 20 * time.Minute, Files: []string{"sluiced"}, Prepare: giveNFS, Finish: finishRestart,
+		Name: "nfs-restart", Class: long, Turn: true, Limit: 20 * time.Minute, Files: []string{"sluiced"}, Prepare: giveNFS, Finish: finishRestart,
 		About: "SIGKILL of the file server: SM_NOTIFY, reclaim in grace, no new lock before its end, the mounts go on",
 	},
 	{
