@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,7 +15,7 @@ import (
 var remapScenarios = []Scenario{
 	{
 		Name: "remap-iser", Class: long, Turn: true, Limit: 20 * time.Minute, Host: both, Script: "remap.sh",
-		About:   "a LUN number is given to another volume, at once and with a gap, below 32 writes of ib_iser: not a byte lands there; without the gate they do",
+		About:   "a LUN number is given to another volume, at once, with a gap and while the session is lost, below 32 writes of ib_iser: not a byte lands there; without the gate they do",
 		Prepare: prepareRemap("iser"), OnHost: hostRemap,
 	},
 	{
@@ -25,7 +26,7 @@ var remapScenarios = []Scenario{
 }
 
 // remapLie is a target that does not notice that a LUN has come to mean another unit: one unit attention is all that hosts get.
-var remapLie = lie{"gateless", "target/scsi/known.go", "ok && was != name {", "ok && was != name && false {"}
+var remapLie = lie{"gateless", "target/scsi/known.go", "i.unknown.Store(true)", "i.unknown.Store(false)"}
 
 func prepareRemap(transport string) func(*Run) error {
 	return func(r *Run) error {
@@ -35,19 +36,33 @@ func prepareRemap(transport string) func(*Run) error {
 		}
 		r.Give = nil // the liar runs on the host
 		// A volume that is slower than an emulated initiator: the queue is full at each moment.
-		_, err := r.serveWith([]string{"limits: {iops: 500}"}, unit{"disk", "file", "64MiB"}, unit{"other", "file", "64MiB"})
-		return err
+		t, err := r.serveWith([]string{"limits: {iops: 500}"}, unit{"disk", "file", "64MiB"}, unit{"other", "file", "64MiB"})
+		if err != nil {
+			return err
+		}
+		if r.cutter, err = newCutter(r, loopback(t.port)); err != nil {
+			return err
+		}
+		r.Env = append(r.Env, fmt.Sprint("PORT=", r.cutter.ln.Addr().(*net.TCPAddr).Port))
+		return nil
 	}
 }
 
-// hostRemap: fresh, remap step|gap, intact, written, lie, touched.
+// hostRemap: fresh, remap step|gap|cut, intact, written, lie, touched.
 func hostRemap(r *Run, name string, args []string) (string, error) {
 	t := r.target
 	switch name {
 	case "fresh": // the other volume as it was, and LUN 0 what it was
 		return "LUN 0 is disk\n", errors.Join(t.mapTo("disk"), os.WriteFile(r.image("other"), otherBytes(), 0o600))
 	case "remap":
-		if len(args) > 0 && args[0] == "gap" {
+		switch args[0] {
+		case "cut": // the session's recovery sends again what was in flight
+			select {
+			case <-r.cutter.arm(0, nil):
+			case <-time.After(30 * time.Second):
+				return "", errors.New("nothing flows")
+			}
+		case "gap":
 			if err := t.mapTo(""); err != nil {
 				return "", err
 			}

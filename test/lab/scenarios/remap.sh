@@ -25,7 +25,7 @@ finish() {
   errors=$(sed -n 's/.*"total_err" : \([0-9]*\).*/\1/p' /tmp/fio.json)
   echo "## $errors writes failed, $(($(refused) - before)) answers were refusals"
 }
-for way in step gap; do
+for way in step gap cut; do
   begin
   must "$way: remap" on_host remap $way
   many() { [ $(($(refused) - before)) -ge 64 ]; }
