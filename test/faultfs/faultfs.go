@@ -70,13 +70,19 @@ func New(at string) (f *FS, end func() error, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return f, func() error {
+	return f, func() error { return unmount(s, at) }, nil
+}
+
+// unmount ends a mount, and the copies that other mount namespaces have of it: without MNT_FORCE the kernel would keep the
+// connection, and Wait would wait, as long as they are there.
+func unmount(s *fuse.Server, at string) error {
+	if unix.Unmount(at, unix.MNT_FORCE) != nil { // an ordinary user, or a process that has not quite ended
 		if err := s.Unmount(); err != nil {
 			return err
 		}
-		s.Wait()
-		return nil
-	}, nil
+	}
+	s.Wait()
+	return nil
 }
 
 // Fault has fn asked before each call; what it answers is the call's outcome, unless that is 0. nil asks nothing. A write

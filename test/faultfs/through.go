@@ -44,11 +44,9 @@ func MountThrough(t testing.TB, writeback bool) *Through {
 	}
 	go s.Serve()
 	t.Cleanup(func() {
-		if err := s.Unmount(); err != nil {
+		if err := unmount(s, f.Dir); err != nil {
 			t.Error(err)
-			return
 		}
-		s.Wait()
 	})
 	if err := s.WaitMount(); err != nil {
 		t.Fatal(err)
