@@ -11,6 +11,7 @@ func beginTUR(*Command) stepResult { return stepDone }
 // beginRequestSense returns what a unit attention or the state of the unit would have said (SPC-4 section 6.39).
 func beginRequestSense(c *Command) stepResult {
 	s := check(NoSense, ASCNone)
+	descriptor, shown := c.CDB[1]&1 != 0, min(int64(c.CDB[4]), c.ExpectIn)
 	lu := c.x.lu
 	switch {
 	case lu == nil:
@@ -18,12 +19,23 @@ func beginRequestSense(c *Command) stepResult {
 	default:
 		if asc, ok := c.x.itl.takeAttention(); ok {
 			s = check(UnitAttention, asc)
-			c.x.reports = asc.ofPower()
+			if c.x.reports = asc; asc.ofPower() && shown < codeWithin(descriptor) {
+				c.x.reports = 0
+				c.x.itl.restore(asc) // it is owed to the initiator, and this much does not tell
+			}
 		} else if f := lu.flags.Load(); f&flagsNotReady != 0 {
 			s = lu.notReady(f)
 		}
 	}
-	return c.send(s.append(c.scratch(), c.CDB[1]&1 != 0), int(c.CDB[4]))
+	return c.send(s.append(c.scratch(), descriptor), int(c.CDB[4]))
+}
+
+// codeWithin is how much of sense data has the additional sense code in it (SPC-4 sections 4.5.2 and 4.5.3).
+func codeWithin(descriptor bool) int64 {
+	if descriptor {
+		return 4
+	}
+	return 14
 }
 
 // beginReportLuns lists the LUNs that the initiator may see (SPC-4 section 6.33).

@@ -35,7 +35,7 @@ func (c *Command) admit() error {
 			x.itl.hears(c)
 		}
 		if asc, ok := x.itl.takeAttention(); ok {
-			x.reports = asc.ofPower()
+			x.reports = asc
 			return check(UnitAttention, asc)
 		}
 	}
@@ -46,7 +46,7 @@ func (c *Command) admit() error {
 		x.itl.stats.conflicts.Add(1)
 		return statusError(StatusReservationConflict)
 	}
-	if f := x.lu.flags.Load(); f&flagsNotReady != 0 && (r.traits&notReadyToo == 0 || f&flagNotReady != 0 && r.traits&mutates != 0) {
+	if f := x.lu.flags.Load(); f&flagsNotReady != 0 && (r.traits&notReadyToo == 0 || f&flagNotReady != 0 && (r.traits&mutates != 0 || r.ofState())) {
 		return x.lu.notReady(f)
 	} else if err := unerased(f); err != nil && r.traits&notReadyToo == 0 && (r.op != OpFormatUnit || f&flagSanitizeBad != 0) {
 		return err
@@ -58,6 +58,16 @@ func (c *Command) admit() error {
 		return check(DataProtect, ASCWriteProtected)
 	}
 	return nil
+}
+
+// ofState reports whether the command changes or shows what the state file has, which a unit without a medium does not read:
+// a host would take an empty table for having been fenced, and a reservation that it is granted would be forgotten.
+func (r *row) ofState() bool {
+	switch r.op {
+	case OpPersistentReserveIn, OpPersistentReserveOut, OpReserve6, OpReserve10, OpRelease6, OpRelease10, OpModeSelect6, OpModeSelect10:
+		return true
+	}
+	return false
 }
 
 func (lu *LogicalUnit) notReady(f uint32) *SenseError {

@@ -106,11 +106,16 @@ func TestESXiWriteSameAndUnmap(t *testing.T) {
 }
 
 func (r *rig) xcopy(src, dst uint64, blocks uint16, id []byte) result {
+	return r.xcopyTo(1, 3, src, dst, blocks, id)
+}
+
+// xcopyTo names the unit by a designator of any kind.
+func (r *rig) xcopyTo(codeSet, kind byte, src, dst uint64, blocks uint16, id []byte) result {
 	list := make([]byte, 16+32+28)
 	binary.BigEndian.PutUint16(list[2:], 32)
 	binary.BigEndian.PutUint32(list[8:], 28)
 	d := list[16:]
-	d[0], d[4], d[5], d[7] = 0xE4, 1, 3, byte(len(id))
+	d[0], d[4], d[5], d[7] = 0xE4, codeSet, kind, byte(len(id))
 	copy(d[8:], id)
 	s := list[48:]
 	s[0], s[3] = 2, 0x18

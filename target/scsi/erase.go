@@ -62,8 +62,8 @@ func (lu *LogicalUnit) erase(by *Command, n erasureNote) (*running, error) {
 	}
 	earlier := make(chan struct{})
 	w := newWait(func() { close(earlier) })
-	lu.each(func(i *itl) { i.await(w, by) })
-	lu.eachClosing(func(i *itl) { i.await(w, by) })
+	await := func(i *itl) { i.await(w, by) }
+	lu.all(await, await)
 	w.release()
 	r := &running{noted: make(chan struct{}), done: make(chan error, 1)}
 	lu.background.Add(1)

@@ -44,17 +44,16 @@ type exec struct {
 	moveErr error
 	memWait bool // in the nexus's memory queue
 
-	began  time.Duration // when the session handed it over, on hist.Clock
-	kind   opKind
-	step   func(*Command) stepResult
-	row    *row
-	itl    *itl
-	lu     *LogicalUnit
-	err    error // the first failure
-	cancel bool  // the mover was asked to end the move
-	asks   bool  // an INQUIRY by which the initiator learns what a LUN has become
-	// reports says that the response tells of a loss of power.
-	reports bool
+	began   time.Duration // when the session handed it over, on hist.Clock
+	kind    opKind
+	step    func(*Command) stepResult
+	row     *row
+	itl     *itl
+	lu      *LogicalUnit
+	err     error // the first failure
+	cancel  bool  // the mover was asked to end the move
+	asks    bool  // an INQUIRY by which the initiator learns what a LUN has become
+	reports ASC   // the unit attention that the response tells of
 
 	// Task set membership, guarded by the set's lock.
 	set        *taskSet
@@ -108,7 +107,7 @@ func (c *Command) resetExec() {
 	x.running, x.again, x.slow, x.aborted = false, false, false, false
 	x.moving, x.moved, x.moveErr, x.memWait, x.cancel = false, false, nil, false, false
 	x.mu.Unlock()
-	x.step, x.row, x.itl, x.lu, x.err, x.asks, x.reports = nil, nil, nil, nil, nil, false, false
+	x.step, x.row, x.itl, x.lu, x.err, x.asks, x.reports = nil, nil, nil, nil, nil, false, 0
 	x.abort, x.waiters, x.param = notAborted, nil, x.param[:0]
 	x.tr.reset()
 	select {

@@ -132,6 +132,32 @@ func (i *itl) takeAttention() (ASC, bool) {
 	return asc, true
 }
 
+// restore establishes a condition again that was taken and not reported. It is older than those that wait.
+func (i *itl) restore(asc ASC) {
+	if i.unknown.Load() && asc == ASCLUNsChanged {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	n := int(i.waiting.Load())
+	for k, a := range i.ua[:n] {
+		if a == asc {
+			return
+		}
+		if a>>8 == ASCPowerOnOrReset>>8 && !asc.ofPower() {
+			return // a reset since then makes it meaningless
+		}
+		if a>>8 == ASCPowerOnOrReset>>8 {
+			i.ua[k] = asc // it says more than the others
+			return
+		}
+	}
+	n = min(n, maxAttentions-1)
+	copy(i.ua[1:], i.ua[:n])
+	i.ua[0] = asc
+	i.waiting.Store(int32(n + 1))
+}
+
 // clearAttention forgets one kind of unit attention.
 func (i *itl) clearAttention(asc ASC) {
 	if i.waiting.Load() == 0 || asc == ASCLUNsChanged && i.unknown.Load() {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"math/bits"
 	"slices"
 	"sync"
@@ -269,8 +270,11 @@ func (lu *LogicalUnit) join(i *itl) {
 	lu.mu.Unlock()
 }
 
-func (lu *LogicalUnit) leave(i *itl) {
+// close is for a nexus that ends, or that sees the unit no longer; the commands of i are remembered until closed. It is in
+// one of the two lists at any time: what a fence does not find it does not wait for.
+func (lu *LogicalUnit) close(i *itl) {
 	lu.mu.Lock()
+	defer lu.mu.Unlock()
 	if _, ok := lu.itls[i]; ok {
 		delete(lu.itls, i)
 		lu.gone.add(&i.stats)
@@ -279,18 +283,10 @@ func (lu *LogicalUnit) leave(i *itl) {
 			lu.goneSense[k] += i.stats.sense[k].Load()
 		}
 	}
-	lu.mu.Unlock()
-}
-
-// close is leave for a nexus that ends, or that sees the unit no longer; the commands of i are remembered until closed.
-func (lu *LogicalUnit) close(i *itl) {
-	lu.leave(i)
-	lu.mu.Lock()
 	if lu.closing == nil {
 		lu.closing = make(map[*itl]struct{})
 	}
 	lu.closing[i] = struct{}{}
-	lu.mu.Unlock()
 }
 
 func (lu *LogicalUnit) closed(i *itl) {
@@ -305,30 +301,37 @@ func (lu *LogicalUnit) closed(i *itl) {
 	lu.mu.Unlock()
 }
 
-// eachClosing calls f for what close remembers, outside of the lock.
-func (lu *LogicalUnit) eachClosing(f func(*itl)) {
+// each calls f for every nexus, outside of the lock.
+func (lu *LogicalUnit) each(f func(*itl)) {
 	lu.mu.Lock()
-	all := make([]*itl, 0, len(lu.closing))
-	for i := range lu.closing {
-		all = append(all, i)
-	}
+	all := slices.Collect(maps.Keys(lu.itls))
 	lu.mu.Unlock()
 	for _, i := range all {
 		f(i)
 	}
 }
 
-// each calls f for every nexus, outside of the lock.
-func (lu *LogicalUnit) each(f func(*itl)) {
+// all calls here for every nexus and then closing for what close remembers, as they are at one moment, outside of the lock.
+func (lu *LogicalUnit) all(here, closing func(*itl)) {
 	lu.mu.Lock()
-	all := make([]*itl, 0, len(lu.itls))
-	for i := range lu.itls {
-		all = append(all, i)
-	}
+	live, ending := slices.Collect(maps.Keys(lu.itls)), slices.Collect(maps.Keys(lu.closing))
 	lu.mu.Unlock()
-	for _, i := range all {
-		f(i)
+	for _, i := range live {
+		here(i)
 	}
+	for _, i := range ending {
+		closing(i)
+	}
+}
+
+// abortClosing aborts the commands of a nexus that close remembers. One that lives on and has merely lost sight of the unit
+// is told.
+func (i *itl) abortClosing(w *tmfWait) {
+	kind := abortReported
+	if i.nexus.closed.Load() {
+		kind = abortSilent
+	}
+	i.abortAll(w, kind)
 }
 
 // attention tells every nexus but one; nil excepts none.

@@ -308,6 +308,7 @@ func (n *Nexus) Close(done func()) {
 	t.mu.Unlock()
 	w := newWait(func() {
 		for _, i := range all[1:] {
+			i.lu.nexusLost(i) // once more: the last RESERVE may have come after the first time
 			i.lu.closed(i)
 		}
 		done()

@@ -37,7 +37,9 @@ func TestAUnitWithoutAMedium(t *testing.T) {
 	n := r.nexus(2)
 	for _, c := range []string{
 		"00 00 00 00 00 00", "28 00 00000000 00 0001 00", "25 00 00000000 00 0000 00", "35 00 00000000 00 0000 00",
-		"1b 00 00 00 01 00", "1b 00 00 00 00 00", "48 03 00 00 00 00 00 0000 00", "04 00 00 00 00 00", "2a 00 00000000 00 0001 00",
+		// What its state file has is not known (SPC-4 section 5.13): an empty table of registrations would be taken for a fence.
+		"5e 00 00 00 00 00 00 0008 00", "5e 03 00 00 00 00 00 0008 00", "5f 06 00 00 00 00000018 00", "16 00 00 00 00 00", "56 00 00 00 00 00 00 0000 00",
+		"15 10 00 00 10 00", "1b 00 00 00 01 00", "1b 00 00 00 00 00", "48 03 00 00 00 00 00 0000 00", "04 00 00 00 00 00", "2a 00 00000000 00 0001 00",
 	} {
 		if res := r.run(n, nil, 512, c); res.key() != NotReady || res.asc() != ASCMediumNotPresent {
 			t.Errorf("%s: status %v, sense %X/%04X", c, res.Status, res.key(), res.asc())

@@ -158,6 +158,9 @@ func (lu *LogicalUnit) prRegister(c *Command, r *reservations, me nexusID, p prO
 		if err != nil {
 			return err
 		}
+		if len(more) > maxRegistrations/2 {
+			return check(IllegalRequest, ASCInsufficientRegistrations)
+		}
 		for _, i := range more {
 			if r.registered(nexusID{i, me.Target, me.Port}) {
 				return statusError(StatusReservationConflict)
@@ -165,9 +168,7 @@ func (lu *LogicalUnit) prRegister(c *Command, r *reservations, me nexusID, p prO
 		}
 		initiators = append(initiators, more...)
 	}
-	if len(r.Regs)+len(initiators)*len(ports) > maxRegistrations {
-		return check(IllegalRequest, ASCInsufficientRegistrations)
-	}
+	before := len(r.Regs)
 	for _, i := range initiators {
 		for _, port := range ports {
 			id := nexusID{i, me.Target, port}
@@ -177,6 +178,15 @@ func (lu *LogicalUnit) prRegister(c *Command, r *reservations, me nexusID, p prO
 				r.register(id, p.saKey, p.all)
 			}
 		}
+	}
+	// Only what is added counts: who is registered can always change its key or leave. Names of others, which cost nothing to
+	// make up, fill no more than half.
+	most := maxRegistrations
+	if p.specIPT {
+		most /= 2
+	}
+	if n := len(r.Regs); n > before && n > most {
+		return check(IllegalRequest, ASCInsufficientRegistrations)
 	}
 	r.APTPL = p.tpl
 	r.Generation++
@@ -287,7 +297,7 @@ func (lu *LogicalUnit) applyEffect(c *Command, sa byte, e *prEffect) <-chan stru
 	w := newWait(func() { close(gone) })
 	aborts := func(i *itl) bool { return sa == prPreemptAbort && e.abort[i.id] && i != c.x.itl }
 	tas := lu.has(flagTAS)
-	lu.each(func(i *itl) {
+	lu.all(func(i *itl) {
 		if aborts(i) {
 			kind := abortReported
 			if !tas {
@@ -302,10 +312,9 @@ func (lu *LogicalUnit) applyEffect(c *Command, sa byte, e *prEffect) <-chan stru
 		if asc, ok := e.attention[i.id]; ok && i != c.x.itl {
 			i.attention(asc)
 		}
-	})
-	lu.eachClosing(func(i *itl) {
+	}, func(i *itl) {
 		if aborts(i) {
-			i.abortAll(w, abortSilent)
+			i.abortClosing(w)
 		}
 	})
 	w.release()

@@ -2,6 +2,7 @@ package scsi
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -403,6 +404,65 @@ func TestRegisterForOthersAndMove(t *testing.T) {
 	}
 	if got := r.run(r.n, make([]byte, 512), 0, "2a 00 00000000 00 0001 00").Status; got != StatusReservationConflict {
 		t.Errorf("old holder: %v", got)
+	}
+}
+
+// A table of registrations that is full lets those in it change their keys and leave, and what one initiator says for others
+// does not fill it.
+func TestAFullTableOfRegistrationsCanBeLeft(t *testing.T) {
+	r := newRig(t)
+	full := &reservations{}
+	for k := range maxRegistrations - 1 {
+		full.Regs = append(full.Regs, registration{nexusID: nexusID{Initiator: fmt.Sprint("iqn.x,i,0x", k)}, Key: 1})
+	}
+	r.lu.pr.Store(full)
+	r.mustPR(r.n, prRegister, 0, 0, 5, 0)
+	other := r.nexus(2)
+	if res := r.pr(other, prRegister, 0, 0, 5, 0); res.asc() != ASCInsufficientRegistrations {
+		t.Errorf("one more: %v %04X", res.Status, res.asc())
+	}
+	r.mustPR(r.n, prRegister, 0, 5, 6, 0)
+	r.mustPR(r.n, prRegister, 0, 6, 0, 0)
+	r.mustPR(other, prRegister, 0, 0, 5, 0)
+
+	r = newRig(t)
+	var ids []byte
+	for k := range maxRegistrations {
+		ids = append(ids, transportID(fmt.Sprintf("a,i,0x%012x", k))...)
+	}
+	if res := r.pr(r.n, prRegister, 0, 0, 5, 8, ids[:24*maxRegistrations*3/4]...); res.asc() != ASCInsufficientRegistrations || len(r.keys(r.n)) != 0 {
+		t.Errorf("SPEC_I_PT: %v %04X, %d keys", res.Status, res.asc(), len(r.keys(r.n)))
+	}
+	r.mustPR(r.n, prRegister, 0, 0, 5, 8, ids[:24*100]...)
+	r.mustPR(r.nexus(2), prRegister, 0, 0, 5, 0)
+}
+
+// A RESERVE of a nexus that ends just then reserves nothing for ever.
+func TestAReservationOfANexusThatEndsEndsWithIt(t *testing.T) {
+	reserve, err := lookup(cdb("16 00 00 00 00 00"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := reserve.begin
+	defer func() { reserve.begin = begin }()
+	for name, end := range map[string]func(r *rig, n *Nexus) error{
+		"the session ends":   func(_ *rig, n *Nexus) error { n.Close(func() {}); return nil },
+		"the LUN is removed": func(r *rig, _ *Nexus) error { return errors.Join(r.target.RemoveLUN(0), r.target.AddLUN(0, r.lu)) },
+	} {
+		r := newRig(t)
+		other := r.nexus(2)
+		reserve.begin = func(c *Command) stepResult {
+			if err := end(r, c.Nexus); err != nil {
+				t.Error(err)
+			}
+			return begin(c)
+		}
+		r.run(other, nil, 0, "16 00 00 00 00 00")
+		reserve.begin = begin
+		r.run(r.n, nil, 0, "00 00 00 00 00 00") // the LUN that came back
+		if res := r.run(r.n, make([]byte, 512), 0, "2a 00 00000000 00 0001 00"); res.Status != StatusGood {
+			t.Errorf("%s: a write of another nexus: %v", name, res.Status)
+		}
 	}
 }
 

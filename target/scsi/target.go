@@ -99,7 +99,10 @@ func (t *Target) rebuildUnlock() []*itl {
 func outOfSight(gone []*itl) {
 	for _, i := range gone {
 		i.gone.Store(true)
-		w := newWait(func() { i.lu.closed(i) })
+		w := newWait(func() {
+			i.lu.nexusLost(i) // once more: the last RESERVE may have come after the first time
+			i.lu.closed(i)
+		})
 		i.abortAll(w, abortReported)
 		i.lu.nexusLost(i)
 		w.release()

@@ -237,16 +237,29 @@ func (c *Command) complete() {
 			c.x.itl.stats.countSense(c.Sense)
 		}
 	}
-	i, asks, reports := c.x.itl, c.x.asks && c.Status == StatusGood && !c.Silent, c.x.reports && !c.Silent
+	i, asks, reports := c.x.itl, c.x.asks && c.Status == StatusGood && !c.Silent, c.x.reports
+	if reports != 0 && !c.tells() {
+		i.restore(reports) // SAM-5 section 5.14: it stays until it is reported
+		reports = 0
+	}
 	c.Mover.Complete(c)
 	// The response has its number now.
 	if asks {
 		i.answered()
 	}
-	if reports {
+	if reports.ofPower() {
 		i.said()
 	}
 	for _, w := range waiters {
 		w.release()
 	}
+}
+
+// tells reports whether the response carries the unit attention that the command took: as its sense data or, of REQUEST
+// SENSE, as its parameter data. One that was aborted meanwhile does not.
+func (c *Command) tells() bool {
+	if c.x.row.op == OpRequestSense {
+		return !c.Silent && c.Status == StatusGood
+	}
+	return !c.Silent && c.Status == StatusCheckCondition
 }

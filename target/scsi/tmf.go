@@ -187,7 +187,7 @@ func (lu *LogicalUnit) clearTaskSet(by *itl, set *taskSet, w *tmfWait) {
 func (lu *LogicalUnit) reset(by *Nexus, done func()) {
 	w := newWait(done)
 	tas := lu.has(flagTAS) // as it is before the reset
-	lu.each(func(i *itl) {
+	lu.all(func(i *itl) {
 		kind := abortSilent
 		if tas && i.nexus != by {
 			kind = abortReported
@@ -195,10 +195,11 @@ func (lu *LogicalUnit) reset(by *Nexus, done func()) {
 		i.abortAll(w, kind)
 		lu.nexusLost(i)
 		i.attention(ASCBusDeviceReset)
+	}, func(i *itl) {
+		// An initiator that lost a path resets the unit over another one in order to be sure that no write of the lost one
+		// comes later: the answer waits for those too.
+		i.abortClosing(w)
 	})
-	// An initiator that lost a path resets the unit over another one in order to be sure that no write of the lost one
-	// comes later: the answer waits for those too.
-	lu.eachClosing(func(i *itl) { i.abortAll(w, abortSilent) })
 	if lu.resetState() {
 		w.left.Add(1)
 		noted := func() {

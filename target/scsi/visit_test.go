@@ -63,6 +63,19 @@ func (r *copyRig) begin() (*Command, *host) {
 	return c, h
 }
 
+// remembers checks what RECEIVE COPY STATUS and FAILURE DETAILS tell of the copy (SPC-4 section 6.24): a host drops the source of
+// one that is complete.
+func (r *copyRig) remembers(state byte, status Status) {
+	r.t.Helper()
+	r.run(r.n, nil, 0, "00 00 00 00 00 00") // what became of the unit
+	if b := r.good(nil, 12, "84 00 00 00 00 00 00 00 00 00 0000000c 00 00"); b[4] != state {
+		r.t.Errorf("the copy is remembered as %d, want %d", b[4], state)
+	}
+	if b := r.good(nil, 64, "84 04 00 00 00 00 00 00 00 00 00000040 00 00"); b[56] != byte(status) {
+		r.t.Errorf("the copy is remembered with status %02X, want %02X", b[56], byte(status))
+	}
+}
+
 // An EXTENDED COPY is a command of the units that it reads and writes as well as of the one that it was sent to: what
 // aborts the commands of its nexus there ends it, and is not over before its last write has left the medium.
 func TestACopyEndsWithEitherUnit(t *testing.T) {
@@ -113,6 +126,9 @@ func TestACopyEndsWithEitherUnit(t *testing.T) {
 			r.disk2.letGo()
 			wait(t, "the end of the copy", h.done)
 			wait(t, name, over)
+			if name != "the nexus ends" {
+				r.remembers(2, StatusTaskAborted)
+			}
 			if name != "the nexus ends" && (c.Silent || c.Status != StatusTaskAborted) {
 				t.Errorf("the copy: silent %v, %v", c.Silent, c.Status)
 			}
@@ -135,6 +151,7 @@ func TestAReservationEndsACopy(t *testing.T) {
 	if c.Status != StatusReservationConflict || r.disk2.count() != 1 {
 		t.Errorf("%v after %d writes", c.Status, r.disk2.count())
 	}
+	r.remembers(2, StatusReservationConflict)
 }
 
 // A task set is what was sent to the LUN: to abort it there is nothing to a copy that came by another.
@@ -147,6 +164,7 @@ func TestAbortTaskSetLeavesCopiesOfOtherLUNs(t *testing.T) {
 	if c.Status != StatusGood || r.disk2.count() != 4 {
 		t.Errorf("%v after %d writes", c.Status, r.disk2.count())
 	}
+	r.remembers(1, StatusGood)
 }
 
 func (d *disk) count() int {

@@ -25,7 +25,21 @@ type copyRecord struct {
 	id       byte
 	segments int
 	bytes    int64
-	failed   *SenseError
+	failed   Status      // of the command; StatusGood where it copied everything
+	why      *SenseError // with CHECK CONDITION
+}
+
+// fail notes how a copy ends that did not copy everything: also one that was aborted, or that met a reservation.
+func (r *copyRecord) fail(err error) {
+	var st statusError
+	switch {
+	case errors.As(err, &r.why):
+		r.failed = StatusCheckCondition
+	case errors.As(err, &st):
+		r.failed = Status(st)
+	default:
+		r.failed = StatusTaskAborted
+	}
 }
 
 type copyTarget struct {
@@ -63,7 +77,7 @@ func beginExtendedCopy(c *Command) stepResult {
 			rec.bytes += n
 			if err != nil {
 				err = copyAborted(err, k)
-				_ = errors.As(err, &rec.failed)
+				rec.fail(err)
 				c.remember(rec, list[1])
 				return err
 			}
@@ -170,15 +184,24 @@ func (c *Command) parseCopyTarget(d []byte, off int) (copyTarget, error) {
 		return copyTarget{}, &SenseError{Key: CopyAborted, ASC: ASCUnreachableCopyTarget}
 	}
 	codeSet, kind, id := d[4]&0x0F, d[5]&0x0F, d[8:8+n]
+	var found *itl
 	for _, i := range *c.Nexus.luns.Load() {
-		if i.lu.designated(codeSet, kind, id) {
-			if bs := be24(d[29:32]); bs != 0 && bs != i.lu.bs {
-				return copyTarget{}, &SenseError{Key: CopyAborted, ASC: ASCIncorrectCopyTarget}
-			}
-			return copyTarget{itl: i}, nil
+		if !i.lu.designated(codeSet, kind, id) {
+			continue
 		}
+		if found != nil && found.lu != i.lu {
+			// A T10 designator of which the descriptor has the beginning only can be that of several units.
+			return copyTarget{}, &SenseError{Key: CopyAborted, ASC: ASCCopyTargetUnreachable}
+		}
+		found = i
 	}
-	return copyTarget{}, &SenseError{Key: CopyAborted, ASC: ASCCopyTargetUnreachable}
+	if found == nil {
+		return copyTarget{}, &SenseError{Key: CopyAborted, ASC: ASCCopyTargetUnreachable}
+	}
+	if bs := be24(d[29:32]); bs != 0 && bs != found.lu.bs {
+		return copyTarget{}, &SenseError{Key: CopyAborted, ASC: ASCIncorrectCopyTarget}
+	}
+	return copyTarget{itl: found}, nil
 }
 
 func be24(b []byte) uint32 { return uint32(b[0])<<16 | uint32(b[1])<<8 | uint32(b[2]) }
@@ -359,7 +382,7 @@ func beginCopyResults(c *Command) stepResult {
 
 func (r copyRecord) status(b []byte) []byte {
 	state := byte(1) // completed without errors
-	if r.failed != nil {
+	if r.failed != StatusGood {
 		state = 2
 	}
 	b = append(b, 0, 0, 0, 8, state)
@@ -369,9 +392,9 @@ func (r copyRecord) status(b []byte) []byte {
 
 func (r copyRecord) failure(b []byte) []byte {
 	b = append(b, make([]byte, 60)...)
-	if r.failed != nil {
-		b[56] = byte(StatusCheckCondition)
-		s := r.failed.append(nil, false)
+	b[56] = byte(r.failed)
+	if r.why != nil {
+		s := r.why.append(nil, false)
 		binary.BigEndian.PutUint16(b[58:], uint16(len(s)))
 		b = append(b, s...)
 	}
