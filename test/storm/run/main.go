@@ -36,6 +36,7 @@ var tools = []tool{
 	{"twohosts", "./test/twohosts", "TestStormTwoHosts", 12, 15 * time.Minute},
 	{"failfiles", "./test/failonce/files", "TestStormFiles", 1, 15 * time.Minute},
 	{"dry memory", "./test/drymemory", "TestStormDryMemory", 12, 15 * time.Minute},
+	{"attachments", "./test/attachments", "TestStormAttachments", 12, 15 * time.Minute},
 }
 
 // state is what a run leaves for the next.
