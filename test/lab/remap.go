@@ -36,7 +36,7 @@ func prepareRemap(transport string) func(*Run) error {
 		}
 		r.Give = nil // the liar runs on the host
 		// A volume that is slower than an emulated initiator: the queue is full at each moment.
-		t, err := r.serveWith([]string{"limits: {iops: 500}"}, unit{"disk", "file", "64MiB"}, unit{"other", "file", "64MiB"})
+		t, err := r.serveWith([]string{"limits: {iops: 50}"}, unit{"disk", "file", "64MiB"}, unit{"other", "file", "64MiB"})
 		if err != nil {
 			return err
 		}

@@ -74,6 +74,15 @@ func TestWhatEndsByItselfIsNotLeft(t *testing.T) {
 	}
 }
 
+func TestOrphansAreReapedAsInitDoes(t *testing.T) {
+	// $! of the inner shell has no parent when that shell has ended.
+	out, code := tool(t, "20s", `pid=$(setsid sleep 0.2 >/dev/null & echo $!)
+for i in $(seq 600); do kill -0 $pid 2>/dev/null || exit 5; sleep 0.05; done; exit 6`)
+	if code != 5 {
+		t.Errorf("exit code %d: %s", code, out)
+	}
+}
+
 func TestTheCommandsOwnFailureIsPassedOn(t *testing.T) {
 	if out, code := tool(t, "0s", "echo said; exit 7"); code != 7 || !strings.HasPrefix(out, "said") {
 		t.Errorf("exit code %d: %s", code, out)

@@ -53,12 +53,10 @@ func run(argv []string, wait time.Duration) int {
 			_ = c.Process.Signal(s) // it may have ended
 		}
 	}()
-	code := 0
-	if err := c.Wait(); err != nil {
-		var e *exec.ExitError
-		if code = 1; errors.As(err, &e) && e.Exited() {
-			code = e.ExitCode()
-		}
+	code, err := end(c.Process.Pid)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "left:", err)
+		return 1
 	}
 	var l []string
 	for end := time.Now().Add(wait); ; time.Sleep(100 * time.Millisecond) {
@@ -73,6 +71,23 @@ func run(argv []string, wait time.Duration) int {
 		return 1
 	}
 	return code
+}
+
+// end waits for the command. Orphans that end before it are reaped, as init does: tests wait until a process is gone.
+func end(command int) (code int, err error) {
+	for {
+		var ws syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &ws, 0, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return 0, err
+		case pid == command && ws.Exited():
+			return ws.ExitStatus(), nil
+		case pid == command && ws.Signaled():
+			return 128 + int(ws.Signal()), nil
+		}
+	}
 }
 
 // children are the processes below this one; those that have ended are reaped.

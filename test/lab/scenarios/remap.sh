@@ -14,7 +14,7 @@ begin() {
   fio --name=w --filename="$dev" --bsrange=4k-16k --rw=randwrite --direct=1 --ioengine=libaio --iodepth=32 --time_based --runtime=900 \
     --continue_on_error=write --error_dump=0 --output-format=json --output=/tmp/fio.json >/tmp/fio.err 2>&1 &
   fio=$!
-  inflight() { [ "$(awk '{print $2}' "/sys/block/${dev##*/}/inflight")" -ge 32 ] && [ "$(awk '{print $7}' "/sys/block/${dev##*/}/stat")" -gt 500 ]; }
+  inflight() { [ "$(awk '{print $2}' "/sys/block/${dev##*/}/inflight")" -ge 32 ] && [ "$(awk '{print $7}' "/sys/block/${dev##*/}/stat")" -gt 64 ]; }
   waitfor 120 inflight || fail "no 32 writes are in flight"
   before=$(refused)
 }
