@@ -35,7 +35,7 @@ func TestEveryAdminCommandOnALiveDaemon(t *testing.T) {
 	o.sessions()
 	o.configuration()
 	o.elsewhere()
-	o.says("drain", "ends when what runs has finished")
+	o.says("drain --yes", "ends when what runs has finished")
 	select {
 	case err := <-o.ended:
 		if err != nil {
@@ -126,8 +126,8 @@ func (o *operator) targets() {
 	o.saysOf("another-long-secret\n", "target secret "+tn+" bob", "secret of bob set")
 	o.saysOf("the-target-s-own-secret\n", "target secret "+tn+" us --mutual --dry-run", "would: ")
 	o.saysOf("the-target-s-own-secret\n", "target secret "+tn+" us --mutual", "secret of us set")
-	o.says("target secret "+tn+" bob --remove", "forgotten")
-	o.refuses(ui.CodeRefused, "is the last", "", "target secret "+tn+" alice --remove")
+	o.says("target secret "+tn+" bob --remove --yes", "forgotten")
+	o.refuses(ui.CodeRefused, "is the last", "", "target secret "+tn+" alice --remove --yes")
 	o.says("target list", tn, "c ", "true")
 	for _, g := range reads[[]admin.Target](o, o.sock, "target list") {
 		if g.Name == tn && (!g.CHAP || len(g.Initiators) != 1 || g.Initiators[0] != who+"db" || len(g.LUNs) != 1 || g.LUNs[0] != (admin.LUN{LUN: 3, Volume: "c"}) || !g.Managed) {
@@ -135,7 +135,7 @@ func (o *operator) targets() {
 		}
 	}
 	o.says("target unmap "+tn+" 3 --dry-run", "would: LUN 3")
-	o.says("target unmap "+tn+" 3", "unmapped")
+	o.says("target unmap "+tn+" 3 --yes", "unmapped")
 	o.refuses(ui.CodeRefused, "is defined in", "", "target delete "+testTarget+" --yes")
 	o.refuses(ui.CodeRefused, "not confirmed", "never\n", "target delete "+tn)
 	o.says("target delete "+tn+" --dry-run", "would: target "+tn+" removed")
@@ -176,8 +176,8 @@ func (o *operator) addresses() {
 	}
 	o.refuses(ui.CodeUsage, "is not host:port", "", "portals add here")
 	o.says("portals remove 127.0.0.2:0 --dry-run", "would: ")
-	o.says("portals remove 127.0.0.2:0", "closed")
-	o.refuses(ui.CodeRefused, "opened no portal", "", "portals remove 127.0.0.2:0")
+	o.says("portals remove 127.0.0.2:0 --yes", "closed")
+	o.refuses(ui.CodeRefused, "opened no portal", "", "portals remove 127.0.0.2:0 --yes")
 
 	served := t.TempDir()
 	if err := os.WriteFile(filepath.Join(served, "f"), []byte("content"), 0o644); err != nil {
@@ -282,11 +282,11 @@ func (o *operator) sessions() {
 	if len(s) != 1 || s[0].Transport != "iSCSI" {
 		t.Fatalf("%+v", s)
 	}
-	o.says("session close "+s[0].ID, "session "+s[0].ID+" ended")
+	o.says("session close --yes "+s[0].ID, "session "+s[0].ID+" ended")
 	if tr := reads[admin.Trace](o, o.sock, "session trace "+s[0].ID); tr.Ended == "" {
 		t.Errorf("%+v", tr)
 	}
-	o.refuses(ui.CodeRefused, "no session", "", "session close 60000")
+	o.refuses(ui.CodeRefused, "no session", "", "session close 60000 --yes")
 	o.refuses(ui.CodeUsage, "is a number", "", "session close first")
 	o.refuses(ui.CodeRefused, "no session", "", "session trace 60000")
 	if err := v.Close(); err != nil {

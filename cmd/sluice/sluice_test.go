@@ -260,7 +260,7 @@ func TestAdministration(t *testing.T) {
 	if out := must(t, nil, "inquiry", url); !strings.Contains(out, "2 MiB") {
 		t.Errorf("after the resize inquiry prints\n%s", out)
 	}
-	must(t, nil, "target", "unmap", testTarget, "9", socket)
+	must(t, nil, "target", "unmap", testTarget, "9", "--yes", socket)
 	if _, _, err := sluice(t, nil, "inquiry", url); err == nil {
 		t.Error("the unmapped LUN still answers")
 	}

@@ -179,40 +179,39 @@ func change(c *cobra.Command, method, route string, in any) error {
 // destroy sends a DELETE that takes something away for good. It asks first, and says what will be lost, as the daemon tells by a
 // dry run; what cannot be done is refused before the question.
 func destroy(c *cobra.Command, what, route string, query url.Values, dry bool) error {
+	yes, err := c.Flags().GetBool("yes")
+	if err != nil {
+		return err
+	}
+	return destroyUnless(c, yes, what, route, query, dry)
+}
+
+// cut is destroy for what cuts hosts off and destroys nothing: where nobody can be asked it is done.
+func cut(c *cobra.Command, what, route string, dry bool) error {
+	yes, err := ui.Sure(c)
+	if err != nil {
+		return err
+	}
+	return destroyUnless(c, yes, what, route, url.Values{}, dry)
+}
+
+func destroyUnless(c *cobra.Command, yes bool, what, route string, query url.Values, dry bool) error {
 	query.Set("dry_run", "true")
 	tried := route + "?" + query.Encode()
 	if dry {
 		return change(c, http.MethodDelete, tried, nil)
-	}
-	yes, err := c.Flags().GetBool("yes")
-	if err != nil {
-		return err
 	}
 	if !yes {
 		var d admin.Done
 		if err := dial(c).do(c.Context(), http.MethodDelete, tried, nil, &d); err != nil {
 			return err
 		}
-		if err := confirm(c, what+" ("+strings.Join(d.Changes, "; ")+")"); err != nil {
+		if err := ui.Confirm(c, what+" ("+strings.Join(d.Changes, "; ")+")"); err != nil {
 			return err
 		}
 	}
 	query.Set("dry_run", "false")
 	return change(c, http.MethodDelete, route+"?"+query.Encode(), nil)
-}
-
-// confirm asks a person; without a terminal there is none to ask.
-func confirm(c *cobra.Command, what string) error {
-	in, ok := c.InOrStdin().(*os.File)
-	if fi, err := os.Stdin.Stat(); ok && in == os.Stdin && (err != nil || fi.Mode()&os.ModeCharDevice == 0) {
-		return ui.Usagef("%s: say --yes where nobody can be asked", what)
-	}
-	fmt.Fprintf(c.ErrOrStderr(), "%s. Type yes to go on: ", what)
-	var answer string
-	if _, err := fmt.Fscanln(c.InOrStdin(), &answer); err != nil || !strings.EqualFold(answer, "yes") {
-		return ui.ExitError{Code: ui.CodeRefused, Err: errors.New("not confirmed; nothing was done")}
-	}
-	return nil
 }
 
 // complete offers the live names that list gives, for the first argument.

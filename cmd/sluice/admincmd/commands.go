@@ -73,8 +73,15 @@ func Reload() *cobra.Command {
 }
 
 func drain() *cobra.Command {
-	return &cobra.Command{Use: "drain", Short: "Let the daemon finish what runs, and end", Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return change(c, http.MethodPost, "/v1/drain", nil) }}
+	c := &cobra.Command{Use: "drain", Short: "Let the daemon finish what runs, and end", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := ui.ConfirmUnlessSure(c, "The daemon ends, and all hosts lose their disks and directories until it is started again"); err != nil {
+				return err
+			}
+			return change(c, http.MethodPost, "/v1/drain", nil)
+		}}
+	ui.Asks(c)
+	return c
 }
 
 func dryRun(c *cobra.Command, into *bool) {

@@ -43,10 +43,11 @@ func portalChanges() []*cobra.Command {
 		Use: "remove ADDRESS", Short: "Listen there no more; its sessions stay until they end", Args: cobra.ExactArgs(1), Example: "  sluice portals remove 192.0.2.1:3260",
 		ValidArgsFunction: complete("/v1/portals", func(p admin.Portal) string { return p.Address }),
 		RunE: func(c *cobra.Command, args []string) error {
-			return change(c, http.MethodDelete, "/v1/portals/"+esc(args[0])+"?dry_run="+strconv.FormatBool(dry), nil)
+			return cut(c, "Hosts that know "+args[0]+" alone cannot log in again", "/v1/portals/"+esc(args[0]), dry)
 		},
 	}
 	dryRun(add, &dry)
 	dryRun(remove, &dry)
+	ui.Asks(remove)
 	return []*cobra.Command{add, remove}
 }

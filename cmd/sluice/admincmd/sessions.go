@@ -3,6 +3,7 @@ package admincmd
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,9 +33,15 @@ func session() *cobra.Command {
 		Use: "close ID", Short: "End a session; a stock initiator logs in again by itself", Args: cobra.ExactArgs(1), Example: "  sluice session close 3",
 		ValidArgsFunction: complete("/v1/sessions", func(s admin.Session) string { return s.ID }),
 		RunE: func(c *cobra.Command, args []string) error {
+			if _, err := strconv.ParseUint(args[0], 10, 16); err == nil { // else the daemon says what is wrong
+				if err := ui.ConfirmUnlessSure(c, "Session "+args[0]+" ends, with the commands that it runs"); err != nil {
+					return err
+				}
+			}
 			return change(c, http.MethodDelete, "/v1/sessions/"+esc(args[0]), nil)
 		},
 	}
+	ui.Asks(end)
 	top.AddCommand(list, end, trace())
 	return top
 }

@@ -76,9 +76,10 @@ func target() *cobra.Command {
 	unmap := &cobra.Command{
 		Use: "unmap TARGET LUN", Short: "Take a LUN away; the volume and its data stay", Args: cobra.ExactArgs(2), ValidArgsFunction: names, Example: "  sluice target unmap iqn.2026-11.org.example:disks 0",
 		RunE: func(c *cobra.Command, args []string) error {
-			return change(c, http.MethodDelete, "/v1/targets/"+esc(args[0])+"/luns/"+esc(args[1])+"?dry_run="+strconv.FormatBool(dry), nil)
+			return cut(c, "Hosts that use LUN "+args[1]+" of "+args[0]+" lose their disk", "/v1/targets/"+esc(args[0])+"/luns/"+esc(args[1]), dry)
 		},
 	}
+	ui.Asks(unmap)
 	for _, c := range []*cobra.Command{del, mapc, unmap} {
 		c.Flags().BoolVar(&dry, "dry-run", false, "say what would be done and do nothing")
 	}
@@ -126,7 +127,7 @@ func access(names func(*cobra.Command, []string, string) ([]string, cobra.ShellC
 		RunE: func(c *cobra.Command, args []string) error {
 			at := "/v1/targets/" + esc(args[0]) + "/secrets"
 			if remove {
-				return change(c, http.MethodDelete, at+"/"+esc(args[1])+"?dry_run="+strconv.FormatBool(sec.DryRun), nil)
+				return cut(c, "Who logs in to "+args[0]+" as "+args[1]+" is kept out, and the secret is gone", at+"/"+esc(args[1]), sec.DryRun)
 			}
 			// Never an argument: those can be seen by everybody on the machine.
 			line, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')
@@ -141,5 +142,6 @@ func access(names func(*cobra.Command, []string, string) ([]string, cobra.ShellC
 	secret.Flags().StringSliceVar(&sec.Initiators, "initiator", nil, "the only initiator name that the user may log in under (repeatable)")
 	secret.Flags().BoolVar(&remove, "remove", false, "forget the secret instead")
 	dryRun(secret, &sec.DryRun)
+	ui.Asks(secret)
 	return []*cobra.Command{allow, deny, secret}
 }

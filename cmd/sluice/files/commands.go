@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -244,6 +245,11 @@ func removeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "rm URL...", Short: "Remove files or empty directories of an NFS server", Long: "Remove files or empty directories of an NFS server.\n\n" + urlHelp, Args: urls, Example: "  sluice rm nfs://192.0.2.1/data/old",
 		RunE: func(c *cobra.Command, args []string) error {
+			if recursive {
+				if err := ui.ConfirmUnlessSure(c, strings.Join(args, ", ")+" will be removed, with all that is below"); err != nil {
+					return err
+				}
+			}
 			for _, url := range args {
 				// The directory above is mounted: what is mounted cannot be removed by name.
 				dir, base := path.Split(trimQuery(url))
@@ -261,6 +267,7 @@ func removeCommand() *cobra.Command {
 		},
 	}
 	c.Flags().BoolVarP(&recursive, "recursive", "r", false, "remove directories with all that is in them")
+	ui.Asks(c)
 	return c
 }
 

@@ -123,7 +123,7 @@ func TestCommands(t *testing.T) {
 	if _, err := sluice(t, "rm", url+"/a"); err == nil {
 		t.Error("a full directory was removed without -r")
 	}
-	ok("rm", "-r", url+"/a")
+	ok("rm", "-r", "--yes", url+"/a")
 	if l, err := os.ReadDir(dir); err != nil || len(l) != 0 {
 		t.Errorf("after rm -r: %v, %v", l, err)
 	}

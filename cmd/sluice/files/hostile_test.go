@@ -133,7 +133,7 @@ func TestACopyStaysBelowItsTarget(t *testing.T) {
 			}
 			content(t, filepath.Join(local, "victim"), "kept")
 			alone(t, local, "a", "victim")
-			if _, err := sluice(t, "rm", "-r", strings.Replace(url, "/data", "/data/sub", 1)); err == nil {
+			if _, err := sluice(t, "rm", "-r", "--yes", strings.Replace(url, "/data", "/data/sub", 1)); err == nil {
 				t.Errorf("rm -r of a directory that holds %s succeeds", name)
 			}
 		}
