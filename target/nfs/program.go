@@ -56,6 +56,9 @@ func (p *program) Keeps(_, proc uint32) bool {
 	return proc < uint32(nfs3.NumProcs) && procedures[proc].keep
 }
 
+// Overwrites reports WRITE: executed late it takes back what was written after it.
+func (p *program) Overwrites(_, proc uint32) bool { return nfs3.Proc(proc) == nfs3.ProcWrite }
+
 // Prompt reports WRITEs into the page cache.
 func (p *program) Prompt(c *rpc.Call) bool {
 	if nfs3.Proc(c.Proc) != nfs3.ProcWrite {

@@ -312,6 +312,41 @@ func TestCallsOfALostConnectionComeBeforeThoseOfTheNext(t *testing.T) {
 	}
 }
 
+// A client may leave a connection whose path is cut without this end's knowing, and repeat its calls on another. What then
+// comes by the first is not executed: it would undo what came after the repetition. Its other calls are.
+func TestACallThatWasRepeatedOnANewerConnectionIsNotExecutedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p, l, end := servePipes(t, Options{})
+		old, used := l.dial("10.0.0.1:700"), l.dial("10.0.0.1:702")
+		ro, ru := readAll(old), readAll(used)
+		write(t, old, record(1, procEcho, 1))
+		write(t, used, record(1, procEcho, 1))
+		synctest.Wait()
+		next, other := l.dial("10.0.0.1:701"), l.dial("10.0.0.2:700")
+		rn, rx := readAll(next), readAll(other)
+		write(t, next, record(2, procWrite, 1))
+		synctest.Wait()
+		if rn.n.Load() != 1 || p.count.Load() != 1 {
+			t.Fatalf("%d replies, executed %d times", rn.n.Load(), p.count.Load())
+		}
+		write(t, used, record(3, procWrite, 1)) // no repetition: both connections are in use
+		write(t, used, record(2, procWrite, 2)) // another call with that number
+		write(t, other, record(2, procWrite, 1))
+		write(t, next, record(4, procWrite, 1))
+		synctest.Wait()
+		if ru.n.Load() != 3 || rx.n.Load() != 1 || rn.n.Load() != 2 || p.count.Load() != 5 {
+			t.Errorf("%d, %d and %d replies, executed %d times", ru.n.Load(), rx.n.Load(), rn.n.Load(), p.count.Load())
+		}
+		write(t, old, record(2, procWrite, 1))
+		synctest.Wait()
+		if n := p.count.Load(); n != 5 || ro.n.Load() != 1 || !ro.end.Load() {
+			t.Errorf("a call is executed after its repetition (%d), or its connection stays", n)
+		}
+		_, _, _, _ = old.Close(), used.Close(), next.Close(), other.Close()
+		end()
+	})
+}
+
 // A worker that is stuck in a call does not count: calls that wait get another, and there are no more than before when it
 // has come back.
 func TestWorkersThatAreStuckDoNotCount(t *testing.T) {

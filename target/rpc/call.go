@@ -24,6 +24,11 @@ type Program interface {
 	Keeps(vers, proc uint32) bool
 }
 
+// Overwriter is a Program with procedures that may be executed twice, but not after what their client has sent since.
+type Overwriter interface {
+	Overwrites(vers, proc uint32) bool
+}
+
 // Screener is a Program that judges a call before the memory for its bulk argument is taken. It is asked over RDMA, of
 // clients that have shown no right yet (Peer.Trust), so that strangers cannot hold the memory that all clients share.
 type Screener interface {
@@ -74,6 +79,7 @@ type Peer struct {
 	Memo atomic.Pointer[any]
 
 	trusted atomic.Bool
+	state   *connState // nil for what is no connection
 }
 
 // Trust notes that a program has found a right of this peer's.

@@ -27,12 +27,18 @@ type connState struct {
 	noMore atomic.Bool   // no more calls will come
 	over   chan struct{} // closed when nothing of it is executed any more
 	first  bool          // settle has been called
+
+	born   uint64 // later for each connection
+	second bool   // its host had another when its first call came
+	early  atomic.Int32
 }
 
 // host is what the connections of one client have in common.
 type host struct {
 	addr  netip.Addr
 	conns map[conn]*connState
+
+	claims atomic.Pointer[claims]
 }
 
 // hostOf is the address that counts as one host. A host with IPv6 commonly has a network of 64 bits to itself.
@@ -64,7 +70,8 @@ func (s *Server) admit(c conn, a netip.Addr, st *connState) bool {
 		h = &host{addr: a, conns: make(map[conn]*connState)}
 		s.hosts[a] = h
 	}
-	st.host, st.over = h, make(chan struct{})
+	s.born++
+	st.host, st.over, st.born = h, make(chan struct{}), s.born
 	h.conns[c] = st
 	s.closers[c] = struct{}{}
 	s.conns++
@@ -101,6 +108,7 @@ func (s *Server) settle(c conn, st *connState) {
 	s.mu.Lock()
 	var left []*connState
 	for o, os := range st.host.conns {
+		st.second = st.second || os.born < st.born
 		if o != c && (os.noMore.Load() || o.peerGone()) {
 			left = append(left, os)
 		}

@@ -50,6 +50,11 @@ const (
 	settleTime = 15 * time.Second
 	// maxWorkers bounds goroutines that may block in the file system, each perhaps in an OS thread.
 	maxWorkers = 64
+	// claimCalls are the calls of a new connection that may be repetitions: more than clients have in flight. claimSlots is
+	// what of them is remembered for a host, and claimBytes what of each counts, bytes.
+	claimCalls = 512
+	claimSlots = 4096
+	claimBytes = 256
 	// stuckTime is how long a worker is in one call before it does not count among them, and maxStuck how many more than
 	// maxWorkers there may be for that.
 	stuckTime = time.Second

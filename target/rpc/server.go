@@ -44,6 +44,7 @@ type Server struct {
 	closed  bool
 	closers map[io.Closer]struct{}
 	conns   int
+	born    uint64 // of the newest connection
 	hosts   map[netip.Addr]*host
 	watched bool
 	wg      sync.WaitGroup
@@ -200,6 +201,9 @@ func (s *Server) noCall(c *Call, err error) error {
 // call on another. A panic with Spoiled ends the process.
 func (s *Server) run(c *Call, worker bool) (v Verdict, err error) {
 	c.Worker = worker
+	if s.claimed(c) {
+		return Drop, errRepeated
+	}
 	if c.cached == nil && c.prog.Keeps(c.Vers, c.Proc) {
 		if !worker {
 			return Again, nil
@@ -282,6 +286,7 @@ func (s *Server) handle(c *Call, flush bool) (queued bool, err error) {
 		c.from.reply(c, flush)
 		return true, nil
 	}
+	s.claim(c)
 	v := Again
 	if !s.opt.NoInline {
 		v, err = s.run(c, false)

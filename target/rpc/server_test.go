@@ -29,6 +29,7 @@ const patience = time.Minute
 const (
 	procEcho  = 1 // its word back, at once
 	procWait  = 2 // its word back when the gate opens
+	procWrite = 9 // how often it was executed
 	procCount = 3 // kept: how often it was executed
 	procBulk  = 4 // that many bytes of payload
 	procPanic = 5
@@ -50,9 +51,10 @@ func (p *program) Screen(c *Call) Verdict {
 	}
 	return Again
 }
-func (*program) ID() uint32                   { return 400000 }
-func (*program) Versions() (low, high uint32) { return 1, 2 }
-func (*program) Keeps(_, proc uint32) bool    { return proc == procCount }
+func (*program) ID() uint32                     { return 400000 }
+func (*program) Versions() (low, high uint32)   { return 1, 2 }
+func (*program) Overwrites(_, proc uint32) bool { return proc == procWrite }
+func (*program) Keeps(_, proc uint32) bool      { return proc == procCount }
 func (p *program) Serve(c *Call) Verdict {
 	v := c.Args.Uint32()
 	if c.Args.Err() != nil {
@@ -66,7 +68,7 @@ func (p *program) Serve(c *Call) Verdict {
 	case procWait:
 		p.entered <- struct{}{}
 		<-p.gate
-	case procCount:
+	case procCount, procWrite:
 		v = p.count.Add(1)
 	case procBulk:
 		c.Out = xdr.AppendUint32(c.Out, v)
