@@ -55,8 +55,8 @@ soak: ## the long forms: every lab scenario and the longer ones, a minute a fuzz
 	$(GO) run ./test/fuzz -time 60s
 	$(GO) run ./test/fuzz -time 60m -run '^\./target/scsi FuzzCommand$$'
 
-storm: ## the random tools: MINUTES (10), SEED (1), TOOLS=name,name, STATE=file to go on from and add up
-	$(GO) run ./test/storm/run -minutes $(or $(MINUTES),10) -seed $(or $(SEED),1) $(if $(TOOLS),-tools $(TOOLS)) $(if $(STATE),-state $(STATE))
+storm: ## the random tools: MINUTES (10), SEED (1), TOOLS=name,name, STATE=file to go on from and add up, COUNTS=1 to print its sums
+	$(GO) run ./test/storm/run -minutes $(or $(MINUTES),10) -seed $(or $(SEED),1) $(if $(TOOLS),-tools $(TOOLS)) $(if $(STATE),-state $(STATE)) $(if $(COUNTS),-counts)
 
 man: ## manual pages into dist/man
 	$(GO) run ./packaging man
