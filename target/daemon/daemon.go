@@ -148,6 +148,7 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 	if d.files, err = d.openFiles(cfg); err != nil {
 		return nil, err
 	}
+	d.sweep()
 	for addr := range d.given { // kept: a reload may bring its portal
 		if d.portals[addr] != nil {
 			continue

@@ -1,0 +1,69 @@
+package daemon
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// unfinished finds the beginning of a file's new content: the part of a name before the digits that os.CreateTemp adds.
+type unfinished struct {
+	dir    string
+	prefix func(string) bool
+}
+
+// sweep removes the beginnings of files that a daemon that was killed did not finish; among them are copies of secrets. It is
+// called when the volumes and portals are open, so that no other daemon writes here, and takes nothing that is younger than
+// this process.
+func (d *Daemon) sweep() {
+	ofAny := func(mark string) func(string) bool {
+		return func(p string) bool { return strings.HasSuffix(p, mark) && p != mark }
+	}
+	exactly := func(names ...string) func(string) bool {
+		return func(p string) bool { return slices.Contains(names, p) }
+	}
+	places := []unfinished{
+		{d.stateDir, exactly(filepath.Base(managedPath(d.stateDir)) + ".new-")},
+		{d.stateDir, ofAny(".img.identity.new-")}, // also of volumes whose creation was cut short
+		{filepath.Join(d.stateDir, "secrets"), ofAny(".new-")},
+		{d.identityDir(), ofAny(".new-")},
+		{d.scsiState(), exactly(".state-")},
+		{filepath.Join(d.stateDir, "nfs"), exactly(".nfs-handle.key-", ".nlm-state.json-")},
+	}
+	for _, v := range d.volumes {
+		if v.cfg.Engine == "file" && !strings.HasPrefix(v.cfg.Path, "/dev/") {
+			base := filepath.Base(v.cfg.Path)
+			places = append(places, unfinished{filepath.Dir(v.cfg.Path), exactly(base+".identity.new-", "."+base+".new-")})
+		}
+	}
+	for _, p := range places {
+		if err := p.sweep(d.started); err != nil {
+			d.log.Warn("what a daemon that was killed has left could not be removed", zap.String("directory", p.dir), zap.Error(err))
+		}
+	}
+}
+
+func (u unfinished) sweep(before time.Time) error {
+	l, err := os.ReadDir(u.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, e := range l {
+		prefix := strings.TrimRight(e.Name(), "0123456789")
+		if prefix == e.Name() || !e.Type().IsRegular() || !u.prefix(prefix) {
+			continue
+		}
+		if fi, err := e.Info(); err != nil || !fi.ModTime().Before(before) {
+			continue // gone, or being written
+		}
+		errs = append(errs, os.Remove(filepath.Join(u.dir, e.Name())))
+	}
+	return errors.Join(errs...)
+}
