@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -84,7 +85,10 @@ func (d *Daemon) SetSecret(_ context.Context, target string, s admin.SecretSpec)
 	}
 	return d.editSecrets(target, s.DryRun, what, func(sec *secrets, a *AuthConfig) error {
 		if s.Mutual {
-			sec.mutual = map[string]string{s.User: s.Secret}
+			if len(sec.users) == 0 {
+				return &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf("there is no user yet who could log in to %s and ask for its proof; first: sluice target secret %[1]s USER", target)}
+			}
+			sec.mutual[s.User] = s.Secret
 			a.MutualUser = s.User
 			return nil
 		}
@@ -101,7 +105,6 @@ func (d *Daemon) RemoveSecret(_ context.Context, target, user string, dryRun boo
 	return d.editSecrets(target, dryRun, "secret of "+user+" forgotten for "+target, func(sec *secrets, a *AuthConfig) error {
 		switch _, known := sec.users[user]; {
 		case a.MutualUser == user:
-			delete(sec.mutual, user)
 			a.MutualUser = ""
 		case !known:
 			return &admin.Error{Kind: admin.NotFound, Msg: "there is no secret of " + user + " for " + target}
@@ -115,7 +118,9 @@ func (d *Daemon) RemoveSecret(_ context.Context, target, user string, dryRun boo
 	})
 }
 
-// editSecrets changes the secrets file of a target. The file is put back when the change as a whole cannot be made.
+// editSecrets changes the secrets file of a target. The file is put back when the change as a whole cannot be made. It is replaced
+// before managed.yaml is, which names the target's own secret: a daemon that is killed between them finds the secrets of both
+// configurations there, and what none of them names goes last.
 func (d *Daemon) editSecrets(target string, dryRun bool, what string, edit func(*secrets, *AuthConfig) error) (admin.Done, error) {
 	if err := d.ours(target); err != nil {
 		return admin.Done{}, err
@@ -126,6 +131,8 @@ func (d *Daemon) editSecrets(target string, dryRun bool, what string, edit func(
 		return admin.Done{}, err
 	}
 	wrote := false
+	var after *secrets
+	var own string
 	done, err := d.onTarget(target, dryRun, what, func(t *TargetConfig) error {
 		sec := newSecrets()
 		// Without auth, a file that is there belonged to an earlier target of this name.
@@ -150,11 +157,22 @@ func (d *Daemon) editSecrets(target string, dryRun bool, what string, edit func(
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return err
 		}
-		wrote = true
+		wrote, after, own = true, sec, t.Auth.MutualUser
 		return replaceFile(path, sec.bytes())
 	})
-	if err == nil || !wrote {
+	if !wrote {
 		return done, err
+	}
+	if err == nil {
+		n := len(after.mutual)
+		maps.DeleteFunc(after.mutual, func(user, _ string) bool { return user != own })
+		if len(after.mutual) == n {
+			return done, nil
+		}
+		if err := replaceFile(path, after.bytes()); err != nil {
+			return done, &admin.Error{Kind: admin.Conflict, Msg: "it is done, but a secret that is not used any more could not be taken out of " + path + ": " + err.Error()}
+		}
+		return done, nil
 	}
 	if before == nil {
 		return done, errors.Join(err, os.Remove(path))

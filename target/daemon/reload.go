@@ -259,6 +259,12 @@ func (d *Daemon) planTargets(next *Config, p *plan, all bool) error {
 		p.targets[t.Name], p.forms[t.Name] = t, form
 		p.fresh[t.Name] = served && ((old.Redirect == "") != (t.Redirect == "") || !statesOnly(old, t))
 		if !served || p.fresh[t.Name] {
+			if !known && !all {
+				// A daemon that was killed while it removed a target of this name may have left its state.
+				if err := scsi.Forget(d.scsiState(), t.Name); err != nil {
+					return fmt.Errorf("target %s: %w", t.Name, err)
+				}
+			}
 			st, err := d.scsiTarget(t, unit)
 			if err != nil && known && !served && same(old, t) {
 				delete(p.targets, t.Name)

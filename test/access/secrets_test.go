@@ -70,6 +70,15 @@ func TestNoUserIsCalledMutual(t *testing.T) {
 	s.refuses("a-long-enough-secret\n", "target secret "+disks+" mutual --mutual", "no user is called mutual")
 }
 
+// Without a user nobody could log in to a target whose own secret makes CHAP a must, not even to have it removed.
+func TestTheTargetsOwnSecretNeedsAUser(t *testing.T) {
+	s := begin(t, twoVolumes)
+	s.does("target create " + disks)
+	s.does("target map " + disks + " 0 a")
+	s.refuses("the-targets-own-one\n", "target secret "+disks+" us --mutual", "there is no user yet")
+	s.admits(login{alice, "", ""}, disks, 0)
+}
+
 // One secret for both directions lets a peer prove with what it was just told (RFC 7143 section 9.2.1).
 func TestTheTargetsOwnSecretIsNoUsers(t *testing.T) {
 	s := begin(t, twoVolumes)
