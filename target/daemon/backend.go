@@ -146,8 +146,11 @@ func (d *Daemon) ReloadConfig(_ context.Context, dryRun bool) (admin.Done, error
 			return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: err.Error()}
 		}
 		d.mu.Lock()
-		changes = d.cfg.Diff(next)
+		changes, err = d.cfg.Diff(next), d.wouldRefuse(next)
 		d.mu.Unlock()
+		if err != nil {
+			return admin.Done{}, wrong(fmt.Errorf("configuration would not be changed: %w", err))
+		}
 	} else {
 		var err error
 		if changes, err = d.reloadFile(); err != nil {
@@ -204,11 +207,14 @@ func (d *Daemon) CreateVolume(ctx context.Context, s admin.VolumeSpec) (admin.Do
 		return nil
 	}
 	// What is wrong with names and sizes is said before a file is made.
-	if done, err := d.changeLocked(true, what, add); err != nil || s.DryRun {
+	done, err := d.changeLocked(true, what, add)
+	if err == nil {
+		err = asRefusal(vacant(v.Path))
+	}
+	if err != nil || s.DryRun {
 		return done, err
 	}
 	var made *madeFile
-	var err error
 	if s.Clone != "" {
 		var how string
 		made, how, err = d.cloneFile(ctx, d.volumes[s.Clone], v)
@@ -219,8 +225,7 @@ func (d *Daemon) CreateVolume(ctx context.Context, s admin.VolumeSpec) (admin.Do
 	if err != nil {
 		return admin.Done{}, asRefusal(err)
 	}
-	done, err := d.changeLocked(false, what, add)
-	if err != nil {
+	if done, err = d.changeLocked(false, what, add); err != nil {
 		err = errors.Join(err, made.remove())
 	}
 	return done, err
@@ -269,6 +274,9 @@ func (d *Daemon) makeMissing(v *volume, s admin.VolumeSpec) (admin.Done, error) 
 
 // asRefusal makes an error of the system one that the operator is told; the interface keeps others to the log.
 func asRefusal(err error) error {
+	if err == nil {
+		return nil
+	}
 	if e := (*admin.Error)(nil); errors.As(err, &e) {
 		return err
 	}

@@ -38,7 +38,7 @@ func (d *Daemon) changeLocked(dryRun bool, what string, edit func(*managed) erro
 	}
 	cfg, err := with(next)
 	if err == nil {
-		err = cfg.takesAway(d.cfg)
+		err = d.wouldRefuse(cfg)
 	}
 	if err != nil {
 		return admin.Done{}, wrong(err)
@@ -58,6 +58,21 @@ func (d *Daemon) changeLocked(dryRun bool, what string, edit func(*managed) erro
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: errors.Join(err, ready.drop()).Error()}
 	}
 	return admin.Done{Changes: []string{what}}, nil
+}
+
+// wouldRefuse says why next, which is a configuration, cannot follow what is served. The caller holds one of the daemon's locks.
+func (d *Daemon) wouldRefuse(next *Config) error {
+	if err := next.takesAway(d.cfg); err != nil {
+		return err
+	}
+	for _, v := range next.Volumes {
+		if old := d.volumes[v.Name]; old != nil && old.why == nil {
+			if _, err := old.follows(v); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // wrong is what an operator is told of a change that no configuration could hold: its values are wrong, whatever there is.
