@@ -9,8 +9,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,6 +30,9 @@ var built, store string
 
 // reflink reports that volumes can be cloned in store.
 var reflink bool
+
+// watched sees the daemons' calls; nil where the kernel does not let this user.
+var watched *watch
 
 func TestMain(m *testing.M) {
 	code, err := all(m)
@@ -54,6 +59,12 @@ func all(m *testing.M) (code int, err error) {
 	if mountXFS() {
 		reflink = true
 		defer func() { err = errors.Join(err, syscall.Unmount(store, 0)) }()
+		if w, werr := newWatch(store); werr == nil {
+			watched = w
+			defer func() { err = errors.Join(err, w.close()) }()
+		} else {
+			fmt.Fprintln(os.Stderr, "kills are aimed by time alone:", werr)
+		}
 	} else { // it may be one as it is
 		a := filepath.Join(built, "sluice")
 		reflink = exec.Command("cp", "--reflink=always", a, filepath.Join(store, "probe")).Run() == nil
@@ -76,7 +87,10 @@ func mountXFS() bool {
 type stand struct {
 	dir, conf, ip string
 	daemon        *exec.Cmd
+	ended         chan struct{} // closed when the daemon has
+	status        error         // then
 	log           string
+	admin         *http.Client
 }
 
 func newStand() (*stand, error) {
@@ -86,13 +100,39 @@ func newStand() (*stand, error) {
 	}
 	// An address of its own: the port can be the same after each restart, and is no other program's.
 	s := &stand{dir: dir, conf: filepath.Join(dir, "sluiced.yaml"), ip: fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254)), log: filepath.Join(dir, "log")}
+	s.admin = &http.Client{Timeout: wait, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", s.socket())
+	}}}
 	return s, os.Mkdir(filepath.Join(dir, "exported"), 0o755)
 }
 
+func (s *stand) socket() string { return filepath.Join(s.dir, "admin.sock") }
+
 func (s *stand) portal() string { return s.ip + ":3260" }
 
-// up starts the daemon and waits until it serves.
-func (s *stand) up() error {
+// get asks the administrative interface, whose answers are JSON, or text where v is a string.
+func (s *stand) get(path string, v any) error {
+	r, err := s.admin.Get("http://sluiced" + path)
+	if err != nil {
+		return err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	if r.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: %s: %s", path, r.Status, b)
+	}
+	if text, ok := v.(*string); ok {
+		*text = string(b)
+		return nil
+	}
+	return json.Unmarshal(b, v)
+}
+
+// launch starts the daemon.
+func (s *stand) launch() error {
 	s.daemon = exec.Command(filepath.Join(built, "sluiced"), "--config", s.conf)
 	log, err := os.OpenFile(s.log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -103,19 +143,33 @@ func (s *stand) up() error {
 	if err := s.daemon.Start(); err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	d := s.daemon
-	go func() { ended <- d.Wait() }()
-	for deadline := time.Now().Add(wait); ; time.Sleep(5 * time.Millisecond) { // another process's readiness has no event
-		if c, err := net.Dial("tcp", s.portal()); err == nil {
-			c.Close()
-			if out, err := s.sluice(nil, "status", "-o", "json"); err == nil && strings.Contains(out, `"serving"`) {
-				return nil
-			}
+	ended := make(chan struct{})
+	s.ended = ended
+	go func() {
+		s.status = s.daemon.Wait()
+		close(ended)
+	}()
+	return nil
+}
+
+// serves reports that the daemon takes sessions and orders.
+func (s *stand) serves() bool {
+	var ready struct{ Status string }
+	return s.get("/readyz", &ready) == nil && ready.Status == "ready"
+}
+
+// up starts the daemon and waits until it serves.
+func (s *stand) up() error {
+	if err := s.launch(); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(wait); ; time.Sleep(2 * time.Millisecond) { // another process's readiness has no event
+		if s.serves() {
+			return nil
 		}
 		select {
-		case err := <-ended:
-			return fmt.Errorf("the daemon does not start: %w", err)
+		case <-s.ended:
+			return fmt.Errorf("the daemon does not start: %w", s.status)
 		default:
 		}
 		if time.Now().After(deadline) {
@@ -129,35 +183,30 @@ func tail(s string) string {
 	return s[max(len(s)-n, 0):]
 }
 
-// down ends the daemon by a signal and waits until it has ended; up's goroutine has its status.
+// down ends the daemon by a signal and waits until it has ended.
 func (s *stand) down(sig syscall.Signal) error {
 	if err := s.daemon.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	for deadline := time.Now().Add(wait); ; time.Sleep(time.Millisecond) {
-		if s.daemon.Process.Signal(syscall.Signal(0)) != nil {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return errors.Join(fmt.Errorf("the daemon does not end at %v", sig), s.daemon.Process.Kill())
-		}
+	return s.over()
+}
+
+// over waits until the daemon has ended.
+func (s *stand) over() error {
+	select {
+	case <-s.ended:
+		return nil
+	case <-time.After(wait):
+		return errors.Join(errors.New("the daemon does not end"), s.daemon.Process.Kill())
 	}
 }
 
 // sluice runs the operator's tool.
 func (s *stand) sluice(stdin []byte, args ...string) (string, error) {
 	if len(args) > 0 && !strings.Contains(strings.Join(args, " "), "://") {
-		args = append(args, "--socket", filepath.Join(s.dir, "admin.sock"))
+		args = append(args, "--socket", s.socket())
 	}
 	return run(stdin, filepath.Join(built, "sluice"), args...)
-}
-
-func (s *stand) reads(v any, args ...string) error {
-	out, err := s.sluice(nil, append(args, "-o", "json")...)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal([]byte(out), v)
 }
 
 // failure is a program that has ended badly.
