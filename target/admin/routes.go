@@ -138,7 +138,23 @@ func Routes() []Route {
 			run: func(b Backend, r *http.Request) (any, error) { return b.Drain(r.Context()) }},
 		{Method: "GET", Path: "/healthz", Summary: "Whether the daemon does its work", Out: reflect.TypeFor[map[string]string](),
 			run: func(b Backend, r *http.Request) (any, error) {
-				return map[string]string{"status": "healthy"}, b.Healthy(r.Context())
+				err := b.Healthy(r.Context())
+				out := map[string]string{"status": "healthy"}
+				if err != nil {
+					return out, err
+				}
+				// What is not served is said, and is no failure: a supervisor's restart would not mend it.
+				for _, v := range b.Volumes() {
+					if v.Problem != "" {
+						out["volume "+v.Name] = v.Problem
+					}
+				}
+				for _, t := range b.Targets() {
+					if t.Problem != "" {
+						out["target "+t.Name] = t.Problem
+					}
+				}
+				return out, nil
 			}},
 		{Method: "GET", Path: "/readyz", Summary: "Whether the daemon takes sessions", Out: reflect.TypeFor[map[string]string](),
 			run: func(b Backend, _ *http.Request) (any, error) {

@@ -130,6 +130,9 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 	if err := d.identified(); err != nil {
 		return nil, err
 	}
+	if users, _ := cfg.CheckSecrets(); len(users) > 0 { // each target says what is wrong with its own
+		d.log.Warn("a user "+Unbound, zap.Strings("users", users))
+	}
 	d.stampMaps(cfg)
 	d.dropStrangers(cfg, nil)
 	for _, mp := range cfg.skipped {

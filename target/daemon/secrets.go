@@ -3,6 +3,7 @@ package daemon
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -161,3 +162,35 @@ func (a *AuthConfig) auth() (*iscsi.Auth, error) {
 	}
 	return out, nil
 }
+
+// CheckSecrets reads all files of secrets and says what is wrong with them; it returns who may log in under any name that no other
+// user has.
+func (c *Config) CheckSecrets() (anyName []string, err error) {
+	var errs []error
+	read := func(where string, a *AuthConfig) {
+		// Credentials are there for the service alone: what a check by hand cannot read is not wrong.
+		if a == nil || strings.HasPrefix(a.SecretsFile, credential) && os.Getenv("CREDENTIALS_DIRECTORY") == "" {
+			return
+		}
+		if _, err := a.auth(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", where, err))
+			return
+		}
+		if s, err := readSecrets(a.SecretsFile); err == nil {
+			for user := range s.users {
+				if len(s.names[user]) == 0 && wire.CheckName(user) != nil {
+					anyName = append(anyName, user+" ("+where+")")
+				}
+			}
+		}
+	}
+	for _, t := range c.Targets {
+		read("target "+t.Name, t.Auth)
+	}
+	users := slices.Sorted(slices.Values(anyName))
+	read("discovery_auth", c.DiscoveryAuth) // which shows no LUN, so that a name is worth nothing there
+	return users, errors.Join(errs...)
+}
+
+// Unbound is what is said of such a user.
+const Unbound = "may log in under any initiator name that no other user has, and so see what that initiator sees; add the initiator's name to its line in the secrets file"

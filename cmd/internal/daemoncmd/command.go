@@ -97,6 +97,13 @@ func run(c *cobra.Command, f flags) error {
 		return err
 	}
 	if f.check {
+		users, err := cfg.CheckSecrets()
+		for _, u := range users {
+			fmt.Fprintf(c.ErrOrStderr(), "warning: user %s %s\n", u, daemon.Unbound)
+		}
+		if err != nil {
+			return err
+		}
 		fmt.Fprintf(c.OutOrStdout(), "%d volumes, %d targets, %d exports: the configuration is good\n", len(cfg.Volumes), len(cfg.Targets), len(cfg.Exports))
 		return nil
 	}
