@@ -14,12 +14,12 @@ import (
 
 var powerScenarios = []Scenario{
 	{
-		Name: "power-ext4", Class: long, Turn: true, Limit: 40 * time.Minute, Host: []string{"sluiced"}, Script: "power.sh",
+		Name: "power-ext4", Class: long, Limit: 40 * time.Minute, Host: []string{"sluiced"}, Script: "power.sh",
 		About:   "the target's machine loses its power below ext4 over ib_iser: what was synced is there, what was not is an error; LAB_CUTS times",
 		Prepare: preparePower("iser", "ext4", "128MiB"), OnHost: hostPower,
 	},
 	{
-		Name: "power-xfs", Class: long, Turn: true, Limit: 40 * time.Minute, Host: []string{"sluiced"}, Script: "power.sh",
+		Name: "power-xfs", Class: long, Limit: 40 * time.Minute, Host: []string{"sluiced"}, Script: "power.sh",
 		About:   "the same below xfs over iscsi_tcp",
 		Prepare: preparePower("tcp", "xfs", "320MiB"), OnHost: hostPower,
 	},
