@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	wire "github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/savefile"
 	"github.com/sluice-storage/sluice/target/admin"
 )
 
@@ -158,7 +159,7 @@ func (d *Daemon) editSecrets(target string, dryRun bool, what string, edit func(
 			return err
 		}
 		wrote, after, own = true, sec, t.Auth.MutualUser
-		return replaceFile(path, sec.bytes())
+		return savefile.Replace(path, sec.bytes())
 	})
 	if !wrote {
 		return done, err
@@ -169,7 +170,7 @@ func (d *Daemon) editSecrets(target string, dryRun bool, what string, edit func(
 		if len(after.mutual) == n {
 			return done, nil
 		}
-		if err := replaceFile(path, after.bytes()); err != nil {
+		if err := savefile.Replace(path, after.bytes()); err != nil {
 			return done, &admin.Error{Kind: admin.Conflict, Msg: "it is done, but a secret that is not used any more could not be taken out of " + path + ": " + err.Error()}
 		}
 		return done, nil
@@ -177,7 +178,7 @@ func (d *Daemon) editSecrets(target string, dryRun bool, what string, edit func(
 	if before == nil {
 		return done, errors.Join(err, os.Remove(path))
 	}
-	return done, errors.Join(err, replaceFile(path, before))
+	return done, errors.Join(err, savefile.Replace(path, before))
 }
 
 // bytes is the file that readSecrets reads.

@@ -2,8 +2,8 @@ package daemon
 
 import (
 	"errors"
-	"fmt"
 
+	"github.com/sluice-storage/sluice/internal/savefile"
 	"github.com/sluice-storage/sluice/target/admin"
 )
 
@@ -50,12 +50,13 @@ func (d *Daemon) changeLocked(dryRun bool, what string, edit func(*managed) erro
 		return admin.Done{Changes: []string{what}, DryRun: true}, nil
 	}
 	// All that needs room or may be refused happens before anything is touched: what is left for the end is a rename.
-	ready, err := layReady(managedPath(d.stateDir), text)
+	ready, err := savefile.Prepare(managedPath(d.stateDir), text)
 	if err != nil {
-		return admin.Done{}, fmt.Errorf("write %s: %w", managedPath(d.stateDir), err)
+		return admin.Done{}, err
 	}
-	if _, err = d.reloadLocked(cfg, ready.put); err != nil {
-		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: errors.Join(err, ready.drop()).Error()}
+	defer ready.Drop()
+	if _, err = d.reloadLocked(cfg, ready.Put); err != nil {
+		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
 	}
 	return admin.Done{Changes: []string{what}}, nil
 }

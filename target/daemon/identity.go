@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-storage/sluice/internal/savefile"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
@@ -106,7 +107,7 @@ func writeJSON(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(path, append(b, '\n'))
+	return savefile.Replace(path, append(b, '\n'))
 }
 
 // bearer is what a volume's identity belongs to.
@@ -184,7 +185,7 @@ func (d *Daemon) prepareIdentities() error {
 // identified ends what prepareIdentities began, and forgets volumes of memory that are not configured any more.
 func (d *Daemon) identified() error {
 	if d.upgrading || d.first {
-		if err := replaceFile(d.allIdentified(), nil); err != nil {
+		if err := savefile.Replace(d.allIdentified(), nil); err != nil {
 			return fmt.Errorf("state directory: %w", err)
 		}
 	}

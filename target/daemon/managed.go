@@ -87,50 +87,6 @@ func (m *managed) text() ([]byte, error) {
 	return append(head, b...), nil
 }
 
-// readied is a file's new content, on the disk beside it.
-type readied struct{ temp, path string }
-
-func layReady(path string, b []byte) (*readied, error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
-	if err != nil {
-		return nil, err
-	}
-	_, err = f.Write(b)
-	r := &readied{f.Name(), path}
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return nil, errors.Join(err, r.drop())
-	}
-	return r, nil
-}
-
-// put makes the content the file's; the name is on the disk, too, before it returns.
-func (r *readied) put() error {
-	if err := os.Rename(r.temp, r.path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(r.path))
-}
-
-// drop forgets the content, unless it was put.
-func (r *readied) drop() error {
-	if err := os.Remove(r.temp); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// replaceFile replaces a file durably: the new content is on the disk before the old name points at it.
-func replaceFile(path string, b []byte) error {
-	r, err := layReady(path, b)
-	if err != nil {
-		return err
-	}
-	if err := r.put(); err != nil {
-		return errors.Join(err, r.drop())
-	}
-	return nil
-}
-
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/internal/savefile"
 )
 
 // dropStrangers takes from c the LUNs that were mapped by command and whose volume is not the one that was mapped, though it has
@@ -48,7 +50,7 @@ func (d *Daemon) stampMaps(c *Config) {
 	}
 	text, err := c.managed.text()
 	if err == nil {
-		err = replaceFile(managedPath(d.stateDir), text)
+		err = savefile.Replace(managedPath(d.stateDir), text)
 	}
 	if err != nil {
 		d.log.Warn("it could not be written down which volumes are mapped", zap.Error(err))

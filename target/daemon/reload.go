@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/savefile"
 	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/scsi"
@@ -78,7 +79,7 @@ func (d *Daemon) dropMaps(before, next *Config) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(managedPath(d.stateDir), text)
+	return savefile.Replace(managedPath(d.stateDir), text)
 }
 
 // reloadLocked makes the daemon serve next. Whoever calls it holds changeMu, under which alone what is served changes; mu is

@@ -210,7 +210,9 @@ func (r *raw) Create(c <-chan struct{}, in *fuse.CreateIn, name string, out *fus
 		return s
 	}
 	r.flags(&in.Flags)
-	return r.RawFileSystem.Create(c, in, name, out)
+	s := r.RawFileSystem.Create(c, in, name, out)
+	ours(&out.OpenOut)
+	return s
 }
 
 func (r *raw) Tmpfile(c <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
@@ -218,7 +220,9 @@ func (r *raw) Tmpfile(c <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut)
 		return s
 	}
 	r.flags(&in.Flags)
-	return r.RawFileSystem.Tmpfile(c, in, out)
+	s := r.RawFileSystem.Tmpfile(c, in, out)
+	ours(&out.OpenOut)
+	return s
 }
 
 func (r *raw) Open(c <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
@@ -226,8 +230,13 @@ func (r *raw) Open(c <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.S
 		return s
 	}
 	r.flags(&in.Flags)
-	return r.RawFileSystem.Open(c, in, out)
+	s := r.RawFileSystem.Open(c, in, out)
+	ours(out)
+	return s
 }
+
+// ours has the kernel ask for each read and write, and not pass them to the file below by itself.
+func ours(out *fuse.OpenOut) { out.OpenFlags, out.BackingID = out.OpenFlags&^fuse.FOPEN_PASSTHROUGH, 0 }
 
 func (r *raw) Read(c <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
 	switch s := r.f.ask(Call{Name: "read", Off: int64(in.Offset), Len: int64(in.Size)}); {

@@ -192,7 +192,7 @@ func TestAChangeThatCannotBeWrittenDownIsNotMade(t *testing.T) {
 	if d.managed() != text {
 		t.Errorf("written down is\n%s", d.managed())
 	}
-	if left, _ := filepath.Glob(filepath.Join(d.state, "managed.yaml.new-*")); len(left) != 0 {
+	if left, _ := filepath.Glob(filepath.Join(d.state, ".managed.yaml-*")); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
 	d.must("volume", "resize", "v", "2MiB")
@@ -215,7 +215,7 @@ func TestAResizeUnderSIGKILL(t *testing.T) {
 		}()
 		// Killed at once, when the file shows that it is under way, or when it is about to be written down.
 		under := func() bool {
-			ready, _ := filepath.Glob(filepath.Join(d.state, "managed.yaml.new-*"))
+			ready, _ := filepath.Glob(filepath.Join(d.state, ".managed.yaml-*"))
 			return round%3 == 0 || round%3 == 1 && d.size(img) != size || round%3 == 2 && len(ready) > 0
 		}
 		for running := true; running && !under(); {

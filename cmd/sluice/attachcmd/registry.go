@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sluice-storage/sluice/internal/savefile"
 )
 
 // Record is one attachment.
@@ -102,11 +104,7 @@ func (r *Record) save() error {
 	if err != nil {
 		return err
 	}
-	tmp := recordPath(d, "."+r.Name)
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, recordPath(d, r.Name))
+	return savefile.Replace(recordPath(d, r.Name), b)
 }
 
 // locked runs f while no other process of this user changes records.
