@@ -1,6 +1,7 @@
 package twohosts
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -62,6 +63,20 @@ func mend(l []*wire) {
 	}
 }
 
+// late reports whether what is held on a wire may reach the target after its host has begun to do without: where the host has no
+// other path, it does nothing until it has logged in again. A reset, by which it may end the commands of one of several, does not
+// end what has not arrived.
+func (r *round) late(w *wire, l []*wire) bool {
+	for _, ws := range r.wires[:2] {
+		for _, other := range ws {
+			if slices.Contains(ws, w) && !slices.Contains(l, other) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 func (r *round) silence() {
 	l := r.some()
 	which := [][]int{{up}, {down}, {up, down}}[r.rnd.IntN(3)]
@@ -75,32 +90,37 @@ func (r *round) silence() {
 		r.counts["silences"]++
 	}
 	r.pause([]time.Duration{300 * time.Millisecond, 2500 * time.Millisecond}[r.rnd.IntN(2)])
-	if r.rnd.IntN(2) == 0 {
-		for _, w := range l {
+	all := r.rnd.IntN(2) == 0
+	for _, w := range l {
+		if all || !r.late(w, l) {
 			w.cut(false)
 		}
 	}
 	mend(append(l, r.wires[2][0]))
 }
 
-// strand has commands arrive at the target long after their host has lost the connection.
+// strand has commands arrive at the target long after their host has lost the connection. Where the host does not come back there
+// first, it has to end them over another path before it sends them again.
 func (r *round) strand() {
 	l := r.some()
 	for _, w := range l {
 		w.hold(up)
 	}
 	r.pause(50 * time.Millisecond)
+	away := r.rnd.IntN(3) > 0
 	for _, w := range l {
-		w.strand()
+		w.strand(away)
 		r.counts["stranded connections"]++
 	}
-	// New connections pass.
-	for _, w := range l {
-		w.mu.Lock()
-		w.mute = [ways]bool{}
-		w.mu.Unlock()
-	}
 	r.pause(500 * time.Millisecond)
+	for _, w := range l {
+		if away && r.late(w, l) {
+			w.deliver()
+		} else {
+			w.cut(away)
+		}
+	}
+	r.pause(100 * time.Millisecond)
 	mend(l)
 }
 

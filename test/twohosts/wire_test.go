@@ -153,14 +153,25 @@ func (w *wire) hold(which ...int) {
 	}
 }
 
-// strand holds what the host has sent on the connections there are, which the host loses; mend delivers it.
-func (w *wire) strand() {
+// strand holds what the host has sent on the connections there are, which the host loses; with away it gets no other.
+func (w *wire) strand(away bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.mute, w.dead = [ways]bool{}, away
 	for l := range w.links {
 		l.held = [ways]bool{true, true}
 		reset(l.host)
 	}
+}
+
+// deliver passes on what is held.
+func (w *wire) deliver() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for l := range w.links {
+		l.held = [ways]bool{}
+	}
+	w.moved.Broadcast()
 }
 
 // mend ends what cut, hold and strand have begun; what is held is delivered now.
