@@ -2,6 +2,7 @@ package twohosts
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -194,6 +195,8 @@ func bound(ops []op) {
 // first, of which there are few.
 var sendsAgain = []time.Duration{40 * time.Millisecond, 10 * time.Millisecond, 2 * time.Millisecond}
 
+var errUndecided = errors.New("is not decided")
+
 // judge looks for an order of all operations of each block. Where there is none unless a write takes effect more than once, as
 // it does when its command was ended by a reset or a lost path and another host wrote the block before the next one, again
 // counts such blocks; a write may do that as long as it is not acknowledged.
@@ -223,7 +226,7 @@ func judge(ops []op, blocks int, power bool, limit time.Duration) (again int, er
 		case porcupine.Ok:
 			again++
 		case porcupine.Unknown:
-			return again, fmt.Errorf("block %d: the history of %d operations is not decided in %v", b, len(more), limit)
+			return again, fmt.Errorf("block %d: the history of %d operations %w in %v", b, len(more), errUndecided, limit)
 		default:
 			return again, fmt.Errorf("block %d: %d operations have no order%s", b, len(h), story(m, more, limit))
 		}

@@ -324,8 +324,14 @@ func (r *round) verdict() {
 	if err != nil {
 		r.t.Error(err)
 	}
-	again, err := judge(r.ops, blocks, r.fs != nil, judgement)
-	if err != nil {
+	limit := judgement
+	if !storm.Long() {
+		limit = judgement / 40
+	}
+	again, err := judge(r.ops, blocks, r.fs != nil, limit)
+	if errors.Is(err, errUndecided) && !storm.Long() {
+		r.t.Log(err) // a busy machine may not have the time; the long form must
+	} else if err != nil {
 		r.t.Error(err)
 	}
 	r.counts["rounds"]++
