@@ -30,20 +30,25 @@ func Claim(path string, limit time.Duration) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	done := make(chan error, 1)
+	var synced error
+	done := make(chan struct{})
 	go func() {
-		done <- unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
+		defer close(done)
+		synced = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
 	}()
 	t := time.NewTimer(limit)
 	defer t.Stop()
 	select {
-	case err := <-done:
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
+	case <-done:
+		if synced != nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", path, synced), f.Close())
 		}
 		return f, nil
 	case <-t.C:
-		go func() { <-done; _ = f.Close() }() // it was told already that the device stays
+		go func() {
+			<-done
+			f.Close()
+		}()
 		return nil, fmt.Errorf("%s: %w", path, ErrSlow)
 	}
 }
