@@ -103,6 +103,20 @@ func TestUnitsStayAsTight(t *testing.T) {
 	}
 }
 
+// A unit that hides /proc/sys from the daemon tells it which boot it is: without, each start of it would be a loss of power to hosts.
+func TestUnitsThatHideTheBootTellIt(t *testing.T) {
+	for _, u := range units {
+		b, err := os.ReadFile(filepath.Join("../configs/systemd", u))
+		if err != nil {
+			t.Fatal(err)
+		}
+		hides, serves := strings.Contains(string(b), "\nProcSubset=pid\n"), strings.Contains(string(b), "\nExecStart=/usr/bin/sluiced ")
+		if hides && serves && !strings.Contains(string(b), "\nEnvironment=SLUICE_BOOT_ID=%b\n") {
+			t.Errorf("%s has ProcSubset=pid, and no Environment=SLUICE_BOOT_ID=%%b", u)
+		}
+	}
+}
+
 // The block service holds no capability, and the file service exactly what acting as its callers takes.
 func TestUnitsHoldWhatTheyNeed(t *testing.T) {
 	for u, want := range map[string]struct{ user, state, held string }{

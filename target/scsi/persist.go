@@ -122,8 +122,15 @@ func (lu *LogicalUnit) adopt(dir string) error {
 	lu.mu.Lock()
 	had := lu.erasure
 	was, note, err := lu.adoptLocked(dir)
+	unknown := lu.stateDir != "" && lu.power.Boot == ""
 	erasure := lu.erasure
 	lu.mu.Unlock()
+	if unknown {
+		bootUnknown.Do(func() {
+			lu.log.Warn("it is not known which boot this is: each start counts as a loss of power, at which reservations without APTPL and settings that were not saved end; " +
+				"let /proc/sys/kernel/random/boot_id be read, or set " + bootEnv + " (in a systemd unit: Environment=" + bootEnv + "=%b)")
+		})
+	}
 	if err == nil && note {
 		err = lu.adopted(was)
 	}

@@ -2,9 +2,12 @@ package scsi
 
 import (
 	"context"
+	"encoding/hex"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -28,14 +31,27 @@ type powerState struct {
 	Medium string `json:"medium,omitempty"`
 }
 
+// bootEnv says which boot it is where /proc/sys cannot be seen: the packaged units have ProcSubset=pid (systemd.exec(5)).
+const bootEnv = "SLUICE_BOOT_ID"
+
 // bootID tells one boot from another; a test boots.
-var bootID = func() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
+var bootID = func() string { return readBootID("/proc/sys/kernel/random/boot_id") }
+
+// readBootID has the kernel's word, which an environment from before cannot overrule, or else that of who started the process:
+// systemd's specifier %b is the same number without its dashes (systemd.unit(5)).
+func readBootID(kernel string) string {
+	if b, err := os.ReadFile(kernel); err == nil {
+		return strings.TrimSpace(string(b))
+	}
+	b, err := hex.DecodeString(strings.ReplaceAll(os.Getenv(bootEnv), "-", ""))
+	if err != nil || len(b) != 16 || [16]byte(b) == [16]byte{} {
 		return "" // nothing can be said: as if each start were a boot
 	}
-	return strings.TrimSpace(string(b))
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
+
+// bootUnknown says once what follows where the boot is not known.
+var bootUnknown sync.Once
 
 // began takes over what was noted when the unit was served last, nil if nothing was, and reports whether the note has to
 // be written anew: before a write is taken if it says that all was flushed. What the medium lost while there was power

@@ -2,7 +2,10 @@ package scsi
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sluice-storage/sluice/blockdev"
@@ -245,4 +248,32 @@ func TestAnotherMediumIsToldAsALossOfPower(t *testing.T) {
 	p.reads("another medium", 1, ASCPowerOn)
 	p.start(with("another"))
 	p.reads("that one again", 1, ASCNexusLoss)
+}
+
+// The packaged unit has ProcSubset=pid (systemd.exec(5)), which hides /proc/sys: the service manager says then which boot it is, in
+// another form. Where the kernel is heard, an environment that was carried over from an earlier boot cannot hide a loss of power.
+func TestBootIsKnownWhereProcHidesIt(t *testing.T) {
+	const boot = "0b5c2d1e-84aa-4f0c-9d3e-1a2b3c4d5e6f"
+	hidden := filepath.Join(t.TempDir(), "boot_id")
+	t.Setenv(bootEnv, strings.ReplaceAll(boot, "-", ""))
+	if got := readBootID(hidden); got != boot {
+		t.Errorf("%q of the service manager, want %q", got, boot)
+	}
+	t.Setenv(bootEnv, boot)
+	if got := readBootID(hidden); got != boot {
+		t.Errorf("%q of the environment, want %q", got, boot)
+	}
+	for _, wrong := range []string{"", "%b", strings.Repeat("0", 32), "0b5c2d1e84aa4f0c9d3e1a2b3c4d5e"} {
+		t.Setenv(bootEnv, wrong)
+		if got := readBootID(hidden); got != "" {
+			t.Errorf("%q is taken from %q", got, wrong)
+		}
+	}
+	t.Setenv(bootEnv, strings.Repeat("1", 32))
+	if err := os.WriteFile(hidden, []byte(boot+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := readBootID(hidden); got != boot {
+		t.Errorf("%q, want what the kernel says: %q", got, boot)
+	}
 }
