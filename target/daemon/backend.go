@@ -226,9 +226,10 @@ func (d *Daemon) CreateVolume(ctx context.Context, s admin.VolumeSpec) (admin.Do
 		return admin.Done{}, asRefusal(err)
 	}
 	if done, err = d.changeLocked(false, what, add); err != nil {
-		err = errors.Join(err, made.remove())
+		return done, errors.Join(err, made.remove())
 	}
-	return done, err
+	d.replaced(made.ends)
+	return done, nil
 }
 
 // makeMissing makes the file of a volume that is configured and has none.
@@ -269,6 +270,7 @@ func (d *Daemon) makeMissing(v *volume, s admin.VolumeSpec) (admin.Done, error) 
 	if err != nil {
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: errors.Join(err, made.remove()).Error()}
 	}
+	d.replaced(made.ends)
 	return done, nil
 }
 

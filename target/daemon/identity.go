@@ -211,14 +211,28 @@ func (d *Daemon) forgetIdentity(name string) {
 	if !known {
 		return
 	}
-	paths := []string{d.recordPath(name)}
-	if err == nil && rec.check() == nil {
-		paths = append(paths, filepath.Join(d.scsiState(), scsi.StateFile(rec.Key)))
+	d.forgetFile(name, d.recordPath(name))
+	if err == nil {
+		d.forgetState(name, rec)
 	}
-	for _, p := range paths {
-		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			d.log.Warn("state of a volume that has ended is left behind", zap.String("volume", name), zap.Error(err))
+}
+
+// forgetState removes the state of a unit, unless a volume has it by another name now.
+func (d *Daemon) forgetState(name string, rec identityRecord) {
+	if rec.check() != nil {
+		return
+	}
+	for _, v := range d.volumes {
+		if v.key == rec.Key {
+			return
 		}
+	}
+	d.forgetFile(name, filepath.Join(d.scsiState(), scsi.StateFile(rec.Key)))
+}
+
+func (d *Daemon) forgetFile(volume, path string) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.log.Warn("state of a volume that has ended is left behind", zap.String("volume", volume), zap.Error(err))
 	}
 }
 

@@ -8,30 +8,73 @@ import (
 	"path/filepath"
 	"strings"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/target/admin"
 )
 
 // makeVolume makes the file of a volume that has none, with an identity of its own beside it: what an earlier volume of
-// that name or path left behind is not taken over.
+// that name or path left behind is not taken over. It is forgotten by replaced, when the new volume is there to stay: the file
+// may only be away.
 func (d *Daemon) makeVolume(v VolumeConfig, fill func(*os.File) error) (*madeFile, error) {
 	if err := vacant(v.Path); err != nil {
 		return nil, err
 	}
-	if _, err := readIdentity(beside(v.Path)); err != nil {
+	was, err := readIdentity(beside(v.Path))
+	if err != nil {
 		return nil, &admin.Error{Kind: admin.Conflict, Msg: beside(v.Path) + " is there and is not the identity of a volume; move it: the new volume's will lie there"}
 	}
-	d.forgetIdentity(v.Name)
+	ends := ending{volume: v.Name, record: d.recordPath(v.Name), beside: beside(v.Path), was: was}
+	if ends.known, err = readJSON(ends.record, &ends.rec); err != nil {
+		d.log.Warn("what is known of an earlier volume cannot be read", zap.String("volume", v.Name), zap.Error(err))
+		ends.known = false
+	}
 	if err := writeJSON(beside(v.Path), newIdentity()); err != nil {
 		return nil, err
 	}
 	m, err := makeFile(v.Path, fill)
 	if err != nil {
-		return nil, errors.Join(err, os.Remove(beside(v.Path)))
+		return nil, errors.Join(err, ends.takeBack())
 	}
-	m.beside = beside(v.Path)
+	m.ends = ends
 	return m, nil
+}
+
+// ending is what is known of the volume that a new file takes the place of.
+type ending struct {
+	volume         string
+	record, beside string
+	known          bool           // there is a record
+	rec            identityRecord // of the state directory
+	was            *identity      // beside the file's place
+}
+
+// takeBack makes what is known what it was before the file was made.
+func (e *ending) takeBack() error {
+	put := func(path string, was any, there bool) error {
+		if there {
+			return writeJSON(path, was)
+		}
+		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	return errors.Join(put(e.beside, e.was, e.was != nil), put(e.record, e.rec, e.known))
+}
+
+// replaced ends the volume whose place a file has taken: a change that serves the new one has been made.
+func (d *Daemon) replaced(e ending) {
+	if !e.known {
+		return
+	}
+	var now identityRecord
+	if there, err := readJSON(e.record, &now); there && err == nil && now.Key == e.rec.Key {
+		d.forgetIdentity(e.volume) // the new one could not be written down there
+		return
+	}
+	d.forgetState(e.volume, e.rec)
 }
 
 // makeDefault makes the embedded default's volume.
@@ -40,7 +83,10 @@ func (d *Daemon) makeDefault() error {
 		if v.Name != "default" || d.cfg.managedVolume(v.Name) {
 			continue
 		}
-		_, err := d.makeVolume(v, fillEmpty(int64(v.Size), v.Thick))
+		m, err := d.makeVolume(v, fillEmpty(int64(v.Size), v.Thick))
+		if err == nil {
+			d.replaced(m.ends)
+		}
 		if e := (*admin.Error)(nil); err != nil && !errors.As(err, &e) { // one that is there is served
 			return fmt.Errorf("volume %s: %w", v.Name, err)
 		}
@@ -50,9 +96,9 @@ func (d *Daemon) makeDefault() error {
 
 // madeFile is a volume's file that this daemon has just made.
 type madeFile struct {
-	path   string
-	info   os.FileInfo
-	beside string // its identity
+	path string
+	info os.FileInfo
+	ends ending // with its identity; none where a file is made without
 }
 
 // makeFile makes a file that was not there, filled and on the disk before it has its name: it is never seen in part, and
@@ -144,8 +190,8 @@ func (m *madeFile) remove() error {
 		return nil // it is not there any more
 	}
 	err = os.Remove(m.path)
-	if m.beside != "" {
-		err = errors.Join(err, os.Remove(m.beside))
+	if m.ends.volume != "" {
+		err = errors.Join(err, m.ends.takeBack())
 	}
 	return err
 }
