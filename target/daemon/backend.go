@@ -138,7 +138,7 @@ func (d *Daemon) Drain(context.Context) (admin.Done, error) {
 }
 
 // ReloadConfig implements admin.Backend.
-func (d *Daemon) ReloadConfig(_ context.Context, dryRun bool) (admin.Done, error) {
+func (d *Daemon) ReloadConfig(ctx context.Context, dryRun bool) (admin.Done, error) {
 	var changes []Change
 	if dryRun {
 		next, err := d.load()
@@ -153,7 +153,7 @@ func (d *Daemon) ReloadConfig(_ context.Context, dryRun bool) (admin.Done, error
 		}
 	} else {
 		var err error
-		if changes, err = d.reloadFile(); err != nil {
+		if changes, err = d.reloadFile(ctx); err != nil {
 			kind := admin.Conflict
 			if ce := (*ConfigError)(nil); errors.As(err, &ce) {
 				kind = admin.Invalid
@@ -177,7 +177,9 @@ func (d *Daemon) ReloadConfig(_ context.Context, dryRun bool) (admin.Done, error
 
 // CreateVolume implements admin.Backend. The volume's file is made first, and goes again when the volume cannot be.
 func (d *Daemon) CreateVolume(ctx context.Context, s admin.VolumeSpec) (admin.Done, error) {
-	d.changeMu.Lock()
+	if err := d.lockChange(ctx); err != nil {
+		return admin.Done{}, err
+	}
 	defer d.changeMu.Unlock()
 	if s.Name == "" {
 		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: "a volume needs a name"}
@@ -286,8 +288,10 @@ func asRefusal(err error) error {
 }
 
 // ResizeVolume implements admin.Backend.
-func (d *Daemon) ResizeVolume(_ context.Context, name string, s admin.ResizeSpec) (admin.Done, error) {
-	d.changeMu.Lock()
+func (d *Daemon) ResizeVolume(ctx context.Context, name string, s admin.ResizeSpec) (admin.Done, error) {
+	if err := d.lockChange(ctx); err != nil {
+		return admin.Done{}, err
+	}
 	defer d.changeMu.Unlock()
 	v := d.volumes[name]
 	if v == nil {
@@ -313,8 +317,10 @@ func (d *Daemon) ResizeVolume(_ context.Context, name string, s admin.ResizeSpec
 }
 
 // DeleteVolume implements admin.Backend.
-func (d *Daemon) DeleteVolume(_ context.Context, name string, data, dryRun bool) (admin.Done, error) {
-	d.changeMu.Lock()
+func (d *Daemon) DeleteVolume(ctx context.Context, name string, data, dryRun bool) (admin.Done, error) {
+	if err := d.lockChange(ctx); err != nil {
+		return admin.Done{}, err
+	}
 	defer d.changeMu.Unlock()
 	v := d.volumes[name]
 	if v == nil {
@@ -361,17 +367,15 @@ func (d *Daemon) DeleteVolume(_ context.Context, name string, data, dryRun bool)
 }
 
 // CreateTarget implements admin.Backend.
-func (d *Daemon) CreateTarget(_ context.Context, s admin.TargetSpec) (admin.Done, error) {
-	for _, t := range d.Targets() {
-		if t.Name == s.Name {
-			return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "there is a target " + s.Name + " already"}
-		}
-	}
+func (d *Daemon) CreateTarget(ctx context.Context, s admin.TargetSpec) (admin.Done, error) {
 	t := TargetConfig{Name: s.Name, Alias: s.Alias}
 	for _, i := range s.Initiators {
 		t.Initiators = append(t.Initiators, InitiatorConfig{Name: i})
 	}
-	return d.change(s.DryRun, "target "+s.Name+" created", func(m *managed) error {
+	return d.change(ctx, s.DryRun, "target "+s.Name+" created", func(m *managed) error {
+		if slices.ContainsFunc(d.cfg.Targets, func(o TargetConfig) bool { return o.Name == s.Name }) {
+			return &admin.Error{Kind: admin.Conflict, Msg: "there is a target " + s.Name + " already"}
+		}
 		m.unmap(s.Name) // of an earlier target of this name
 		m.Targets = append(m.Targets, t)
 		return nil
@@ -393,11 +397,11 @@ func (d *Daemon) forget(target string, managed bool) error {
 }
 
 // DeleteTarget implements admin.Backend.
-func (d *Daemon) DeleteTarget(_ context.Context, name string, dryRun bool) (admin.Done, error) {
-	if err := d.ours(name); err != nil {
-		return admin.Done{}, err
-	}
-	return d.change(dryRun, "target "+name+" removed", func(m *managed) error {
+func (d *Daemon) DeleteTarget(ctx context.Context, name string, dryRun bool) (admin.Done, error) {
+	return d.change(ctx, dryRun, "target "+name+" removed", func(m *managed) error {
+		if err := d.ours(name); err != nil {
+			return err
+		}
 		m.Targets = slices.DeleteFunc(m.Targets, func(t TargetConfig) bool { return t.Name == name })
 		m.unmap(name)
 		return nil
@@ -418,15 +422,15 @@ func (d *Daemon) ours(name string) error {
 }
 
 // MapLUN implements admin.Backend.
-func (d *Daemon) MapLUN(_ context.Context, target string, l admin.LUN, dryRun bool) (admin.Done, error) {
-	i := slices.IndexFunc(d.Targets(), func(t admin.Target) bool { return t.Name == target })
-	if i < 0 {
-		return admin.Done{}, &admin.Error{Kind: admin.NotFound, Msg: "there is no target " + target}
-	}
-	if slices.ContainsFunc(d.Targets()[i].LUNs, func(o admin.LUN) bool { return o.LUN == l.LUN }) {
-		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf("LUN %d of %s is taken", l.LUN, target)}
-	}
-	return d.change(dryRun, fmt.Sprintf("volume %s is LUN %d of %s", l.Volume, l.LUN, target), func(m *managed) error {
+func (d *Daemon) MapLUN(ctx context.Context, target string, l admin.LUN, dryRun bool) (admin.Done, error) {
+	return d.change(ctx, dryRun, fmt.Sprintf("volume %s is LUN %d of %s", l.Volume, l.LUN, target), func(m *managed) error {
+		i := slices.IndexFunc(d.cfg.Targets, func(t TargetConfig) bool { return t.Name == target })
+		if i < 0 {
+			return &admin.Error{Kind: admin.NotFound, Msg: "there is no target " + target}
+		}
+		if slices.ContainsFunc(d.cfg.Targets[i].LUNs, func(o LUNConfig) bool { return o.LUN == l.LUN }) {
+			return &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf("LUN %d of %s is taken", l.LUN, target)}
+		}
 		if err := d.cfg.free(l.Volume); err != nil {
 			if ae := (*admin.Error)(nil); errors.As(err, &ae) {
 				return ae
@@ -444,8 +448,8 @@ func (d *Daemon) MapLUN(_ context.Context, target string, l admin.LUN, dryRun bo
 }
 
 // UnmapLUN implements admin.Backend.
-func (d *Daemon) UnmapLUN(_ context.Context, target string, lun uint16, dryRun bool) (admin.Done, error) {
-	return d.change(dryRun, fmt.Sprintf("LUN %d of %s unmapped", lun, target), func(m *managed) error {
+func (d *Daemon) UnmapLUN(ctx context.Context, target string, lun uint16, dryRun bool) (admin.Done, error) {
+	return d.change(ctx, dryRun, fmt.Sprintf("LUN %d of %s unmapped", lun, target), func(m *managed) error {
 		n := len(m.Maps)
 		m.Maps = slices.DeleteFunc(m.Maps, func(p managedMap) bool { return p.Target == target && p.LUN == lun })
 		if len(m.Maps) == n {

@@ -17,11 +17,19 @@ import (
 )
 
 // onTarget edits a target that this interface made.
-func (d *Daemon) onTarget(name string, dryRun bool, what string, edit func(*TargetConfig) error) (admin.Done, error) {
+func (d *Daemon) onTarget(ctx context.Context, name string, dryRun bool, what string, edit func(*TargetConfig) error) (admin.Done, error) {
+	if err := d.lockChange(ctx); err != nil {
+		return admin.Done{}, err
+	}
+	defer d.changeMu.Unlock()
+	return d.onTargetLocked(name, dryRun, what, edit)
+}
+
+func (d *Daemon) onTargetLocked(name string, dryRun bool, what string, edit func(*TargetConfig) error) (admin.Done, error) {
 	if err := d.ours(name); err != nil {
 		return admin.Done{}, err
 	}
-	return d.change(dryRun, what, func(m *managed) error {
+	return d.changeLocked(dryRun, what, func(m *managed) error {
 		for i := range m.Targets {
 			if m.Targets[i].Name == name {
 				m.touched = map[string]bool{name: true}
@@ -33,8 +41,8 @@ func (d *Daemon) onTarget(name string, dryRun bool, what string, edit func(*Targ
 }
 
 // AllowInitiator implements admin.Backend.
-func (d *Daemon) AllowInitiator(_ context.Context, target string, s admin.InitiatorSpec) (admin.Done, error) {
-	return d.onTarget(target, s.DryRun, s.Name+" may log in to "+target, func(t *TargetConfig) error {
+func (d *Daemon) AllowInitiator(ctx context.Context, target string, s admin.InitiatorSpec) (admin.Done, error) {
+	return d.onTarget(ctx, target, s.DryRun, s.Name+" may log in to "+target, func(t *TargetConfig) error {
 		t.Initiators = slices.DeleteFunc(t.Initiators, func(i InitiatorConfig) bool { return i.Name == s.Name })
 		i := InitiatorConfig{Name: s.Name}
 		if len(s.LUNs) > 0 {
@@ -46,8 +54,8 @@ func (d *Daemon) AllowInitiator(_ context.Context, target string, s admin.Initia
 }
 
 // DenyInitiator implements admin.Backend. The last name cannot go: an empty list would let everybody in.
-func (d *Daemon) DenyInitiator(_ context.Context, target, initiator string, dryRun bool) (admin.Done, error) {
-	return d.onTarget(target, dryRun, initiator+" may not log in to "+target+" any more", func(t *TargetConfig) error {
+func (d *Daemon) DenyInitiator(ctx context.Context, target, initiator string, dryRun bool) (admin.Done, error) {
+	return d.onTarget(ctx, target, dryRun, initiator+" may not log in to "+target+" any more", func(t *TargetConfig) error {
 		n := len(t.Initiators)
 		t.Initiators = slices.DeleteFunc(t.Initiators, func(i InitiatorConfig) bool { return i.Name == initiator })
 		switch len(t.Initiators) {
@@ -64,7 +72,7 @@ func (d *Daemon) DenyInitiator(_ context.Context, target, initiator string, dryR
 func (d *Daemon) secretsOf(target string) string { return filepath.Join(d.stateDir, "secrets", target) }
 
 // SetSecret implements admin.Backend.
-func (d *Daemon) SetSecret(_ context.Context, target string, s admin.SecretSpec) (admin.Done, error) {
+func (d *Daemon) SetSecret(ctx context.Context, target string, s admin.SecretSpec) (admin.Done, error) {
 	switch {
 	case s.User == "" || strings.ContainsAny(s.User+s.Secret, " \t\r\n") || strings.HasPrefix(s.User, "#"):
 		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: "a user and a secret are words without white space"}
@@ -84,7 +92,7 @@ func (d *Daemon) SetSecret(_ context.Context, target string, s admin.SecretSpec)
 	if len(s.Initiators) > 0 {
 		what += ", for " + strings.Join(s.Initiators, " and ")
 	}
-	return d.editSecrets(target, s.DryRun, what, func(sec *secrets, a *AuthConfig) error {
+	return d.editSecrets(ctx, target, s.DryRun, what, func(sec *secrets, a *AuthConfig) error {
 		if s.Mutual {
 			if len(sec.users) == 0 {
 				return &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf("there is no user yet who could log in to %s and ask for its proof; first: sluice target secret %[1]s USER", target)}
@@ -102,8 +110,8 @@ func (d *Daemon) SetSecret(_ context.Context, target string, s admin.SecretSpec)
 }
 
 // RemoveSecret implements admin.Backend. The last user cannot go: without any nobody could log in.
-func (d *Daemon) RemoveSecret(_ context.Context, target, user string, dryRun bool) (admin.Done, error) {
-	return d.editSecrets(target, dryRun, "secret of "+user+" forgotten for "+target, func(sec *secrets, a *AuthConfig) error {
+func (d *Daemon) RemoveSecret(ctx context.Context, target, user string, dryRun bool) (admin.Done, error) {
+	return d.editSecrets(ctx, target, dryRun, "secret of "+user+" forgotten for "+target, func(sec *secrets, a *AuthConfig) error {
 		switch _, known := sec.users[user]; {
 		case a.MutualUser == user:
 			a.MutualUser = ""
@@ -122,7 +130,11 @@ func (d *Daemon) RemoveSecret(_ context.Context, target, user string, dryRun boo
 // editSecrets changes the secrets file of a target. The file is put back when the change as a whole cannot be made. It is replaced
 // before managed.yaml is, which names the target's own secret: a daemon that is killed between them finds the secrets of both
 // configurations there, and what none of them names goes last.
-func (d *Daemon) editSecrets(target string, dryRun bool, what string, edit func(*secrets, *AuthConfig) error) (admin.Done, error) {
+func (d *Daemon) editSecrets(ctx context.Context, target string, dryRun bool, what string, edit func(*secrets, *AuthConfig) error) (admin.Done, error) {
+	if err := d.lockChange(ctx); err != nil {
+		return admin.Done{}, err
+	}
+	defer d.changeMu.Unlock()
 	if err := d.ours(target); err != nil {
 		return admin.Done{}, err
 	}
@@ -134,7 +146,7 @@ func (d *Daemon) editSecrets(target string, dryRun bool, what string, edit func(
 	wrote := false
 	var after *secrets
 	var own string
-	done, err := d.onTarget(target, dryRun, what, func(t *TargetConfig) error {
+	done, err := d.onTargetLocked(target, dryRun, what, func(t *TargetConfig) error {
 		sec := newSecrets()
 		// Without auth, a file that is there belonged to an earlier target of this name.
 		if before != nil && t.Auth != nil {

@@ -16,25 +16,22 @@ func (d *Daemon) managedExport(name string) bool {
 }
 
 // AddPortal implements admin.Backend.
-func (d *Daemon) AddPortal(_ context.Context, p admin.Portal, dryRun bool) (admin.Done, error) {
+func (d *Daemon) AddPortal(ctx context.Context, p admin.Portal, dryRun bool) (admin.Done, error) {
 	if _, _, err := net.SplitHostPort(p.Address); err != nil {
 		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: fmt.Sprintf("portal address %q is not host:port (IPv6 as [::1]:3260)", p.Address)}
 	}
-	d.mu.Lock()
-	known := slices.ContainsFunc(d.cfg.Portals, func(o PortalConfig) bool { return o.Address == p.Address })
-	d.mu.Unlock()
-	if known {
-		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "there is a portal " + p.Address + " already"}
-	}
-	return d.change(dryRun, "portal "+p.Address+" opened", func(m *managed) error {
+	return d.change(ctx, dryRun, "portal "+p.Address+" opened", func(m *managed) error {
+		if slices.ContainsFunc(d.cfg.Portals, func(o PortalConfig) bool { return o.Address == p.Address }) {
+			return &admin.Error{Kind: admin.Conflict, Msg: "there is a portal " + p.Address + " already"}
+		}
 		m.Portals = append(m.Portals, PortalConfig{Address: p.Address, Group: p.Group})
 		return nil
 	})
 }
 
 // RemovePortal implements admin.Backend.
-func (d *Daemon) RemovePortal(_ context.Context, address string, dryRun bool) (admin.Done, error) {
-	return d.change(dryRun, "portal "+address+" closed", func(m *managed) error {
+func (d *Daemon) RemovePortal(ctx context.Context, address string, dryRun bool) (admin.Done, error) {
+	return d.change(ctx, dryRun, "portal "+address+" closed", func(m *managed) error {
 		n := len(m.Portals)
 		m.Portals = slices.DeleteFunc(m.Portals, func(p PortalConfig) bool { return p.Address == address })
 		if len(m.Portals) == n {
@@ -45,14 +42,9 @@ func (d *Daemon) RemovePortal(_ context.Context, address string, dryRun bool) (a
 }
 
 // CreateExport implements admin.Backend.
-func (d *Daemon) CreateExport(_ context.Context, s admin.ExportSpec) (admin.Done, error) {
-	d.mu.Lock()
-	first, known := d.files == nil, slices.ContainsFunc(d.cfg.Exports, func(o ExportConfig) bool { return o.Name == s.Name })
-	d.mu.Unlock()
+func (d *Daemon) CreateExport(ctx context.Context, s admin.ExportSpec) (admin.Done, error) {
 	fi, err := os.Stat(s.Path)
 	switch {
-	case known:
-		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "there is an export " + s.Name + " already"}
 	case !filepath.IsAbs(s.Path):
 		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: "the path of an export must be absolute"}
 	case err != nil || !fi.IsDir():
@@ -62,7 +54,12 @@ func (d *Daemon) CreateExport(_ context.Context, s admin.ExportSpec) (admin.Done
 	for _, c := range s.Clients {
 		e.Clients = append(e.Clients, ClientConfig{Match: c.Match, ReadOnly: c.ReadOnly, Squash: c.Squash, AnyPort: c.AnyPort})
 	}
-	done, err := d.change(s.DryRun, "export "+s.Name+" of "+s.Path+" added", func(m *managed) error {
+	first := false
+	done, err := d.change(ctx, s.DryRun, "export "+s.Name+" of "+s.Path+" added", func(m *managed) error {
+		first = d.files == nil
+		if slices.ContainsFunc(d.cfg.Exports, func(o ExportConfig) bool { return o.Name == s.Name }) {
+			return &admin.Error{Kind: admin.Conflict, Msg: "there is an export " + s.Name + " already"}
+		}
 		m.Exports = append(m.Exports, e)
 		return nil
 	})
@@ -85,8 +82,8 @@ func (d *Daemon) CreateExport(_ context.Context, s admin.ExportSpec) (admin.Done
 }
 
 // DeleteExport implements admin.Backend.
-func (d *Daemon) DeleteExport(_ context.Context, name string, dryRun bool) (admin.Done, error) {
-	return d.change(dryRun, "export "+name+" removed; its files stay", func(m *managed) error {
+func (d *Daemon) DeleteExport(ctx context.Context, name string, dryRun bool) (admin.Done, error) {
+	return d.change(ctx, dryRun, "export "+name+" removed; its files stay", func(m *managed) error {
 		n := len(m.Exports)
 		m.Exports = slices.DeleteFunc(m.Exports, func(e ExportConfig) bool { return e.Name == name })
 		if len(m.Exports) == n {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 
 	"github.com/sluice-storage/sluice/internal/savefile"
@@ -9,10 +10,23 @@ import (
 
 // change edits the managed part of the configuration: what results is checked, laid ready beside managed.yaml, made so, and
 // then takes its place. A change that cannot be made or written down is taken back as a whole. A dry run only checks.
-func (d *Daemon) change(dryRun bool, what string, edit func(*managed) error) (admin.Done, error) {
-	d.changeMu.Lock()
+func (d *Daemon) change(ctx context.Context, dryRun bool, what string, edit func(*managed) error) (admin.Done, error) {
+	if err := d.lockChange(ctx); err != nil {
+		return admin.Done{}, err
+	}
 	defer d.changeMu.Unlock()
 	return d.changeLocked(dryRun, what, edit)
+}
+
+// lockChange takes changeMu, which another change may hold for minutes, for a client that still waits then: what was taken back
+// meanwhile must not be carried out. What an edit depends on is asked under the lock.
+func (d *Daemon) lockChange(ctx context.Context) error {
+	d.changeMu.Lock()
+	if ctx.Err() != nil {
+		d.changeMu.Unlock()
+		return &admin.Error{Kind: 503, Msg: "nothing was changed: the client was gone before the change could begin, behind another one"}
+	}
+	return nil
 }
 
 // changeLocked is change for who holds changeMu, because what it asked before must still be so.

@@ -36,13 +36,15 @@ func (d *Daemon) Reload(next *Config) error {
 
 // ReloadFile reads the configuration again and makes the daemon serve it, as Reload does.
 func (d *Daemon) ReloadFile() error {
-	_, err := d.reloadFile()
+	_, err := d.reloadFile(context.Background())
 	return err
 }
 
 // reloadFile reads under the lock of changes: what was read before another change would take that back.
-func (d *Daemon) reloadFile() ([]Change, error) {
-	d.changeMu.Lock()
+func (d *Daemon) reloadFile(ctx context.Context) ([]Change, error) {
+	if err := d.lockChange(ctx); err != nil {
+		return nil, err
+	}
 	defer d.changeMu.Unlock()
 	next, err := d.load()
 	if err == nil {
