@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/sluice-storage/sluice/internal/savefile"
 	"github.com/sluice-storage/sluice/target/admin"
@@ -56,6 +57,17 @@ func (d *Daemon) changeLocked(dryRun bool, what string, edit func(*managed) erro
 	}
 	if err != nil {
 		return admin.Done{}, wrong(err)
+	}
+	gone, some := next.forgetGone(cfg)
+	for _, mp := range gone {
+		if !slices.Contains(now.Maps, mp) {
+			return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "target " + mp.Target + " is not in " + d.source + " any more; it goes with the next change"}
+		}
+	}
+	if some {
+		if text, err = next.text(); err != nil {
+			return admin.Done{}, err
+		}
 	}
 	if cfg.touched = next.touched; cfg.touched == nil {
 		cfg.touched = map[string]bool{}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,6 +68,23 @@ func readManaged(stateDir string) (*managed, error) {
 // unmap forgets the LUNs that were mapped into a target.
 func (m *managed) unmap(target string) {
 	m.Maps = slices.DeleteFunc(m.Maps, func(p managedMap) bool { return p.Target == target })
+}
+
+// forgetGone forgets what belongs to targets and volumes that c, which m was merged into, does not have: a later one of such a name
+// is another one. It returns the maps that go, and whether anything does.
+func (m *managed) forgetGone(c *Config) (gone []managedMap, some bool) {
+	m.Maps = slices.DeleteFunc(m.Maps, func(p managedMap) bool {
+		stays := slices.ContainsFunc(c.Targets, func(t TargetConfig) bool { return t.Name == p.Target })
+		if !stays {
+			gone = append(gone, p)
+		}
+		return !stays
+	})
+	n := len(m.Sizes)
+	maps.DeleteFunc(m.Sizes, func(volume string, _ Size) bool {
+		return !slices.ContainsFunc(c.Volumes, func(v VolumeConfig) bool { return v.Name == volume })
+	})
+	return gone, len(gone) > 0 || len(m.Sizes) != n
 }
 
 // text is the file's content. It is read again before it is anything: a name with bytes that YAML cannot carry would come

@@ -33,12 +33,16 @@ func (d *Daemon) dropStrangers(c *Config, more map[string]*volume) {
 	}
 }
 
-// stampMaps notes of maps that an earlier version made what their volumes are now.
+// stampMaps notes of maps that an earlier version made what their volumes are now, and forgets what belongs to targets and volumes
+// that left the operator's file while nothing was served.
 func (d *Daemon) stampMaps(c *Config) {
 	if c.managed == nil {
 		return
 	}
-	stamped := false
+	gone, stamped := c.managed.forgetGone(c)
+	for _, mp := range gone {
+		d.log.Warn("a LUN that was mapped by command is forgotten: its target is not configured any more", zap.String("target", mp.Target), zap.Uint16("lun", mp.LUN), zap.String("volume", mp.Volume))
+	}
 	for i := range c.managed.Maps {
 		mp := &c.managed.Maps[i]
 		if v := d.volumes[mp.Volume]; v != nil && mp.Unit == "" && v.key != "" && !slices.Contains(c.skipped, *mp) {

@@ -57,24 +57,17 @@ func (d *Daemon) reloadFile(ctx context.Context) ([]Change, error) {
 		d.notify(sd.SdNotifyReady)
 		return nil, fmt.Errorf("configuration not changed: %w", err)
 	}
-	before := d.cfg
-	return d.reloadLocked(next, func() error { return d.dropMaps(before, next) })
+	return d.reloadLocked(next, func() error { return d.dropGone(next) })
 }
 
-// dropMaps forgets the LUNs that the administrative interface mapped into targets that leave the operator's file: a later
-// target of such a name is another one.
-func (d *Daemon) dropMaps(before, next *Config) error {
+// dropGone forgets the LUNs that the administrative interface mapped into targets that leave the operator's file, and the sizes that
+// it gave to volumes that do.
+func (d *Daemon) dropGone(next *Config) error {
 	m, err := readManaged(d.stateDir)
 	if err != nil {
 		return err
 	}
-	n := len(m.Maps)
-	for _, c := range before.Diff(next) {
-		if c.Kind == "target" && c.What == "removed" {
-			m.unmap(c.Name)
-		}
-	}
-	if len(m.Maps) == n {
+	if _, some := m.forgetGone(next); !some {
 		return nil
 	}
 	text, err := m.text()

@@ -181,3 +181,34 @@ targets:
 		t.Errorf("a later target has the states of the one before: %+v", g)
 	}
 }
+
+// A target that leaves the operator's file takes the LUNs that were mapped into it with it, however the daemon learns of that: a later
+// target of its name is another one's.
+func TestATargetThatLeavesTheFileTakesItsMapsAlong(t *testing.T) {
+	served := twoVolumes + "targets: [{name: \"" + disks + "\", luns: [{lun: 0, volume: a}]}]\n"
+	for name, leaves := range map[string]func(s *stand){
+		"by a reload": func(s *stand) { s.reload(twoVolumes) },
+		"by a command": func(s *stand) {
+			s.write("sluiced.yaml", twoVolumes)
+			s.does("target create " + disks + "-other")
+		},
+		"while the daemon is down": func(s *stand) {
+			if code := s.stop(); code != 0 {
+				t.Errorf("sluiced ended with %d", code)
+			}
+			s.write("sluiced.yaml", twoVolumes)
+			s.start()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := begin(t, served)
+			s.does("target map " + disks + " 1 b")
+			s.sees(login{name: alice}, disks, 0, 1)
+			leaves(s)
+			s.reload(served)
+			s.sees(login{name: alice}, disks, 0)
+			s.restart()
+			s.sees(login{name: alice}, disks, 0)
+		})
+	}
+}

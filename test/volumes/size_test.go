@@ -54,3 +54,34 @@ func TestGrowingNeverShrinks(t *testing.T) {
 	d.start()
 	is(10 * mib)
 }
+
+// A size that was given by command leaves with its volume: a later volume of that name has the size that it is configured with.
+func TestASizeGivenByCommandLeavesWithItsVolume(t *testing.T) {
+	first, other := "  - {name: data, path: one.img, size: 1MiB}\n", "  - {name: data, path: two.img, size: 1MiB}\n"
+	for name, leaves := range map[string]func(d *daemon){
+		"by a reload":  func(d *daemon) { d.configure("  []"); d.must("reload") },
+		"by a command": func(d *daemon) { d.configure("  []"); d.must("volume", "create", "x", "1MiB") },
+		"while down":   func(d *daemon) { d.kill(); d.configure("  []"); d.start() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := prepare(t, first)
+			d.sparse("one.img", 1<<20)
+			d.sparse("two.img", 1<<20)
+			d.start()
+			d.must("volume", "resize", "data", "2MiB")
+			leaves(d)
+			d.configure(other)
+			d.must("reload")
+			if n := d.volumes()["data"].Size; n != 1<<20 || d.size(d.path("two.img")) != 1<<20 {
+				t.Errorf("the other volume has %d bytes", n)
+			}
+			d.configure("  []")
+			d.must("reload")
+			d.configure(first)
+			d.must("reload")
+			if n := d.volumes()["data"].Size; n != 2<<20 {
+				t.Errorf("the volume that was resized has %d bytes", n)
+			}
+		})
+	}
+}
