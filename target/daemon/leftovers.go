@@ -22,24 +22,27 @@ type unfinished struct {
 // called when the volumes and portals are open, so that no other daemon writes here, and takes nothing that is younger than
 // this process.
 func (d *Daemon) sweep() {
-	ofAny := func(mark string) func(string) bool {
-		return func(p string) bool { return strings.HasSuffix(p, mark) && p != mark }
+	// ofAny finds those of all files whose name ends so, as internal/savefile calls them and as earlier versions did.
+	ofAny := func(end string) func(string) bool {
+		return func(p string) bool {
+			return strings.HasPrefix(p, ".") && strings.HasSuffix(p, end+"-") && len(p) > len(end)+2 || strings.HasSuffix(p, end+".new-") && len(p) > len(end+".new-")
+		}
 	}
 	exactly := func(names ...string) func(string) bool {
 		return func(p string) bool { return slices.Contains(names, p) }
 	}
 	places := []unfinished{
-		{d.stateDir, exactly(filepath.Base(managedPath(d.stateDir)) + ".new-")},
-		{d.stateDir, ofAny(".img.identity.new-")}, // also of volumes whose creation was cut short
-		{filepath.Join(d.stateDir, "secrets"), ofAny(".new-")},
-		{d.identityDir(), ofAny(".new-")},
+		{d.stateDir, exactly(".managed.yaml-", "managed.yaml.new-")},
+		{d.stateDir, ofAny(".img.identity")}, // also of volumes whose creation was cut short
+		{filepath.Join(d.stateDir, "secrets"), ofAny("")},
+		{d.identityDir(), ofAny("")},
 		{d.scsiState(), exactly(".state-")},
 		{filepath.Join(d.stateDir, "nfs"), exactly(".nfs-handle.key-", ".nlm-state.json-")},
 	}
 	for _, v := range d.volumes {
 		if v.cfg.Engine == "file" && !strings.HasPrefix(v.cfg.Path, "/dev/") {
 			base := filepath.Base(v.cfg.Path)
-			places = append(places, unfinished{filepath.Dir(v.cfg.Path), exactly(base+".identity.new-", "."+base+".new-")})
+			places = append(places, unfinished{filepath.Dir(v.cfg.Path), exactly("."+base+".identity-", base+".identity.new-", "."+base+".new-")})
 		}
 	}
 	for _, p := range places {

@@ -192,7 +192,7 @@ func (s *stand) leftovers() ([]string, error) {
 	var all []string
 	var errs []error
 	for _, dir := range []string{"", "secrets", "identity", "scsi", "nfs"} {
-		for _, pattern := range []string{"*.new-*", ".*.new-*", ".state-*", ".n*-*"} {
+		for _, pattern := range []string{"*.new-*", ".*.new-*", ".*-[0-9]*"} {
 			l, err := filepath.Glob(filepath.Join(s.dir, dir, pattern))
 			all, errs = append(all, l...), append(errs, err)
 		}
