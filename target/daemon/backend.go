@@ -140,6 +140,7 @@ func (d *Daemon) Drain(context.Context) (admin.Done, error) {
 // ReloadConfig implements admin.Backend.
 func (d *Daemon) ReloadConfig(ctx context.Context, dryRun bool) (admin.Done, error) {
 	var changes []Change
+	var but error
 	if dryRun {
 		next, err := d.load()
 		if err != nil {
@@ -153,7 +154,7 @@ func (d *Daemon) ReloadConfig(ctx context.Context, dryRun bool) (admin.Done, err
 		}
 	} else {
 		var err error
-		if changes, err = d.reloadFile(ctx); err != nil {
+		if changes, but, err = d.reloadFile(ctx); err != nil {
 			kind := admin.Conflict
 			if ce := (*ConfigError)(nil); errors.As(err, &ce) {
 				kind = admin.Invalid
@@ -172,6 +173,7 @@ func (d *Daemon) ReloadConfig(ctx context.Context, dryRun bool) (admin.Done, err
 	if len(changes) == 0 {
 		done.Changes = append(done.Changes, "nothing has changed")
 	}
+	done.Changes = append(done.Changes, doneBut(but)...)
 	return done, nil
 }
 

@@ -81,10 +81,19 @@ func (d *Daemon) changeLocked(dryRun bool, what string, edit func(*managed) erro
 		return admin.Done{}, err
 	}
 	defer ready.Drop()
-	if _, err = d.reloadLocked(cfg, ready.Put); err != nil {
+	_, but, err := d.reloadLocked(cfg, ready.Put)
+	if err != nil {
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
 	}
-	return admin.Done{Changes: []string{what}}, nil
+	return admin.Done{Changes: append([]string{what}, doneBut(but)...)}, nil
+}
+
+// doneBut is what is said of a change that was made and left something undone.
+func doneBut(err error) []string {
+	if err == nil {
+		return nil
+	}
+	return []string{"it is done, but " + err.Error()}
 }
 
 // wouldRefuse says why next, which is a configuration, cannot follow what is served. The caller holds one of the daemon's locks.

@@ -65,7 +65,7 @@ func (d *Daemon) stampMaps(c *Config) {
 func (d *Daemon) servesAnew(name, path string) error {
 	stamped := func(m managedMap) bool { return m.Volume == name && m.Unit != "" }
 	if d.cfg.managed == nil || d.cfg.with == nil || !slices.ContainsFunc(d.cfg.managed.Maps, stamped) {
-		_, err := d.reloadLocked(d.cfg, nil)
+		_, _, err := d.reloadLocked(d.cfg, nil)
 		return err
 	}
 	id, err := readIdentity(beside(path))

@@ -30,20 +30,20 @@ const closeLimit = 2 * time.Second
 func (d *Daemon) Reload(next *Config) error {
 	d.changeMu.Lock()
 	defer d.changeMu.Unlock()
-	_, err := d.reloadLocked(next, nil)
+	_, _, err := d.reloadLocked(next, nil)
 	return err
 }
 
 // ReloadFile reads the configuration again and makes the daemon serve it, as Reload does.
 func (d *Daemon) ReloadFile() error {
-	_, err := d.reloadFile(context.Background())
+	_, _, err := d.reloadFile(context.Background())
 	return err
 }
 
 // reloadFile reads under the lock of changes: what was read before another change would take that back.
-func (d *Daemon) reloadFile(ctx context.Context) ([]Change, error) {
+func (d *Daemon) reloadFile(ctx context.Context) (changes []Change, but, err error) {
 	if err := d.lockChange(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer d.changeMu.Unlock()
 	next, err := d.load()
@@ -55,7 +55,7 @@ func (d *Daemon) reloadFile(ctx context.Context) ([]Change, error) {
 		// Type=notify-reload), however it went.
 		d.notify(reloading())
 		d.notify(sd.SdNotifyReady)
-		return nil, fmt.Errorf("configuration not changed: %w", err)
+		return nil, nil, fmt.Errorf("configuration not changed: %w", err)
 	}
 	return d.reloadLocked(next, func() error { return d.dropGone(next) })
 }
@@ -80,32 +80,35 @@ func (d *Daemon) dropGone(next *Config) error {
 // reloadLocked makes the daemon serve next. Whoever calls it holds changeMu, under which alone what is served changes; mu is
 // taken for moments only, so that nothing that waits for a medium or a peer holds up who only looks. Everything that can fail
 // is done first, beside what is served. commit, if any, makes the change last over a restart; what cannot be made or committed
-// is taken back.
-func (d *Daemon) reloadLocked(next *Config, commit func() error) ([]Change, error) {
+// is taken back, and is err. But is what went wrong after that: the change is made all the same, and nothing that it is of may be
+// removed.
+func (d *Daemon) reloadLocked(next *Config, commit func() error) (changes []Change, but, err error) {
 	d.notify(reloading())
 	defer d.notify(sd.SdNotifyReady)
 	ctx, cancel := context.WithTimeout(d.life, reloadLimit)
 	defer cancel()
 	if d.ended {
-		return nil, errors.New("configuration not changed: the daemon is ending")
+		return nil, nil, errors.New("configuration not changed: the daemon is ending")
 	}
 	before := d.cfg
-	changes := before.Diff(next)
+	changes = before.Diff(next)
 	p, err := d.plan(next, false)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("configuration not changed: %w", err), p.undo())
+		return nil, nil, errors.Join(fmt.Errorf("configuration not changed: %w", err), p.undo())
 	}
 	if err = d.apply(ctx, next, p); err == nil && commit != nil {
 		err = commit()
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("configuration not changed: %w", err), d.takeBack(ctx, before, p))
+		return nil, nil, errors.Join(fmt.Errorf("configuration not changed: %w", err), d.takeBack(ctx, before, p))
 	}
-	err = d.finish(before, next, p)
+	if but = d.finish(before, next, p); but != nil {
+		d.log.Error("the configuration has changed, but not all that goes with it could be done", zap.Error(but))
+	}
 	for _, c := range changes {
 		d.log.Info("configuration", zap.String("audit", c.What), zap.String("kind", c.Kind), zap.String("name", c.Name), zap.Bool("needs_restart", c.Restart))
 	}
-	return changes, err
+	return changes, but, nil
 }
 
 // takeBack makes the daemon serve before again, after apply has failed somewhere in p.
