@@ -42,7 +42,11 @@ func (d *Daemon) onTargetLocked(name string, dryRun bool, what string, edit func
 
 // AllowInitiator implements admin.Backend.
 func (d *Daemon) AllowInitiator(ctx context.Context, target string, s admin.InitiatorSpec) (admin.Done, error) {
-	return d.onTarget(ctx, target, s.DryRun, s.Name+" may log in to "+target, func(t *TargetConfig) error {
+	sees := "every LUN"
+	if len(s.LUNs) > 0 {
+		sees = "of its LUNs " + strings.ReplaceAll(strings.Trim(fmt.Sprint(s.LUNs), "[]"), " ", " and ")
+	}
+	return d.onTarget(ctx, target, s.DryRun, s.Name+" may log in to "+target+" and sees "+sees, func(t *TargetConfig) error {
 		t.Initiators = slices.DeleteFunc(t.Initiators, func(i InitiatorConfig) bool { return i.Name == s.Name })
 		i := InitiatorConfig{Name: s.Name}
 		if len(s.LUNs) > 0 {
@@ -109,11 +113,15 @@ func (d *Daemon) SetSecret(ctx context.Context, target string, s admin.SecretSpe
 	})
 }
 
-// RemoveSecret implements admin.Backend. The last user cannot go: without any nobody could log in.
+// RemoveSecret implements admin.Backend. The last user cannot go: without any nobody could log in. What has the name goes: a user, the
+// target's own secret, or both.
 func (d *Daemon) RemoveSecret(ctx context.Context, target, user string, dryRun bool) (admin.Done, error) {
-	return d.editSecrets(ctx, target, dryRun, "secret of "+user+" forgotten for "+target, func(sec *secrets, a *AuthConfig) error {
-		switch _, known := sec.users[user]; {
-		case a.MutualUser == user:
+	both := false
+	done, err := d.editSecrets(ctx, target, dryRun, "secret of "+user+" forgotten for "+target, func(sec *secrets, a *AuthConfig) error {
+		_, known := sec.users[user]
+		own := a.MutualUser == user
+		switch {
+		case own && !known:
 			a.MutualUser = ""
 		case !known:
 			return &admin.Error{Kind: admin.NotFound, Msg: "there is no secret of " + user + " for " + target}
@@ -122,9 +130,16 @@ func (d *Daemon) RemoveSecret(ctx context.Context, target, user string, dryRun b
 		default:
 			delete(sec.users, user)
 			delete(sec.names, user)
+			if both = own; own {
+				a.MutualUser = ""
+			}
 		}
 		return nil
 	})
+	if err == nil && both {
+		done.Changes = append(done.Changes, "and the target's own secret, which had the same name")
+	}
+	return done, err
 }
 
 // editSecrets changes the secrets file of a target. The file is put back when the change as a whole cannot be made. It is replaced

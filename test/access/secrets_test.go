@@ -1,6 +1,8 @@
 package access
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -101,4 +103,34 @@ targets: [{name: "`+disks+`", luns: [{lun: 0, volume: a}]}]
 		t.Errorf("discovered %v", got)
 	}
 	s.admits(al, disks, 0)
+}
+
+// Who is kept out is kept out, also where the target proves itself by the same name.
+func TestRemovingASecretKeepsTheUserOutUnderANameOfBoth(t *testing.T) {
+	s := begin(t, twoVolumes)
+	s.does("target create " + disks)
+	s.does("target map " + disks + " 0 a")
+	s.doesWith("als-own-secret\n", "target secret "+disks+" al")
+	s.doesWith("the-targets-own-one\n", "target secret "+disks+" al --mutual")
+	s.refuses("", "target secret "+disks+" al --remove --yes", "is the last")
+	s.doesWith("bobs-own-secret\n", "target secret "+disks+" bo")
+	if out := s.does("target secret " + disks + " al --remove --yes"); !strings.Contains(out, "target's own") {
+		t.Errorf("both are not said:\n%s", out)
+	}
+	s.keepsOut(login{alice, "al", "als-own-secret"}, disks, "Authentication failure")
+	s.admits(login{bob, "bo", "bobs-own-secret"}, disks, 0)
+	if b, err := os.ReadFile(filepath.Join(s.dir, "state", "secrets", disks)); err != nil || strings.Contains(string(b), "al ") {
+		t.Errorf("the secrets are\n%s%v", b, err)
+	}
+}
+
+// What an initiator sees is said, for allowing it again without LUNs lets it see all.
+func TestAllowSaysWhatIsSeen(t *testing.T) {
+	s := begin(t, twoVolumes)
+	s.does("target create " + disks)
+	for args, want := range map[string]string{" --lun 0 --lun 3": "and sees of its LUNs 0 and 3", "": "and sees every LUN"} {
+		if out := s.does("target allow " + disks + " " + alice + args); !strings.Contains(out, want) {
+			t.Errorf("allow%s does not say %q:\n%s", args, want, out)
+		}
+	}
 }
