@@ -296,6 +296,7 @@ func (c *conn) answerLocked(t *task) {
 	if !t.responded && !t.Silent && c.state != stateDead {
 		c.link.respondLocked(t)
 	}
+	t.Numbered(c.statSN)
 	c.endTaskLocked(t)
 }
 

@@ -22,6 +22,8 @@ func beginRequestSense(c *Command) stepResult {
 			if c.x.reports = asc; asc.ofPower() && shown < codeWithin(descriptor) {
 				c.x.reports = 0
 				c.x.itl.restore(asc) // it is owed to the initiator, and this much does not tell
+			} else if c.x.itl.owed.Load() != 0 {
+				c.x.itl.hears(c)
 			}
 		} else if f := lu.flags.Load(); f&flagsNotReady != 0 {
 			s = lu.notReady(f)

@@ -31,12 +31,13 @@ func (c *Command) admit() error {
 		if x.itl.unknown.Load() {
 			x.itl.open(c)
 		}
-		if x.itl.owed.Load() {
-			x.itl.hears(c)
-		}
+		refuse := x.itl.owed.Load() != 0 && x.itl.hears(c)
 		if asc, ok := x.itl.takeAttention(); ok {
 			x.reports = asc
 			return check(UnitAttention, asc)
+		}
+		if refuse {
+			return check(UnitAttention, ASCBusDeviceReset)
 		}
 	}
 	if err := c.inaccessible(); err != nil {

@@ -50,10 +50,11 @@ type exec struct {
 	row     *row
 	itl     *itl
 	lu      *LogicalUnit
-	err     error // the first failure
-	cancel  bool  // the mover was asked to end the move
-	asks    bool  // an INQUIRY by which the initiator learns what a LUN has become
-	reports ASC   // the unit attention that the response tells of
+	err     error  // the first failure
+	cancel  bool   // the mover was asked to end the move
+	asks    bool   // an INQUIRY by which the initiator learns what a LUN has become
+	reports ASC    // the unit attention that the response tells of
+	fence   uint32 // the reset for which it was refused; see fence.go
 
 	// Task set membership, guarded by the set's lock.
 	set        *taskSet
@@ -107,7 +108,7 @@ func (c *Command) resetExec() {
 	x.running, x.again, x.slow, x.aborted = false, false, false, false
 	x.moving, x.moved, x.moveErr, x.memWait, x.cancel = false, false, nil, false, false
 	x.mu.Unlock()
-	x.step, x.row, x.itl, x.lu, x.err, x.asks, x.reports = nil, nil, nil, nil, nil, false, 0
+	x.step, x.row, x.itl, x.lu, x.err, x.asks, x.reports, x.fence = nil, nil, nil, nil, nil, false, 0, 0
 	x.abort, x.waiters, x.param = notAborted, nil, x.param[:0]
 	x.tr.reset()
 	select {

@@ -14,16 +14,17 @@ type itl struct {
 	id    nexusID
 	own   taskSet
 
-	gone    atomic.Bool  // the LUN was taken away
-	owed    atomic.Bool  // the initiator has still to hear of a loss of power; see power.go
-	unknown atomic.Bool  // the LUN has come to mean this unit and the initiator takes it for another; see known.go
-	used    atomic.Bool  // the nexus has sent a command to this LUN, whatever unit it was
-	change  unknownUnit  // guarded by nexus.known.mu
-	waiting atomic.Int32 // unit attentions, so that a command can look without a lock
+	gone    atomic.Bool   // the LUN was taken away
+	owed    atomic.Uint32 // what the initiator has still to hear of: owedPower, owedReset
+	unknown atomic.Bool   // the LUN has come to mean this unit and the initiator takes it for another; see known.go
+	used    atomic.Bool   // the nexus has sent a command to this LUN, whatever unit it was
+	change  unknownUnit   // guarded by nexus.known.mu
+	waiting atomic.Int32  // unit attentions, so that a command can look without a lock
 	mu      sync.Mutex
 	ua      [maxAttentions]ASC // guarded by mu, oldest first
 	told    bool               // guarded by mu: the loss of power was reported
 	toldBy  uint32             // ... by a response before this number
+	fence   fence              // guarded by mu
 	prevent bool               // guarded by lu.mu: PREVENT ALLOW MEDIUM REMOVAL
 
 	visits []*visit     // guarded by mu: EXTENDED COPY commands of other LUNs that read or write here

@@ -25,7 +25,7 @@ type NexusOptions struct {
 	// Async reports asynchronous events; nil where the session has no way to tell. It must not block.
 	Async func(AsyncEvent)
 	// NextResponse is the number that the session's next response will carry, in the counting of Command.Heard; nil where
-	// the session does not count.
+	// the session does not count. One that does calls Command.Numbered.
 	NextResponse func() uint32
 }
 

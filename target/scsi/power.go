@@ -90,26 +90,12 @@ func (asc ASC) ofPower() bool { return asc == ASCPowerOn || asc == ASCPowerOnOrR
 // first establishes the unit attention condition that a new nexus finds.
 func (i *itl) first() {
 	asc := i.lu.first(i.id)
-	i.owed.Store(asc.ofPower())
-	i.attention(asc)
-}
-
-// said notes that the report has left; who has received the response before next has received it.
-func (i *itl) said() {
-	next := i.nexus.nextResponse()
-	i.mu.Lock()
-	i.told, i.toldBy = true, next
-	i.mu.Unlock()
-}
-
-// hears notes that the initiator has the report, if it had when it sent c.
-func (i *itl) hears(c *Command) {
-	i.mu.Lock()
-	hears := i.told && (i.nexus.opt.NextResponse == nil || int32(c.Heard-i.toldBy) >= 0)
-	i.mu.Unlock()
-	if hears && i.owed.CompareAndSwap(true, false) {
-		i.lu.heard(i.id)
+	if asc.ofPower() {
+		i.owed.Or(owedPower)
+	} else {
+		i.owed.And(^owedPower)
 	}
+	i.attention(asc)
 }
 
 // heard notes that a nexus has been told. The note is written in the background: if it is lost the report comes twice.

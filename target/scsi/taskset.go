@@ -237,18 +237,20 @@ func (c *Command) complete() {
 			c.x.itl.stats.countSense(c.Sense)
 		}
 	}
-	i, asks, reports := c.x.itl, c.x.asks && c.Status == StatusGood && !c.Silent, c.x.reports
-	if reports != 0 && !c.tells() {
-		i.restore(reports) // SAM-5 section 5.14: it stays until it is reported
-		reports = 0
+	i, asks := c.x.itl, c.x.asks && c.Status == StatusGood && !c.Silent
+	if (c.x.reports != 0 || c.x.fence != 0) && !c.tells() {
+		if c.x.reports != 0 {
+			i.restore(c.x.reports) // SAM-5 section 5.14: it stays until it is reported
+		}
+		c.x.reports, c.x.fence = 0, 0
+	}
+	if c.Nexus.opt.NextResponse == nil {
+		c.Numbered(0)
 	}
 	c.Mover.Complete(c)
 	// The response has its number now.
 	if asks {
 		i.answered()
-	}
-	if reports.ofPower() {
-		i.said()
 	}
 	for _, w := range waiters {
 		w.release()

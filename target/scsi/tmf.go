@@ -189,12 +189,15 @@ func (lu *LogicalUnit) reset(by *Nexus, done func()) {
 	tas := lu.has(flagTAS) // as it is before the reset
 	lu.all(func(i *itl) {
 		kind := abortSilent
-		if tas && i.nexus != by {
-			kind = abortReported
+		if i.nexus != by {
+			if tas {
+				kind = abortReported
+			}
+			i.shut()
 		}
+		i.attention(ASCBusDeviceReset) // before the abort: what enters the task set behind it is refused
 		i.abortAll(w, kind)
 		lu.nexusLost(i)
-		i.attention(ASCBusDeviceReset)
 	}, func(i *itl) {
 		// An initiator that lost a path resets the unit over another one in order to be sure that no write of the lost one
 		// comes later: the answer waits for those too.

@@ -31,6 +31,10 @@ func (c *Command) visit(targets []copyTarget) error {
 			c.leaveUnits() // it went before it was visited
 			return &SenseError{Key: CopyAborted, ASC: ASCCopyTargetUnreachable}
 		}
+		if i.before(c) {
+			c.leaveUnits()
+			return check(UnitAttention, ASCBusDeviceReset)
+		}
 	}
 	return nil
 }

@@ -43,6 +43,14 @@ func (r *copyRig) on1(n *Nexus, hexes string, out []byte) result {
 
 // begin copies 4 MiB from LUN 0 to LUN 1 and returns when the first write is with the medium.
 func (r *copyRig) begin() (*Command, *host) {
+	hold(r.disk2)
+	c, h := r.copies(r.n, 0)
+	<-r.disk2.arrived
+	return c, h
+}
+
+// copies has n begin the copy, sent when it had heard the responses before a number.
+func (r *copyRig) copies(n *Nexus, heard uint32) (*Command, *host) {
 	list := make([]byte, 16+2*32+28)
 	binary.BigEndian.PutUint16(list[2:], 64)
 	binary.BigEndian.PutUint32(list[8:], 28)
@@ -55,12 +63,10 @@ func (r *copyRig) begin() (*Command, *host) {
 	s := list[16+64:]
 	s[0], s[3], s[5], s[7] = 2, 0x18, 0, 1
 	binary.BigEndian.PutUint16(s[10:], 8192)
-	hold(r.disk2)
-	c, h := r.start(r.n, cdb("83 00 0000000000000000 00000000 00 00"), list, 0, func(c *Command, _ *host) {
+	return r.start(n, cdb("83 00 0000000000000000 00000000 00 00"), list, 0, func(c *Command, _ *host) {
+		c.Heard = heard
 		binary.BigEndian.PutUint32(c.CDB[10:], uint32(len(list)))
 	})
-	<-r.disk2.arrived
-	return c, h
 }
 
 // remembers checks what RECEIVE COPY STATUS and FAILURE DETAILS tell of the copy (SPC-4 section 6.24): a host drops the source of
@@ -171,4 +177,32 @@ func (d *disk) count() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.log)
+}
+
+// A copy that was sent before a reset of the unit that it writes to, and to another LUN, arrives after it: it writes nothing. One
+// that was sent since does, though the initiator has sent nothing else to the unit.
+func TestACopyThatWasUnderWayWritesNothingAfterAReset(t *testing.T) {
+	r := newCopyRig(t)
+	const next = 10 // the number of the first response after the reset
+	n := r.nexus(3, func(o *NexusOptions) { o.NextResponse = func() uint32 { return next } })
+	r.run(n, nil, 0, "00 00 00 00 00 00")
+	r.on1(n, "00 00 00 00 00 00", nil)
+	ch := make(chan TMFResponse, 1)
+	r.other.Manage(LogicalUnitReset, EncodeLUN(1), 0, func(f TMFResponse) { ch <- f })
+	answer(t, ch, FunctionComplete)
+	writes := func() int {
+		r.disk2.mu.Lock()
+		defer r.disk2.mu.Unlock()
+		return len(r.disk2.mapped)
+	}
+	c, h := r.copies(n, next)
+	h.wait(t)
+	if res := (result{c, nil}); res.key() != UnitAttention || res.asc() != ASCBusDeviceReset || writes() != 0 {
+		t.Fatalf("sent before the reset: %v %04X, %d blocks are written", res.Status, res.asc(), writes())
+	}
+	c, h = r.copies(n, next+1)
+	h.wait(t)
+	if c.Status != StatusGood || writes() != 8192 {
+		t.Fatalf("sent after it: %v, %d blocks are written", c.Status, writes())
+	}
 }
