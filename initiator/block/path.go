@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -205,8 +206,8 @@ func (p *path) fence(ctx context.Context, over *path, gen int, late bool) error 
 	if s == nil {
 		return ErrNoPath
 	}
-	if t, _ := p.tpgt.Load().(string); t != "" && t == s.tpgt && p.u.Target == over.u.Target {
-		err := p.reinstate(ctx, over, t)
+	if p.sameGroup(over) {
+		err := p.reinstate(ctx, over, s.tpgt)
 		if err == nil || errors.Is(err, context.Canceled) {
 			return err
 		}
@@ -222,6 +223,29 @@ func (p *path) fence(ctx context.Context, over *path, gen int, late bool) error 
 	p.v.tell(p, "lost path is fenced by a reset of the logical unit", nil)
 	p.v.anew()
 	return nil
+}
+
+// sameGroup reports whether path over leads to a portal of this one's group.
+func (p *path) sameGroup(over *path) bool {
+	t, _ := p.tpgt.Load().(string)
+	s := over.sess.Load()
+	return t != "" && s != nil && t == s.tpgt && p.u.Target == over.u.Target
+}
+
+// fences are the paths to fence p over, those of its group first: a login there also ends commands that have not arrived at the
+// target yet, and a reset does not.
+func (p *path) fences(up []*path) []*path {
+	up = slices.Clone(up)
+	slices.SortStableFunc(up, func(a, b *path) int {
+		switch x, y := p.sameGroup(a), p.sameGroup(b); {
+		case x && !y:
+			return -1
+		case y && !x:
+			return 1
+		}
+		return 0
+	})
+	return up
 }
 
 var errTooEarly = errors.New("block: the path may come back, and a reset would take other hosts' commands without a word")

@@ -582,7 +582,7 @@ func (v *Volume) fencing(p *path) {
 		begun := time.Now()
 		for wait := v.ini.o.MinBackoff; !v.fenced(p, gen); wait = min(2*wait, v.ini.o.MaxBackoff) {
 			err := ErrNoPath
-			for _, q := range *v.active.Load() {
+			for _, q := range p.fences(*v.active.Load()) {
 				if err = p.fence(v.ctx, q, gen, time.Since(begun) >= fenceGrace); err == nil {
 					break
 				}
