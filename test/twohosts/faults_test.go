@@ -1,7 +1,6 @@
 package twohosts
 
 import (
-	"slices"
 	"strconv"
 	"time"
 
@@ -63,20 +62,6 @@ func mend(l []*wire) {
 	}
 }
 
-// late reports whether what is held on a wire may reach the target after its host has begun to do without: where the host has no
-// other path, it does nothing until it has logged in again. A reset, by which it may end the commands of one of several, does not
-// end what has not arrived.
-func (r *round) late(w *wire, l []*wire) bool {
-	for _, ws := range r.wires[:2] {
-		for _, other := range ws {
-			if slices.Contains(ws, w) && !slices.Contains(l, other) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
 func (r *round) silence() {
 	l := r.some()
 	which := [][]int{{up}, {down}, {up, down}}[r.rnd.IntN(3)]
@@ -92,7 +77,7 @@ func (r *round) silence() {
 	r.pause([]time.Duration{300 * time.Millisecond, 2500 * time.Millisecond}[r.rnd.IntN(2)])
 	all := r.rnd.IntN(2) == 0
 	for _, w := range l {
-		if all || !r.late(w, l) {
+		if all {
 			w.cut(false)
 		}
 	}
@@ -114,7 +99,7 @@ func (r *round) strand() {
 	}
 	r.pause(500 * time.Millisecond)
 	for _, w := range l {
-		if away && r.late(w, l) {
+		if away {
 			w.deliver()
 		} else {
 			w.cut(away)
