@@ -37,7 +37,9 @@ type path struct {
 	since    time.Time
 	losses   int
 	commands uint64
-	loose    bool // a command of a lost session may still run, and nothing waits for its end any more; the volume's lock
+	fences   int      // counts what ended the commands of lost sessions; the volume's lock
+	left     []string // the portal groups of sessions that were lost since; the volume's lock
+	loose    bool     // a command of a lost session may still run, and nothing waits for its end any more; the volume's lock
 }
 
 // connect logs in, asks who is there and starts the session's owner.
@@ -100,7 +102,11 @@ func (p *path) keep(first *session) {
 			v.tell(p, "path is refused", err)
 			s.leave()
 			v.note(p, err)
-			v.unfence(p) // the login was the end of the last session's commands all the same
+			v.mu.Lock()
+			unknown := v.cameLocked(p, s) // the login was the end of the last session's commands all the same
+			v.mu.Unlock()
+			unknown.complete()
+			v.dispatch()
 			v.refuse()
 			if !p.pause(v.ini.o.MaxBackoff) {
 				return
@@ -206,8 +212,8 @@ func (p *path) fence(ctx context.Context, over *path, gen int, late bool) error 
 	if s == nil {
 		return ErrNoPath
 	}
-	if p.sameGroup(over) {
-		err := p.reinstate(ctx, over, s.tpgt)
+	if t := p.v.leftIn(p); t != "" && t == s.tpgt && p.u.Target == over.u.Target {
+		err := p.reinstate(ctx, over, t)
 		if err == nil || errors.Is(err, context.Canceled) {
 			return err
 		}
@@ -225,16 +231,16 @@ func (p *path) fence(ctx context.Context, over *path, gen int, late bool) error 
 	return nil
 }
 
-// sameGroup reports whether path over leads to a portal of this one's group.
+// sameGroup reports whether path over leads to a portal of the group that this one was lost in.
 func (p *path) sameGroup(over *path) bool {
-	t, _ := p.tpgt.Load().(string)
+	t := p.v.leftIn(p)
 	s := over.sess.Load()
 	return t != "" && s != nil && t == s.tpgt && p.u.Target == over.u.Target
 }
 
-// fences are the paths to fence p over, those of its group first: a login there also ends commands that have not arrived at the
+// fencePaths are the paths to fence p over, those of its group first: a login there also ends commands that have not arrived at the
 // target yet, and a reset does not.
-func (p *path) fences(up []*path) []*path {
+func (p *path) fencePaths(up []*path) []*path {
 	up = slices.Clone(up)
 	slices.SortStableFunc(up, func(a, b *path) int {
 		switch x, y := p.sameGroup(a), p.sameGroup(b); {

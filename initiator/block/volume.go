@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -242,7 +243,7 @@ func (v *Volume) giveUp(p *path) {
 }
 
 func (v *Volume) giveUpLocked(p *path) {
-	if len(v.paths) > 1 && !v.closed {
+	if !v.closed {
 		p.loose = true
 		v.held.Store(true)
 	}
@@ -312,6 +313,9 @@ func (v *Volume) park(r *Request) {
 	switch {
 	case r.cancelled.Load():
 		r.Err = r.cancelError()
+		if r.fence != nil {
+			v.giveUpLocked(r.fence)
+		}
 	case v.closed:
 		r.Err = ErrClosed
 	case v.failed != nil && r.fence == nil:
@@ -409,37 +413,7 @@ func (v *Volume) dispatch() {
 	}
 }
 
-// unfence lets go what waited for the end of a lost session's commands.
-func (v *Volume) unfence(p *path) {
-	var unknown reqList
-	v.mu.Lock()
-	p.loose = false
-	loose := false
-	for _, q := range v.paths {
-		loose = loose || q.loose
-	}
-	v.held.Store(loose)
-	all := v.parked.take()
-	for r := all.pop(); r != nil; r = all.pop() {
-		if r.fence != p {
-			v.parked.push(r)
-			continue
-		}
-		r.fence = nil
-		switch {
-		case !r.repeatable():
-			r.Err = ErrOutcomeUnknown
-			unknown.push(r)
-		default:
-			v.parked.push(r)
-		}
-	}
-	v.mu.Unlock()
-	unknown.complete()
-	v.dispatch()
-}
-
-// up takes a path into use; its login was the end of all commands of its last session.
+// up takes a path into use; its login to the same portal group was the end of all commands of its last session.
 func (v *Volume) up(p *path, s *session, g *Geometry) error {
 	if err := v.same(p, g); err != nil {
 		return err
@@ -468,9 +442,12 @@ func (v *Volume) up(p *path, s *session, g *Geometry) error {
 	}
 	v.electLocked()
 	v.failed = nil
+	// Under the same hold: a loss of this session already is no business of its login.
+	unknown := v.cameLocked(p, s)
 	v.mu.Unlock()
 	v.tell(p, "path is up", nil)
-	v.unfence(p)
+	unknown.complete()
+	v.dispatch()
 	for _, q := range v.paths {
 		v.fencing(q)
 	}
@@ -485,6 +462,9 @@ func (v *Volume) down(p *path, s *session, err error) {
 		p.err, p.other = err, errors.Is(err, ErrOtherUnit)
 		p.since = time.Now()
 		p.losses++
+		if !slices.Contains(p.left, s.tpgt) {
+			p.left = append(p.left, s.tpgt)
+		}
 		s.mu.Lock()
 		p.commands += s.sent
 		s.mu.Unlock()
@@ -555,40 +535,26 @@ func (v *Volume) sleep(d time.Duration) bool {
 	}
 }
 
-// fenced reports whether path p has had a login since generation gen, which is a fence in itself.
-func (v *Volume) fenced(p *path, gen int) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return p.gen != gen
-}
-
 // fencing begins to fence a lost path over another one, if requests wait for that.
 func (v *Volume) fencing(p *path) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.closed || v.fencers[p] || p.sess.Load() != nil || len(v.paths) < 2 {
-		return
-	}
-	waits := p.loose
-	for r := v.parked.head; r != nil; r = r.next {
-		waits = waits || r.fence == p
-	}
-	if !waits {
+	if v.closed || v.fencers[p] || !v.unfencedLocked(p) || len(v.paths) < 2 && p.sess.Load() == nil {
 		return
 	}
 	v.fencers[p] = true
-	gen := p.gen
+	gen := p.fences
 	v.wg.Go(func() {
 		begun := time.Now()
 		for wait := v.ini.o.MinBackoff; !v.fenced(p, gen); wait = min(2*wait, v.ini.o.MaxBackoff) {
 			err := ErrNoPath
-			for _, q := range p.fences(*v.active.Load()) {
+			for _, q := range p.fencePaths(*v.active.Load()) {
 				if err = p.fence(v.ctx, q, gen, time.Since(begun) >= fenceGrace); err == nil {
 					break
 				}
 			}
 			if err == nil {
-				v.unfence(p)
+				v.unfence(p, gen)
 				break
 			}
 			v.ini.o.Log.Debug("fence", zap.String("path", p.u.String()), zap.Error(err))
@@ -599,6 +565,7 @@ func (v *Volume) fencing(p *path) {
 		v.mu.Lock()
 		delete(v.fencers, p)
 		v.mu.Unlock()
+		v.fencing(p) // it may have come and been lost again meanwhile
 	})
 }
 
