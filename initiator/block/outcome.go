@@ -20,6 +20,12 @@ func (s *session) settle(r *Request) {
 		r.reset()
 		s.enqueue(r)
 		return
+	case r.failed == nil && (r.Op == Flush || r.flushing) && s.unjudged(r):
+		// The report was taken by a command before this flush, which may have come too late for what was there to be flushed
+		// (SAM-5 section 5.14: a unit attention is reported once). Once judged, the flush tells; and what it completes is written again.
+		r.reset()
+		s.enqueue(r)
+		return
 	case r.failed == nil && r.Op == WriteZeroes && r.FUA && !r.flushing:
 		// WRITE SAME has no FUA bit; the cache is flushed instead.
 		r.flushing, r.started = true, false
@@ -37,6 +43,11 @@ func (s *session) settle(r *Request) {
 
 func (s *session) undone(r *Request) bool {
 	return r.epoch != s.epoch && (r.Op == Write || r.Op == WriteZeroes || r.Op == Discard)
+}
+
+// unjudged: the target has reported POWER ON to this session, and the volume's requests wait for the look at what that means.
+func (s *session) unjudged(r *Request) bool {
+	return s.path != nil && r.pin == nil && s.gated && s.path.powerOn.Load()
 }
 
 // again sends a request once more if its failure asks for it: a unit attention says that the command was not begun, BUSY

@@ -296,3 +296,69 @@ func TestEveryFlushUnderWayTellsOfALoss(t *testing.T) {
 		closeAll(t, f, v)
 	})
 }
+
+// A command that is answered with POWER ON takes the report for all that is behind it in the session: a flush that was out with it,
+// and is answered well, has flushed what came after the loss, and does not vouch for what was lost.
+func TestAFlushBehindAReportOfALossDoesNotClaimWhatIsLost(t *testing.T) {
+	for name, flush := range map[string]*Request{"flush": {Op: Flush}, "zeroes with FUA": {Op: WriteZeroes, FUA: true, Length: 4096}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake(t)
+				v := f.mustOpen(Options{Keepalive: time.Hour}, "")
+				ctx := context.Background()
+				zeroes := flush.Op == WriteZeroes
+				if !zeroes {
+					if err := <-goWrite(v, 1); err != nil {
+						t.Fatal(err)
+					}
+				}
+				var taken, answer func()
+				u := &unit{}
+				// The read stands for any command that meets the report.
+				u.answer = func(c *fakeConn, b iscsi.BHS) bool {
+					itt := b.ITT()
+					switch {
+					case b.CDB()[0] == opRead16 && taken == nil:
+						taken = func() { c.status(itt, statusCheck, fixedSense(keyUnitAttention, 0x29, 0x01)) }
+					case b.CDB()[0] == opSyncCache16 && answer == nil:
+						answer = func() { c.status(itt, statusGood, nil) }
+					default:
+						return false
+					}
+					return true
+				}
+				u.on(f)
+				read := make(chan error, 1)
+				go func() {
+					_, err := v.ReadAt(make([]byte, 512), 0)
+					read <- err
+				}()
+				synctest.Wait()
+				done := make(chan error, 1)
+				go func() { done <- v.Do(ctx, flush) }()
+				synctest.Wait()
+				before := 0
+				u.set(func() { before = u.writes })
+				taken()
+				answer()
+				if err := <-read; err != nil {
+					t.Error(err)
+				}
+				err := <-done
+				if zeroes {
+					u.set(func() {
+						if err != nil || u.writes == before {
+							t.Errorf("%v, and what was written before the loss is not written again", err)
+						}
+					})
+				} else if !errors.Is(err, ErrPowerLost) {
+					t.Errorf("the flush: %v", err)
+				}
+				if err := v.Flush(ctx); err != nil {
+					t.Errorf("the flush after it: %v", err)
+				}
+				closeAll(t, f, v)
+			})
+		})
+	}
+}
