@@ -26,6 +26,8 @@ type Reason struct {
 	// Err is what the local upper protocol found wrong, nil for an orderly end. A *TerminateError is sent as it is,
 	// another error as an unspecified upper-layer one (RFC 5040 section 4.8).
 	Err error
+	// Cut says that what the peer has not acknowledged must not reach it any more. A Terminate for Err has a moment to leave.
+	Cut bool
 }
 
 // Layer is the layer a Terminate message blames (RFC 5040 section 4.8).

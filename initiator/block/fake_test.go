@@ -27,6 +27,7 @@ type fake struct {
 	mu      sync.Mutex
 	disk    [fakeSize]byte
 	refuse  error                                     // of dials
+	stream  func() (net.Conn, net.Conn)               // in place of net.Pipe
 	away    string                                    // a host that is not there
 	group   func(c *fakeConn, isid iscsi.ISID) string // its portal group tag, with the lock
 	dials   int
@@ -66,7 +67,11 @@ func (f *fake) dial(_ context.Context, _, addr string) (net.Conn, error) {
 	if f.refuse != nil || f.away != "" && strings.HasPrefix(addr, f.away) {
 		return nil, errors.Join(f.refuse, errors.New("nobody there"))
 	}
-	a, b := net.Pipe()
+	stream := net.Pipe
+	if f.stream != nil {
+		stream = f.stream
+	}
+	a, b := stream()
 	c := &fakeConn{f: f, addr: addr, nc: b, n: iscsi.NewNegotiator(iscsi.NegotiatorOptions{Target: true}), statSN: 100, out: map[uint32]*fakeWrite{}}
 	f.conns[c] = struct{}{}
 	f.wg.Go(c.serve)

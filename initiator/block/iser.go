@@ -173,7 +173,7 @@ func (c *iserConn) linger() {
 
 func (c *iserConn) close(err error) {
 	var pe *iscsi.ProtocolError
-	r := transport.Reason{}
+	r := transport.Reason{Cut: cut(err)} // see tcpConn.close
 	if errors.As(err, &pe) {
 		r.Err = err
 	}

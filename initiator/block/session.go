@@ -2,6 +2,7 @@ package block
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -452,6 +453,18 @@ func (s *session) leave() {
 		}
 		t.Stop()
 	}
-	s.kill(ErrClosed)
+	select {
+	case <-s.logout:
+		s.kill(ErrClosed)
+	default:
+		s.kill(errUnheard)
+	}
 	<-s.ended
+}
+
+var errUnheard = fmt.Errorf("%w, and the target has not answered the logout", ErrClosed)
+
+// cut reports whether a connection that ends with err may hold commands that must not arrive late.
+func cut(err error) bool {
+	return err != nil && (!errors.Is(err, ErrClosed) || errors.Is(err, errUnheard)) && !errors.Is(err, errLogoutAsked)
 }

@@ -99,7 +99,12 @@ func (c *tcpConn) release() {
 	c.bufs = nil
 }
 
-func (c *tcpConn) close(error) {
+// close ends the connection. After anything but a logout what the kernel still holds is dropped: it would go on trying for minutes, and
+// commands that arrive when the network heals would land on what another path has written since.
+func (c *tcpConn) close(err error) {
+	if l, ok := c.conn.(interface{ SetLinger(sec int) error }); ok && cut(err) {
+		_ = l.SetLinger(0) // fails on a connection that is closed already
+	}
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()

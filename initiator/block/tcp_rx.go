@@ -16,7 +16,7 @@ func (c *tcpConn) run(s *session) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.write(s) })
 	err := c.read(s)
-	c.close(err)
+	c.close(nil) // what the session has against the connection it has said already
 	wg.Wait()
 	return err
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/transport"
 )
 
 // flusher is the QP's one goroutine: it waits for a full socket to take more, and it ends the connection.
@@ -45,10 +47,17 @@ func (q *QP) flusher() {
 // bury sends the last bytes, ends our half of the stream, and waits a moment for the peer's end: closing a socket with
 // unread bytes resets the connection, and a reset takes from the peer the Terminate it has not read yet.
 func (q *QP) bury() {
-	kill := time.AfterFunc(lingerTimeout, func() { _ = q.file.Close() })
+	kill := time.AfterFunc(lingerTimeout, q.closeFile)
 	defer kill.Stop()
-	defer func() { _ = q.file.Close() }() // a second Close only says so
+	defer q.closeFile()
+	q.tx.Lock()
 	tail := q.tx.term
+	var t *transport.TerminateError
+	told := errors.As(q.tx.err, &t)
+	q.tx.Unlock()
+	if q.cut.Load() && !told {
+		return
+	}
 	_ = q.file.SetWriteDeadline(time.Time{})
 	for len(tail) > 0 {
 		var n int
@@ -81,4 +90,15 @@ func (q *QP) bury() {
 			_ = q.file.SetReadDeadline(time.Time{}) // the owner's last kick
 		}
 	}
+}
+
+// closeFile closes the socket; a second time it only says so. A closed socket goes on sending what it holds, for minutes where the peer
+// does not answer: where that must not arrive any more the connection is reset.
+func (q *QP) closeFile() {
+	if q.cut.Load() {
+		_ = q.rc.Control(func(fd uintptr) {
+			_ = unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		})
+	}
+	_ = q.file.Close()
 }

@@ -3,9 +3,11 @@ package iwarp
 import (
 	"bytes"
 	"errors"
+	"io"
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -273,5 +275,28 @@ func TestADefectInTheNegotiationEndsThatConnection(t *testing.T) {
 	}
 	for _, q := range qs {
 		_ = q.Close(transport.Reason{})
+	}
+}
+
+// A connection that is closed in order sends what it has been given; one that is cut is reset, so that the kernel does not go on sending
+// for minutes what a peer that does not answer now would still take.
+func TestAConnectionThatIsCutIsReset(t *testing.T) {
+	for name, cut := range map[string]bool{"cut": true, "closed": false} {
+		t.Run(name, func(t *testing.T) {
+			p, e := rawTo(t, Options{CRC: CRCPeer}, mpaFrame{Revision: 1}, transport.ConnParams{}, nil)
+			if err := e.qp.Close(transport.Reason{Cut: cut}); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.c.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.Copy(io.Discard, p.c); errors.Is(err, syscall.ECONNRESET) != cut || !cut && err != nil {
+				t.Errorf("the peer's end: %v", err)
+			}
+			if err := p.c.Close(); err != nil {
+				t.Error(err)
+			}
+			_ = e.drain()
+		})
 	}
 }

@@ -52,6 +52,7 @@ type QP struct {
 	invals  atomic.Int32 // entries of cq.inval
 	pending atomic.Bool  // something for the owner in cq, or the QP failed
 	dead    atomic.Bool
+	cut     atomic.Bool // see transport.Reason
 	// sendLost says that tx.lost is set: the owner reads what there is and ends the connection.
 	sendLost atomic.Bool
 	parked   atomic.Bool
@@ -256,6 +257,9 @@ func (q *QP) deadErr() error {
 // Close ends the connection.
 func (q *QP) Close(r transport.Reason) error {
 	var t *transport.TerminateError
+	if r.Cut && !q.dead.Load() {
+		q.cut.Store(true)
+	}
 	switch {
 	case r.Err == nil:
 		q.fail(transport.ErrClosed, nil, nil)
