@@ -93,21 +93,13 @@ func (s *session) status(t *task, status uint8, sense []byte, residual int64, ov
 	}
 	switch status {
 	case statusGood, statusConditionMet:
-		switch {
-		case r.Op == Raw:
-			r.Transferred = moved
-		case r.Op == Status && !r.flushing:
-			t.status(r, moved, &s.limits)
-		case residual != 0 && (r.Op == Read || r.Op == Write && !r.flushing):
-			// Parameter lists are another matter: tgt reports the whole of UNMAP's as not moved, and has used it.
-			t.err = fmt.Errorf("%w: the target moved %d bytes of %d without an error", ErrMedium, moved, t.edtl)
-		}
+		s.succeeded(t, moved, residual)
 	case statusCheck:
 		e := parseSense(sense)
 		s.heed(t.cmdSN, e)
 		if !e.Deferred && (e.Key == keyNoSense && len(sense) > 0 || e.Key == keyRecovered) {
-			r.Transferred = moved
-			break // the command succeeded and has something to tell
+			s.succeeded(t, moved, residual) // and has something to tell
+			break
 		}
 		if e.Key == keyMiscompare && !e.Deferred {
 			r.Miss = -1
@@ -122,6 +114,20 @@ func (s *session) status(t *task, status uint8, sense []byte, residual int64, ov
 			s.doubt() // what took it away may have changed what the unit is
 		}
 		t.err = &StatusError{Status: status}
+	}
+}
+
+// succeeded takes what a command that has ended well has moved.
+func (s *session) succeeded(t *task, moved, residual int64) {
+	r := t.req
+	switch {
+	case r.Op == Raw:
+		r.Transferred = moved
+	case r.Op == Status && !r.flushing:
+		t.status(r, moved, &s.limits)
+	case residual != 0 && (r.Op == Read || r.Op == Write && !r.flushing):
+		// Parameter lists are another matter: tgt reports the whole of UNMAP's as not moved, and has used it.
+		t.err = fmt.Errorf("%w: the target moved %d bytes of %d without an error", ErrMedium, moved, t.edtl)
 	}
 }
 

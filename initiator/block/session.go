@@ -397,9 +397,9 @@ func (s *session) reset(ctx context.Context) error {
 	s.resets.Lock() // two paths may be fenced over one session at a time; each waits for an answer of its own
 	defer s.resets.Unlock()
 	s.mu.Lock()
-	if s.dead {
+	if err := s.err; s.dead {
 		s.mu.Unlock()
-		return s.err
+		return err
 	}
 	c := make(chan iscsi.TaskStatus, 1)
 	s.resetC = c

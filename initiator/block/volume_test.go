@@ -396,3 +396,30 @@ func TestASilentLogin(t *testing.T) {
 		}
 	})
 }
+
+// A command that ends with RECOVERED ERROR has ended well, and has to have moved all of its data as one that ends with GOOD has
+// (SPC-4 section 4.5.6, RFC 7143 section 11.4.5.1).
+func TestARecoveredErrorDoesNotHideThatDataIsMissing(t *testing.T) {
+	for residual, want := range map[uint32]error{0: nil, 512: ErrMedium} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake(t)
+			v := f.mustOpen(Options{Keepalive: time.Hour}, "")
+			f.set(func() {
+				f.hook = func(c *fakeConn, b iscsi.BHS, _ []byte) bool {
+					if b.Opcode() != iscsi.OpSCSICommand || b.CDB()[0] != opWrite16 {
+						return false
+					}
+					c.expCmd = b.CmdSN() + 1
+					sense := fixedSense(keyRecovered, 0x17, 0)
+					c.send(&iscsi.SCSIResponse{Status: statusCheck, ITT: b.ITT(), Underflow: residual > 0, Residual: residual, Numbers: c.numbers()},
+						append([]byte{0, byte(len(sense))}, sense...))
+					return true
+				}
+			})
+			if err := <-goWrite(v, 1); !errors.Is(err, want) {
+				t.Errorf("residual %d: %v", residual, err)
+			}
+			closeAll(t, f, v)
+		})
+	}
+}
