@@ -384,3 +384,42 @@ func TestOneCall(t *testing.T) {
 		}
 	}
 }
+
+// moved takes every handle for a file of that name on a device that may change its number.
+type moved struct{ dev string }
+
+func (f *moved) CheckLock(_ *rpc.Call, fh []byte) (string, nfs3.Status) {
+	return f.dev + "/" + string(fh), nfs3.OK
+}
+
+// A disk that comes back has another device number, and handles are the same: so are the locks.
+func TestALockIsHeldByItsHandleWhateverTheDeviceNumber(t *testing.T) {
+	m, c := manager(t, Options{})
+	dev := &moved{"8:16"}
+	m.files = dev
+	a, b := lockArgs("a", "1", 0, 10), lockArgs("b", "2", 0, 10)
+	ask := func(who byte, proc uint32, args item, want nlm4.Stat) {
+		t.Helper()
+		if s := stat(t, do(m, 0, who, proc, args)); s != want {
+			t.Errorf("status %v, not %v", s, want)
+		}
+	}
+	ask(1, nlm4.ProcLock, &a, nlm4.Granted)
+	dev.dev = "8:32"
+	var tr nlm4.TestRes
+	if tr.Parse(do(m, 0, 2, nlm4.ProcTest, &nlm4.TestArgs{Exclusive: true, Lock: b.Lock})); tr.Stat != nlm4.Denied {
+		t.Errorf("TEST: %v", tr.Stat)
+	}
+	ask(2, nlm4.ProcLock, &b, nlm4.Denied)
+	b.Block = true
+	ask(2, nlm4.ProcLock, &b, nlm4.Blocked)
+	ask(2, nlm4.ProcCancel, &nlm4.CancelArgs{Exclusive: true, Block: true, Lock: b.Lock}, nlm4.Granted)
+	ask(2, nlm4.ProcLock, &b, nlm4.Blocked)
+	ask(1, nlm4.ProcUnlock, &nlm4.UnlockArgs{Lock: a.Lock}, nlm4.Granted)
+	c.next(t)
+	ask(2, nlm4.ProcUnlock, &nlm4.UnlockArgs{Lock: b.Lock}, nlm4.Granted)
+	if n := m.Locks(); n != 0 {
+		t.Errorf("%d locks are left", n)
+	}
+	ask(1, nlm4.ProcLock, &a, nlm4.Granted)
+}

@@ -151,6 +151,15 @@ func lockOf(l *nlm4.Lock, exclusive bool, to answerTo) held {
 		svid: l.SVID, oh: string(l.Owner), exclusive: exclusive, start: l.Off, end: endOf(l.Off, l.Len), secure: to.secure}
 }
 
+// sameLocked is the key that the locks of a file are kept by. The device number in a key changes when a disk comes back under
+// another name; handles do not, so a handle that has locks goes before the key that its file has now.
+func (m *Manager) sameLocked(key string, fh []byte) string {
+	if k, known := m.handles[string(fh)]; known {
+		return k
+	}
+	return key
+}
+
 // fileLocked returns the locks of a file that is now asked for by the handle fh.
 func (m *Manager) fileLocked(key string, fh []byte) *file {
 	f := m.table[key]
@@ -211,6 +220,7 @@ func (m *Manager) lock(key string, a *nlm4.LockArgs, to answerTo) nlm4.Stat {
 	if m.grace != a.Reclaim {
 		return nlm4.DeniedGrace
 	}
+	key = m.sameLocked(key, a.Lock.FH)
 	f := m.fileLocked(key, a.Lock.FH)
 	defer m.tidyLocked(key)
 	l := lockOf(&a.Lock, a.Exclusive, to)
@@ -244,6 +254,7 @@ func (m *Manager) unlock(key string, a *nlm4.UnlockArgs, to answerTo) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer rpc.Guard()
+	key = m.sameLocked(key, a.Lock.FH)
 	f := m.table[key]
 	if f == nil {
 		return

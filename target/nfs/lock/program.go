@@ -187,7 +187,7 @@ func (m *Manager) test(key string, a *nlm4.TestArgs, to answerTo, r *nlm4.TestRe
 	l := lockOf(&a.Lock, a.Exclusive, to)
 	if m.grace {
 		r.Stat = nlm4.DeniedGrace
-	} else if f := m.table[key]; f != nil {
+	} else if f := m.table[m.sameLocked(key, a.Lock.FH)]; f != nil {
 		if h := f.conflict(&l); h != nil {
 			r.Stat = nlm4.Denied
 			r.Holder = nlm4.Holder{Exclusive: h.exclusive, SVID: h.svid, Owner: []byte(h.oh), Off: h.start}
@@ -249,6 +249,7 @@ func (m *Manager) share(key string, a *nlm4.ShareArgs, sharing bool, to answerTo
 	defer m.mu.Unlock()
 	defer rpc.Guard()
 	s := share{host: hostID{string(a.Caller), to.addr}, owner: string(a.Owner), mode: a.Mode, access: a.Access, secure: to.secure}
+	key = m.sameLocked(key, a.FH)
 	f := m.fileLocked(key, a.FH)
 	defer m.tidyLocked(key)
 	switch {

@@ -50,6 +50,7 @@ func (m *Manager) cancelWait(key string, a *nlm4.CancelArgs, to answerTo) nlm4.S
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer rpc.Guard()
+	key = m.sameLocked(key, a.Lock.FH)
 	f := m.table[key]
 	if f == nil {
 		return nlm4.Denied
