@@ -32,41 +32,57 @@ func (s *Server) write(c *rpc.Call) rpc.Verdict {
 	var r nfs3.WriteRes
 	if r.Status = s.findFile(c, a.FH, &q); r.Status == nfs3.OK {
 		defer s.end(&q)
-		s.writeTo(&q, &a, data, &r)
+		if !s.writeTo(c, &q, &a, data, &r) {
+			return rpc.Drop
+		}
 	}
 	c.Out = r.Append(c.Out)
 	return rpc.Done
 }
 
-func (s *Server) writeTo(q *request, a *nfs3.WriteArgs, data [][]byte, r *nfs3.WriteRes) {
+// errSuperseded is a WRITE's that came too late to be executed.
+var errSuperseded = errors.New("nfs: the client has repeated this WRITE")
+
+// writeTo reports false where the call is not to be answered.
+func (s *Server) writeTo(c *rpc.Call, q *request, a *nfs3.WriteArgs, data [][]byte, r *nfs3.WriteRes) bool {
 	n := int(min(a.Count, a.Len))
 	if a.Offset > 1<<63-1-uint64(n) {
 		r.Status = nfs3.ErrFbig
 		s.post(q.n, &r.Wcc.After)
-		return
+		return true
 	}
 	for try := 0; ; try++ {
 		o, err := s.open(q.n, &q.id, true)
 		if err != nil {
 			r.Status = statusOf(err)
 			s.post(q.n, &r.Wcc.After)
-			return
+			return true
 		}
-		if !s.writeBy(o, q, a, data, n, r, try == 2) {
-			return
+		switch err := s.writeBy(c, o, q, a, data, n, r, try == 2); {
+		case errors.Is(err, errSuperseded):
+			return false
+		case err == nil:
+			return true
 		}
 	}
 }
 
-// writeBy writes by the descriptor o. It reports true when the rights that o was opened with are not what they were and
-// this was not the last try: o has to be opened anew.
-func (s *Server) writeBy(o *openFile, q *request, a *nfs3.WriteArgs, data [][]byte, n int, r *nfs3.WriteRes, last bool) (again bool) {
+// errReopen says that the rights that a file was opened with are not what they were: it has to be opened anew.
+var errReopen = errors.New("nfs: rights have changed")
+
+// writeBy writes by the descriptor o. Its error is errReopen, but at the last try, or errSuperseded; any other is in r.
+func (s *Server) writeBy(c *rpc.Call, o *openFile, q *request, a *nfs3.WriteArgs, data [][]byte, n int, r *nfs3.WriteRes, last bool) error {
 	defer q.n.closeOpen(o)
 	done := 0
 	var st unix.Stat_t
 	err := s.changing(q.n, &r.Wcc, &st, func() (err error) {
-		if again = !q.n.still(o, &st) && !last; again {
-			return nil
+		if !q.n.still(o, &st) && !last {
+			return errReopen
+		}
+		// The call may have waited, for room, for the medium or for the file. No change of the file comes between this and
+		// the write.
+		if c.Superseded() {
+			return errSuperseded
 		}
 		if a.Stable == nfs3.Unstable {
 			if err := q.n.file.begin(q.n, o); err != nil {
@@ -80,8 +96,8 @@ func (s *Server) writeBy(o *openFile, q *request, a *nfs3.WriteArgs, data [][]by
 		done, err = s.pwrite(o.fd, &q.id, a, data, n)
 		return err
 	})
-	if again {
-		return true
+	if errors.Is(err, errReopen) || errors.Is(err, errSuperseded) {
+		return err
 	}
 	q.n.e.counters.written.Add(uint64(done))
 	if a.Stable != nfs3.Unstable && err != nil && (errors.Is(err, unix.EIO) || q.n.file.dirty()) {
@@ -92,13 +108,13 @@ func (s *Server) writeBy(o *openFile, q *request, a *nfs3.WriteArgs, data [][]by
 	}
 	if err != nil && done == 0 {
 		r.Status = statusOf(err)
-		return false
+		return nil
 	}
 	r.Count, r.Stable = uint32(done), a.Stable
 	if err != nil && a.Stable != nfs3.Unstable {
 		r.Status = statusOf(err)
 	}
-	return false
+	return nil
 }
 
 // pwrite writes n bytes with id's rights, and returns how many of them went before an error.

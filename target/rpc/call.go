@@ -122,6 +122,7 @@ type Call struct {
 	mark    [4]byte
 	next    *Call
 	screen  bool // a worker is to ask the program before the argument is fetched
+	dead    bool // Superseded has said so
 	own     bool // the goroutine at hand may execute it though it might block
 	lane    *lane
 	room    int64 // taken of the server's room for requests, bytes
@@ -244,7 +245,7 @@ func (c *Call) release() {
 	c.Call = rpc.Call{}
 	c.Args = xdr.Reader{}
 	c.Peer, c.from, c.prog, c.msg, c.cached, c.next, c.rdma = nil, nil, nil, nil, nil, nil, nil
-	c.Worker, c.own, c.screen, c.copied, c.lane = false, false, false, 0, nil
+	c.Worker, c.own, c.screen, c.dead, c.copied, c.lane = false, false, false, false, 0, nil
 	c.dataArr[0], c.sinkArr = nil, [2][]byte{}
 	c.Out = out
 	s.stats.active.Add(-1)

@@ -61,6 +61,14 @@ func (s *Server) claim(c *Call) {
 	slot.key.Store(k)
 }
 
+// Superseded reports that the client has repeated the call on a newer connection, or that the call's connection is lost. A
+// program whose call waited asks once more, in the order in which calls change what they are about, and answers Drop then:
+// the client may have had the repetition's answer, and have gone on.
+func (c *Call) Superseded() bool {
+	c.dead = c.dead || c.from != nil && (c.from.gone() || c.server.claimed(c))
+	return c.dead
+}
+
 // claimed reports that the call has come by a newer connection as well.
 func (s *Server) claimed(c *Call) bool {
 	st := c.Peer.state

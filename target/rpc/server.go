@@ -236,7 +236,10 @@ func (s *Server) run(c *Call, worker bool) (v Verdict, err error) {
 		}
 	}()
 	s.stats.calls.Add(1)
-	return c.prog.Serve(c), nil
+	if v = c.prog.Serve(c); v == Drop && c.dead {
+		err = errRepeated
+	}
+	return v, err
 }
 
 // errDefect is why a connection ends in whose call this program has a defect.

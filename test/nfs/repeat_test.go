@@ -1,0 +1,129 @@
+package nfs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-storage/sluice/internal/nfs3"
+	xrpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/target/nfs"
+	"github.com/sluice-storage/sluice/target/rpc"
+)
+
+// held is storage whose first Pwrite waits, and which counts those of each first byte.
+type held struct {
+	forgetful
+	once     sync.Once
+	in, free chan struct{}
+	count    [256]int // guarded by forgetful's lock
+}
+
+func (h *held) Pwrite(fd int, bufs [][]byte, n int, off int64, sync nfs3.Stable) (int, error) {
+	h.once.Do(func() { close(h.in); <-h.free })
+	h.mu.Lock()
+	h.count[bufs[0][0]]++
+	h.mu.Unlock()
+	return h.forgetful.Pwrite(fd, bufs, n, off, sync)
+}
+
+// wire is one connection whose records are of the test's own making.
+type wire struct {
+	net.Conn
+	t    *testing.T
+	cred xrpc.Auth
+}
+
+func (s *server) wire(t *testing.T) *wire {
+	t.Helper()
+	nc, err := net.Dial("tcp", s.hostPort(t))
+	must(t, err)
+	t.Cleanup(func() { _ = nc.Close() })
+	must(t, nc.SetDeadline(time.Now().Add(patience)))
+	sys := xrpc.Sys{}
+	w := &wire{nc, t, xrpc.Auth{Flavor: xrpc.AuthSys, Body: sys.Append(nil, 1, "test")}}
+	w.send(1, nfs3.ProcNull, nil)
+	must(t, w.answer())
+	return w
+}
+
+func (w *wire) send(xid uint32, p nfs3.Proc, args []byte) {
+	w.t.Helper()
+	c := xrpc.Call{XID: xid, Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(p), Cred: w.cred}
+	b := append(c.Append(make([]byte, 4)), args...)
+	xrpc.PutMark(b, len(b)-4, true)
+	_, err := w.Write(b)
+	must(w.t, err)
+}
+
+// answer takes one reply.
+func (w *wire) answer() error {
+	var mark [4]byte
+	if _, err := io.ReadFull(w, mark[:]); err != nil {
+		return err
+	}
+	_, err := io.CopyN(io.Discard, w, int64(binary.BigEndian.Uint32(mark[:])&^(1<<31)))
+	return err
+}
+
+// begun waits until the server has begun n calls in all.
+func (s *server) begun(t *testing.T, n uint64) {
+	t.Helper()
+	for end := time.Now().Add(patience); s.rpc.Stats().Calls < n; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d calls have begun, not %d", s.rpc.Stats().Calls, n)
+		}
+	}
+}
+
+// A client gives a connection up while the server holds a WRITE of it, for whatever reason, repeats it on another, and goes on.
+// The first one is not executed when what held it is over: it would take back what was written after the repetition.
+func TestAWriteThatWaitedIsNotExecutedAfterItsRepetition(t *testing.T) {
+	h := &held{in: make(chan struct{}), free: make(chan struct{})}
+	s := start(t, "tcp", nfs.Options{Storage: h}, rpc.Options{NoInline: true}, nfs.Export{Rights: open})
+	must(t, os.WriteFile(filepath.Join(s.dir, "f"), nil, 0o666))
+	r := s.raw(t, 0, 0)
+	root, _ := r.mount("/data")
+	fh := r.lookup(root, "f").FH
+	old := s.wire(t)
+	other := make(chan nfs3.WriteRes, 1)
+	go func() { other <- r.write(fh, 8, []byte("other..."), nfs3.FileSync) }() // holds the file
+	<-h.in
+	args := func(data string) []byte {
+		a := nfs3.WriteArgs{FH: fh, Count: uint32(len(data)), Stable: nfs3.FileSync, Len: uint32(len(data))}
+		return append(a.Append(nil), data...)
+	}
+	n := s.rpc.Stats().Calls
+	old.send(7, nfs3.ProcWrite, args("1st data"))
+	s.begun(t, n+1)
+	next := s.wire(t)
+	n = s.rpc.Stats().Calls
+	next.send(7, nfs3.ProcWrite, args("1st data"))
+	s.begun(t, n+1)
+	close(h.free)
+	must(t, next.answer())
+	next.send(8, nfs3.ProcWrite, args("2nd data"))
+	must(t, next.answer())
+	if err := old.answer(); err == nil {
+		t.Error("a WRITE is executed although it was repeated on another connection")
+	}
+	if w := <-other; w.Status != nfs3.OK {
+		t.Error(w.Status)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.count['1'] != 1 || h.count['2'] != 1 {
+		t.Errorf("the first data was written %d times, the second %d times", h.count['1'], h.count['2'])
+	}
+	got, err := os.ReadFile(filepath.Join(s.dir, "f"))
+	must(t, err)
+	if !bytes.Equal(got, []byte("2nd dataother...")) {
+		t.Errorf("the file holds %q", got)
+	}
+}
