@@ -56,8 +56,11 @@ func (p *program) Keeps(_, proc uint32) bool {
 	return proc < uint32(nfs3.NumProcs) && procedures[proc].keep
 }
 
-// Overwrites reports WRITE: executed late it takes back what was written after it.
-func (p *program) Overwrites(_, proc uint32) bool { return nfs3.Proc(proc) == nfs3.ProcWrite }
+// Overwrites reports WRITE, and what must not be executed twice: executed late they take back what came after them. The reply
+// cache alone does not keep the latter off, because it has no room for ever.
+func (p *program) Overwrites(vers, proc uint32) bool {
+	return nfs3.Proc(proc) == nfs3.ProcWrite || p.Keeps(vers, proc)
+}
 
 // Prompt reports WRITEs into the page cache.
 func (p *program) Prompt(c *rpc.Call) bool {

@@ -24,7 +24,7 @@ type Program interface {
 	Keeps(vers, proc uint32) bool
 }
 
-// Overwriter is a Program with procedures that may be executed twice, but not after what their client has sent since.
+// Overwriter is a Program with procedures that must not be executed once more after what their client has sent since.
 type Overwriter interface {
 	Overwrites(vers, proc uint32) bool
 }

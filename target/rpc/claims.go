@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/maphash"
+	"sync"
 	"sync/atomic"
 )
 
@@ -19,9 +20,12 @@ import (
 var errRepeated = errors.New("rpc: the client has repeated a call of this connection on a newer one")
 
 // claims are marks of calls that came by newer connections of a host. A mark may be overwritten by another.
-type claims [claimSlots]struct {
-	key  atomic.Uint64
-	born atomic.Uint64 // of the connection
+type claims struct {
+	mu    sync.Mutex // of those that mark
+	slots [claimSlots]struct {
+		key  atomic.Uint64
+		born atomic.Uint64 // of the connection, 0 while key changes
+	}
 }
 
 // claimKey tells calls of one host apart; by as much of a message as knfsd takes for its checksum.
@@ -56,9 +60,16 @@ func (s *Server) claim(c *Call) {
 		t = st.host.claims.Load()
 	}
 	k := s.claimKey(c)
-	slot := &t[k%claimSlots]
-	slot.born.Store(st.born)
+	slot := &t.slots[k%claimSlots]
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if slot.key.Load() == k {
+		slot.born.Store(max(slot.born.Load(), st.born)) // what comes by an older connection takes no mark away
+		return
+	}
+	slot.born.Store(0)
 	slot.key.Store(k)
+	slot.born.Store(st.born)
 }
 
 // Superseded reports that the client has repeated the call on a newer connection, or that the call's connection is lost. A
@@ -80,6 +91,6 @@ func (s *Server) claimed(c *Call) bool {
 		return false
 	}
 	k := s.claimKey(c)
-	slot := &t[k%claimSlots]
-	return slot.key.Load() == k && slot.born.Load() > st.born
+	slot := &t.slots[k%claimSlots]
+	return slot.key.Load() == k && slot.born.Load() > st.born && slot.key.Load() == k
 }

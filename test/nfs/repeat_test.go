@@ -127,3 +127,47 @@ func TestAWriteThatWaitedIsNotExecutedAfterItsRepetition(t *testing.T) {
 		t.Errorf("the file holds %q", got)
 	}
 }
+
+// A change of size that reaches the server by a connection that its client has left, after its repetition, is not executed,
+// also where its reply is kept no more.
+func TestALateChangeOfSizeIsNotExecuted(t *testing.T) {
+	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true})
+	for _, name := range []string{"f", "g"} {
+		must(t, os.WriteFile(filepath.Join(s.dir, name), []byte("before"), 0o666))
+	}
+	busy := s.wire(t) // the oldest: what it sends repeats nothing
+	r := s.raw(t, 0, 0)
+	root, _ := r.mount("/data")
+	f, g := r.lookup(root, "f").FH, r.lookup(root, "g").FH
+	old := s.wire(t)
+	next := s.wire(t)
+	set := func(fh []byte, attr nfs3.SetAttr) []byte { a := nfs3.SetattrArgs{FH: fh, Attr: attr}; return a.Append(nil) }
+	empty := set(f, nfs3.SetAttr{SizeSet: true})
+	next.send(7, nfs3.ProcSetattr, empty)
+	must(t, next.answer())
+	r.write(f, 0, []byte("after it"), nfs3.FileSync)
+	const others = 12_000 // more than replies are kept
+	done := make(chan error, 1)
+	go func() {
+		for range others {
+			if err := busy.answer(); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	for i := range uint32(others) {
+		busy.send(100+i, nfs3.ProcSetattr, set(g, nfs3.SetAttr{ModeSet: true, Mode: 0o600 + i%8}))
+	}
+	must(t, <-done)
+	old.send(7, nfs3.ProcSetattr, empty)
+	if err := old.answer(); err == nil {
+		t.Error("a connection that brings what came by a newer one goes on")
+	}
+	got, err := os.ReadFile(filepath.Join(s.dir, "f"))
+	must(t, err)
+	if string(got) != "after it" {
+		t.Errorf("the file holds %q", got)
+	}
+}

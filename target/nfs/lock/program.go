@@ -34,6 +34,9 @@ func (p *nlm) Keeps(_, proc uint32) bool {
 	return false
 }
 
+// Overwrites is true for the same: the reply cache has no room for ever.
+func (p *nlm) Overwrites(vers, proc uint32) bool { return p.Keeps(vers, proc) }
+
 // syncOf is the synchronous procedure that does the work of proc.
 func syncOf(proc uint32) uint32 {
 	switch proc {
