@@ -117,6 +117,7 @@ type Call struct {
 	loan    *pipe   // in place of sink, for streams
 	lent    int     // bytes that loan was asked for
 	rdma    *rdmaCall
+	held    int     // of what a stream holds, bytes
 	cached  *cacheEntry
 	trailer [4]byte
 	mark    [4]byte
@@ -212,10 +213,13 @@ func (c *Call) Restart() {
 
 func (c *Call) dropSink() {
 	c.dropLoan()
-	if c.plain != nil {
+	if c.held > 0 {
 		if st, ok := c.from.(*stream); ok {
-			st.letGo(len(*c.plain))
+			st.letGo(c.held)
 		}
+		c.held = 0
+	}
+	if c.plain != nil {
 		putBytes(c.plain)
 		c.plain = nil
 	}

@@ -120,7 +120,6 @@ func (c *Call) Loan(n, skew int) (fd int, ok bool) {
 	if p == nil {
 		return -1, false
 	}
-	st.held.Add(int64(n))
 	c.loan, c.lent = p, n
 	return p.w, true
 }
@@ -132,7 +131,6 @@ func (c *Call) dropLoan() {
 		empty := c.payload >= 0 && p.left == 0
 		p.left = 0
 		st.pipes.put(p, empty)
-		st.letGo(c.lent)
 		c.loan, c.lent = nil, 0
 	}
 }

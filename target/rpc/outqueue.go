@@ -285,7 +285,7 @@ func (q *outQueue) sendLoan(fd uintptr, c *Call) syscall.Errno {
 	case refused(e):
 		q.c.pipes.off.Store(true)
 		c.plain = getBytes(p.left)
-		q.c.held.Add(int64(len(*c.plain)))
+		c.hold(q.c, len(*c.plain))
 		b := (*c.plain)[:p.left]
 		if err := p.take(b); err != nil {
 			return unix.EIO

@@ -34,6 +34,7 @@ const (
 	procBulk  = 4 // that many bytes of payload
 	procPanic = 5
 	procSpoil = 6 // panics in what is shared
+	procHold  = 7 // that many bytes of payload when the gate opens
 )
 
 type program struct {
@@ -70,11 +71,15 @@ func (p *program) Serve(c *Call) Verdict {
 		<-p.gate
 	case procCount, procWrite:
 		v = p.count.Add(1)
-	case procBulk:
+	case procBulk, procHold:
 		c.Out = xdr.AppendUint32(c.Out, v)
 		sink, err := c.Sink(int(v))
 		if err != nil {
 			return c.Fail(rpc.SystemErr)
+		}
+		if c.Proc == procHold {
+			p.entered <- struct{}{}
+			<-p.gate
 		}
 		for _, b := range sink {
 			for i := range b {

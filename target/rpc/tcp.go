@@ -70,7 +70,7 @@ type stream struct {
 
 	slots    chan struct{} // one for each call in flight
 	inFlight sync.WaitGroup
-	held     atomic.Int64  // bytes of results that are not written yet
+	held     atomic.Int64  // bytes of results in replies that are not written yet
 	room     chan struct{} // told when held shrinks
 
 	out   outQueue
@@ -391,12 +391,26 @@ func (c *stream) readv(fd uintptr) bool {
 
 func (c *stream) sinkFor(call *Call, n int) ([][]byte, error) {
 	call.plain = getBytes(max(n, 1))
-	c.held.Add(int64(len(*call.plain)))
 	call.sinkArr[0] = (*call.plain)[:n]
 	return call.sinkArr[:1], nil
 }
 
-func (c *stream) reply(call *Call, flush bool) { c.out.send(call, flush) }
+// reply counts the result from here on: what is still being executed, perhaps on a medium that hangs, is bounded by the workers,
+// and must not keep the connection's other calls from being read.
+func (c *stream) reply(call *Call, flush bool) {
+	if call.plain != nil {
+		call.hold(c, len(*call.plain))
+	}
+	if call.loan != nil {
+		call.hold(c, call.lent)
+	}
+	c.out.send(call, flush)
+}
+
+func (c *Call) hold(st *stream, n int) {
+	c.held += n
+	st.held.Add(int64(n))
+}
 
 func (c *stream) finish(call *Call, v Verdict, err error, flush bool) {
 	if err != nil {

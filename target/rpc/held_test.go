@@ -1,0 +1,43 @@
+package rpc
+
+import (
+	"testing"
+	"testing/synctest"
+)
+
+// What a medium that hangs is to bring counts for nothing until it is there: the calls behind it on the connection, to other
+// files, are answered.
+func TestBulkResultsThatHangDoNotStopTheirConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p, l, end := servePipes(t, Options{})
+		nc := l.dial("10.0.0.1:700")
+		r := readAll(nc)
+		const hang = maxHeld/MaxPayload + 4
+		var all error
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			for i := range uint32(hang) {
+				if _, err := nc.Write(record(i, procHold, MaxPayload)); err != nil {
+					all = err
+				}
+				<-p.entered
+			}
+			if _, err := nc.Write(record(1000, procEcho, 1)); err != nil {
+				all = err
+			}
+		}()
+		synctest.Wait()
+		if r.n.Load() != 1 {
+			t.Errorf("%d replies while the bulk ones hang, not one", r.n.Load())
+		}
+		close(p.gate)
+		<-sent
+		synctest.Wait()
+		if r.n.Load() != hang+1 || all != nil {
+			t.Errorf("%d replies of %d; %v", r.n.Load(), hang+1, all)
+		}
+		_ = nc.Close()
+		end()
+	})
+}
