@@ -76,6 +76,7 @@ type export struct {
 	table *pathTable // for kindInode, and SubtreeCheck
 
 	counters *counters
+	gate     *gate // of the file system
 	mayHang  bool
 	noLoans  atomic.Bool // the file system lends no pages
 	flushes  rounds      // of the whole file system

@@ -12,7 +12,7 @@ import (
 	served "github.com/sluice-storage/sluice/target/rpc"
 )
 
-// gate bounds the calls of one export that are being executed: those of a medium that hangs must not take all workers, nor
+// gate bounds the calls of one file system that are being executed, by whatever exports: those of a medium that hangs must not take all workers, nor
 // all that a client may have in flight on a connection, which it shares between exports. Who finds no room waits for
 // gateTime; once that was in vain, calls are asked for later at once until one has ended.
 type gate struct {
@@ -72,7 +72,7 @@ func (g *gate) leave() {
 	}
 }
 
-// gateOf is the gate of the export that a handle names, true or forged; nil where there is none.
+// gateOf is the gate of the file system of the export that a handle names, true or forged; nil where there is none.
 func (s *Server) gateOf(fh []byte) *gate {
 	if len(fh) < handleHead {
 		return nil
@@ -81,10 +81,10 @@ func (s *Server) gateOf(fh []byte) *gate {
 	if e == nil {
 		return nil
 	}
-	return &e.counters.gate
+	return e.gate
 }
 
-// admit takes a call whose first argument is a handle through the gate of its export. The gate is nil where nothing bounds
+// admit takes a call whose first argument is a handle through the gate of its file system. The gate is nil where nothing bounds
 // the call; ok is false where it is to be answered NFS3ERR_JUKEBOX.
 func (s *Server) admit(c *served.Call) (g *gate, ok bool) {
 	args := c.Args

@@ -40,8 +40,8 @@ const (
 	goneAge  = 10 * time.Second
 	// maxLooking bounds workers, of 64, that look for files of fallback handles in one export.
 	maxLooking = 8
-	// maxInExport bounds the calls of one export that workers execute: below what a stream may have in flight, so that one
-	// whose medium hangs leaves room for others. gateTime is how long a call waits for room.
+	// maxInExport bounds the calls of the exports of one file system that workers execute: below what a stream may have in
+	// flight, so that one whose medium hangs leaves room for others. gateTime is how long a call waits for room.
 	maxInExport = 96
 	gateTime    = 2 * time.Second
 	// maxDepth bounds the way from a directory up to its export's root: names of one byte in a path of PATH_MAX.

@@ -120,10 +120,10 @@ func (s *Server) mountPath(c *rpc.Call, path string) (fh []byte, status mount3.S
 		return nil, mount3.ErrNoent, false
 	}
 	defer e.close()
-	if !e.counters.gate.enter() {
+	if !e.gate.enter() {
 		return nil, mount3.ErrServerfault, true
 	}
-	defer e.counters.gate.leave()
+	defer e.gate.leave()
 	if _, ok, unsure := s.decide(c, e); unsure || !ok {
 		return nil, mount3.ErrAcces, unsure
 	}

@@ -134,6 +134,9 @@ func openExports(was *exportTable, log *zap.Logger, exports []Export) (*exportTa
 		e, err := x.open()
 		if err == nil {
 			e = was.keep(e)
+			if e.gate == nil { // what is served already has one
+				e.gate = gateFor(e, was.list, t.list)
+			}
 		}
 		if err == nil && t.byID[e.ID] != nil {
 			err = fmt.Errorf("nfs: exports %s and %s have the same ID; set one", e.Path, t.byID[e.ID].Path)
@@ -166,6 +169,19 @@ func (t *exportTable) keep(e *export) *export {
 	}
 	e.counters = old.counters
 	return e
+}
+
+// gateFor is the gate of an export's file system: that of one that is served already or is about to be, or a new one. The
+// replacement of a file system that hangs is another.
+func gateFor(e *export, lists ...[]*export) *gate {
+	for _, l := range lists {
+		for _, x := range l {
+			if x.dev == e.dev {
+				return x.gate
+			}
+		}
+	}
+	return &gate{}
 }
 
 // closeBut closes what is not in other.

@@ -16,7 +16,6 @@ type counters struct {
 	times         [nfs3.NumProcs]hist.Hist
 	read, written atomic.Uint64 // bytes of READ and WRITE
 	errors        [statuses]atomic.Uint64
-	gate          gate
 }
 
 // statuses are the values that nfsstat3 can have, in two runs (RFC 1813 section 2.6).

@@ -117,7 +117,7 @@ type Call struct {
 	loan    *pipe   // in place of sink, for streams
 	lent    int     // bytes that loan was asked for
 	rdma    *rdmaCall
-	held    int     // of what a stream holds, bytes
+	held    int // of what a stream holds, bytes
 	cached  *cacheEntry
 	trailer [4]byte
 	mark    [4]byte

@@ -141,7 +141,10 @@ func TestALateChangeOfSizeIsNotExecuted(t *testing.T) {
 	f, g := r.lookup(root, "f").FH, r.lookup(root, "g").FH
 	old := s.wire(t)
 	next := s.wire(t)
-	set := func(fh []byte, attr nfs3.SetAttr) []byte { a := nfs3.SetattrArgs{FH: fh, Attr: attr}; return a.Append(nil) }
+	set := func(fh []byte, attr nfs3.SetAttr) []byte {
+		a := nfs3.SetattrArgs{FH: fh, Attr: attr}
+		return a.Append(nil)
+	}
 	empty := set(f, nfs3.SetAttr{SizeSet: true})
 	next.send(7, nfs3.ProcSetattr, empty)
 	must(t, next.answer())

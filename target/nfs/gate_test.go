@@ -1,0 +1,64 @@
+package nfs
+
+import (
+	"os"
+	"testing"
+)
+
+// The gate is the medium's: exports of one file system share it, under any of their rules, and one whose directory is of
+// another file system now begins anew.
+func TestAGateIsOfAFileSystem(t *testing.T) {
+	dir := t.TempDir()
+	other, err := os.MkdirTemp("/dev/shm", "sluice-gate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(other) }()
+	a, b := Export{Path: "/a", Dir: dir}, Export{Path: "/b", Dir: dir, ID: 7}
+	s, err := NewServer(Options{}, a, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	gateOf := func(path string) *gate {
+		return s.gateOf(append(make([]byte, 2), idBytes(s.table.Load().byPath[path].ID)...))
+	}
+	hung := gateOf("/a")
+	for range maxInExport { // calls that do not come back
+		if !hung.try() {
+			t.Fatal("the gate is full too soon")
+		}
+	}
+	defer func() {
+		for range maxInExport {
+			hung.leave()
+		}
+	}()
+	if gateOf("/b").try() {
+		t.Error("two exports of one file system have twice as many calls under way")
+	}
+	a.ReadOnly = true
+	if err := s.SetExports(a, b, Export{Path: "/c", Dir: dir, ID: 9}); err != nil {
+		t.Fatal(err)
+	}
+	if gateOf("/a").try() || gateOf("/c").try() {
+		t.Error("other rules, or another export, make room on a file system that hangs")
+	}
+	a.Dir = other // where a replica is mounted
+	if err := s.SetExports(a); err != nil {
+		t.Fatal(err)
+	}
+	if g := gateOf("/a"); !g.try() {
+		t.Error("calls to the replacement of a file system that hangs are kept out")
+	} else {
+		g.leave()
+	}
+}
+
+func idBytes(id uint32) []byte {
+	return append(make([]byte, 0, handleHead), byte(id>>24), byte(id>>16), byte(id>>8), byte(id), 0, 0, 0, 0, 0, 0, 0, 0)
+}
