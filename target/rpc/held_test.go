@@ -3,7 +3,28 @@ package rpc
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 )
+
+// The time that a client may take none of its replies begins when they have to wait for it, not with the last that did.
+func TestTheTimeToTakeRepliesBeginsWithThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _, l, end := servePipes(t, Options{})
+		nc := l.dial("10.0.0.1:700")
+		write(t, nc, record(1, procEcho, 1))
+		if _, err := message(nc); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(unreadTime + 2*watchTick)
+		write(t, nc, record(2, procBulk, 1<<20))
+		time.Sleep(3 * watchTick) // a client that pauses
+		if _, err := message(nc); err != nil {
+			t.Errorf("a client that paused for %v has lost its connection: %v; %v", 3*watchTick, err, s.Stats().Refused)
+		}
+		_ = nc.Close()
+		end()
+	})
+}
 
 // What a medium that hangs is to bring counts for nothing until it is there: the calls behind it on the connection, to other
 // files, are answered.

@@ -106,6 +106,7 @@ func (q *outQueue) handOver() {
 			}
 		}()
 	}
+	q.written.Add(1)     // the peer has as long as any to take this, however long ago it took something
 	q.kick <- struct{}{} // there is one role, so there is room
 }
 
