@@ -62,3 +62,32 @@ func TestBulkResultsThatHangDoNotStopTheirConnection(t *testing.T) {
 		end()
 	})
 }
+
+// A connection that was waited for in vain holds up the first call of one new connection, not of each: its calls are as late as
+// they can be, and find out themselves that they are not to be executed.
+func TestACallThatHangsHoldsUpOneNewConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p, l, end := servePipes(t, Options{})
+		old := l.dial("10.0.0.1:700")
+		write(t, old, record(1, procWait, 1))
+		<-p.entered
+		_ = old.Close()
+		synctest.Wait()
+		for i := range 3 {
+			nc := l.dial("10.0.0.1:701")
+			r := readAll(nc)
+			write(t, nc, record(2, procEcho, 1))
+			if i == 0 {
+				time.Sleep(settleTime)
+			}
+			synctest.Wait()
+			if r.n.Load() != 1 {
+				t.Errorf("connection %d has %d replies", i, r.n.Load())
+			}
+			_ = nc.Close()
+			synctest.Wait()
+		}
+		close(p.gate)
+		end()
+	})
+}

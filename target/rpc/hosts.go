@@ -27,6 +27,7 @@ type connState struct {
 	noMore atomic.Bool   // no more calls will come
 	over   chan struct{} // closed when nothing of it is executed any more
 	first  bool          // settle has been called
+	late   bool          // it was waited for in vain; guarded by the server's lock
 
 	born   uint64 // later for each connection
 	second bool   // its host had another when its first call came
@@ -109,7 +110,7 @@ func (s *Server) settle(c conn, st *connState) {
 	var left []*connState
 	for o, os := range st.host.conns {
 		st.second = st.second || os.born < st.born
-		if o != c && (os.noMore.Load() || o.peerGone()) {
+		if o != c && !os.late && (os.noMore.Load() || o.peerGone()) {
 			left = append(left, os)
 		}
 	}
@@ -127,9 +128,14 @@ func (s *Server) settle(c conn, st *connState) {
 			return
 		case <-t.C:
 		}
+		// What is queued is not begun any more, and what was begun asks before it overwrites (Superseded): nothing is gained
+		// where the next connections wait as well.
+		s.mu.Lock()
 		for _, o := range left {
 			o.lost.Store(true)
+			o.late = true
 		}
+		s.mu.Unlock()
 		s.log.Warn("calls of a connection that its client has left are still being executed; what it has queued is dropped",
 			zap.Stringer("host", st.host.addr))
 		return
