@@ -29,7 +29,7 @@ type Overwriter interface {
 	Overwrites(vers, proc uint32) bool
 }
 
-// Screener is a Program that judges a call before the memory for its bulk argument is taken. It is asked over RDMA, of
+// Screener is a Program with bulk arguments, which judges a call before the memory for its bulk argument is taken. It is asked over RDMA, of
 // clients that have shown no right yet (Peer.Trust), so that strangers cannot hold the memory that all clients share.
 type Screener interface {
 	// Screen may block. It answers Again to have the argument fetched and the call served, Done when c.Out is a refusal.

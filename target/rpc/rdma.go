@@ -158,11 +158,17 @@ var errOverdue = errors.New("rpc: the client lets the memory of its connection l
 // look closes a connection that is idle, or whose peer answers no Read and takes no reply while their memory is held.
 func (c *rdmaConn) look(now time.Time) {
 	c.mu.Lock()
-	calls, holds, closed := c.calls, c.inReads+c.sending > 0, c.closed
+	calls, inReads, sending, closed := c.calls, c.inReads, c.sending, c.closed
 	c.mu.Unlock()
-	quiet := c.quiet.forTime(c.moved.Load(), now)
+	// Each kind by itself: a client's calls say nothing of the Reads that it lets lie.
+	idle := c.quiet.forTime(c.moved.Load(), now)
+	reads, sends := c.quietReads.forTime(c.movedReads.Load(), now), c.quietSends.forTime(c.movedSends.Load(), now)
 	switch {
-	case closed, !holds && (calls > 0 || quiet < idleTime), holds && quiet < fabricTime:
+	case closed:
+		return
+	case inReads > 0 && reads >= fabricTime, sending > 0 && sends >= fabricTime:
+	case inReads+sending+calls == 0 && idle >= idleTime:
+	default:
 		return
 	}
 	c.s.refuse(refOverdue)

@@ -74,8 +74,9 @@ type rdmaConn struct {
 	closed   bool
 	err      error // why we closed
 
-	moved atomic.Uint64 // completions, for the watch
-	quiet still
+	// For the watch: completions of each kind, and how often the first of some began to be waited for.
+	moved, movedReads, movedSends atomic.Uint64
+	quiet, quietReads, quietSends still
 }
 
 const (
@@ -162,11 +163,13 @@ func (c *rdmaConn) complete(wc *transport.WC) {
 		}
 	case kindSend:
 		c.mu.Lock()
+		c.movedSends.Add(1)
 		c.sending--
 		c.slots[i].freeLocked()
 		c.unlockAndFree()
 	case kindRead:
 		c.mu.Lock()
+		c.movedReads.Add(1)
 		c.inReads--
 		r := &c.slots[i]
 		ready := r.readDoneLocked(wc.Err != nil)
@@ -226,7 +229,7 @@ func (c *rdmaConn) received(recv, n int) {
 		return
 	}
 	if !c.peer.trusted.Load() {
-		if r.zeroLen > maxStrangerCall {
+		if r.zeroLen > maxStrangerCall || r.zeroLen > 0 && r.dataLen > 0 {
 			c.refuse(r, rpcrdma.ErrChunk)
 			return
 		}
@@ -249,9 +252,10 @@ func (c *rdmaConn) screened(call *Call) {
 	}
 	v := Done
 	if ok {
-		v = Again
 		if p, is := call.prog.(Screener); is {
 			v, err = c.s.screen(call, p)
+		} else {
+			v = call.Garbage() // only programs that say so have bulk arguments
 		}
 	}
 	if v != Again {
@@ -375,6 +379,9 @@ func (c *rdmaConn) pushLocked() {
 	clear(wrs)
 	c.wrs = wrs[:0]
 	sent := min(n, len(c.posts))
+	if c.inReads == 0 && n > sent {
+		c.movedReads.Add(1)
+	}
 	c.inReads += n - sent
 	c.posts = cutFront(c.posts, sent)
 	c.reads = cutFront(c.reads, n-sent)
@@ -443,6 +450,9 @@ func (c *rdmaConn) sendLocked(r *rdmaCall) {
 	c.creditLocked(r)
 	c.repostLocked(r, false)
 	c.posts = append(c.posts, r.wrs...)
+	if c.sending == 0 {
+		c.movedSends.Add(1)
+	}
 	c.sending++
 }
 
