@@ -186,17 +186,25 @@ func TestConnectionsOfAHostAreLimited(t *testing.T) {
 			return err == nil
 		}
 		for i := range maxHostConns {
-			if !works(fmt.Sprintf("[2001:db8:1:1::%x]:700", i+1)) { // one host: its network
+			if !works(fmt.Sprintf("[2001:db8:1:1::1]:%d", i+1)) {
 				t.Fatalf("connection %d is refused", i)
 			}
 		}
-		if works("[2001:db8:1:1::ffff]:700") {
+		if works("[2001:db8:1:1::1]:700") {
 			t.Error("a host has more connections than its limit")
+		}
+		for i := range maxNetConns - maxHostConns { // all machines of a LAN are in one network of 64 bits
+			if !works(fmt.Sprintf("[2001:db8:1:1::%x]:700", i+2)) {
+				t.Fatalf("connection %d of another machine is refused", i)
+			}
+		}
+		if works("[2001:db8:1:1::ffff]:700") {
+			t.Error("a network that may be one host's has more connections than its limit")
 		}
 		if !works("[2001:db8:1:2::1]:700") || !works("10.0.0.1:700") {
 			t.Error("one host's connections keep others out")
 		}
-		if n := s.Stats().Refused["too_many_connections"]; n != 1 {
+		if n := s.Stats().Refused["too_many_connections"]; n != 2 {
 			t.Errorf("%d refusals counted", n)
 		}
 		_ = all[0].Close()

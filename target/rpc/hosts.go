@@ -21,6 +21,7 @@ type conn interface {
 // connState is what the server keeps of a connection.
 type connState struct {
 	host *host
+	addr netip.Addr // its own, of those that count as the host's
 	// lost says that what it has queued and no worker has begun is not to be executed: its client asks again, perhaps on
 	// another connection, and the late execution could undo what came after that.
 	lost   atomic.Bool
@@ -42,7 +43,8 @@ type host struct {
 	claims atomic.Pointer[claims]
 }
 
-// hostOf is the address that counts as one host. A host with IPv6 commonly has a network of 64 bits to itself.
+// hostOf is the address whose connections may be one client's: a host with IPv6 may come back by another address of its network
+// of 64 bits. It may be other machines' too.
 func hostOf(a netip.Addr) netip.Addr {
 	a = a.Unmap().WithZone("")
 	if a.Is6() {
@@ -54,8 +56,9 @@ func hostOf(a netip.Addr) netip.Addr {
 }
 
 // admit takes a connection into the server's books and makes Close close it. It reports false when the server is closed, or
-// when there are too many connections, in all or of that host.
+// when there are too many connections, in all, of that address or of its network.
 func (s *Server) admit(c conn, a netip.Addr, st *connState) bool {
+	st.addr = a.Unmap().WithZone("")
 	a = hostOf(a)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +66,7 @@ func (s *Server) admit(c conn, a netip.Addr, st *connState) bool {
 		return false
 	}
 	h := s.hosts[a]
-	if s.conns >= maxConns || h != nil && a.IsValid() && len(h.conns) >= maxHostConns {
+	if s.conns >= maxConns || h != nil && a.IsValid() && h.full(st.addr) {
 		s.refuse(refConnections)
 		return false
 	}
@@ -82,6 +85,17 @@ func (s *Server) admit(c conn, a netip.Addr, st *connState) bool {
 		s.watch.Go(s.watchConns)
 	}
 	return true
+}
+
+// full reports that one more connection from an address would be too many.
+func (h *host) full(a netip.Addr) bool {
+	n := 0
+	for _, st := range h.conns {
+		if st.addr == a {
+			n++
+		}
+	}
+	return n >= maxHostConns || len(h.conns) >= maxNetConns
 }
 
 // leave is the end of a connection of which nothing is executed any more.

@@ -29,6 +29,8 @@ const (
 	maxConns = 1024
 	// maxHostConns bounds those of one host, so that it keeps no other out. Linux opens 16 at most for a mount (nconnect).
 	maxHostConns = 256
+	// maxNetConns bounds those of an IPv6 network of 64 bits: it may be one host's, or a LAN's with all its machines.
+	maxNetConns = maxConns / 2
 	// maxRequests bounds the memory of requests that are not answered yet, bytes, over all streams: those that do not fit
 	// what a Call has for itself.
 	maxRequests = 512 << 20
