@@ -19,6 +19,7 @@ type gate struct {
 	in      atomic.Int32
 	waiting atomic.Int32
 	stuck   atomic.Bool
+	sweeps  atomic.Int32                  // of the file system's nodes, under way
 	left    atomic.Pointer[chan struct{}] // told of each that leaves while some wait
 }
 

@@ -182,25 +182,40 @@ func (c *nodeCache) forget(n *node) {
 	s.Unlock()
 }
 
-// sweep closes nodes that were not used for a while; all of them if everything is set.
-func (c *nodeCache) sweep(everything bool) {
+// sweep closes nodes that were not used for a while; all of them if everything is set. Those of each file system are closed
+// by a goroutine of their own, because one that hangs may be asked for a flush; what is unused there meanwhile stays. The
+// channel is closed when all is done.
+func (c *nodeCache) sweep(everything bool) <-chan struct{} {
 	before := time.Now().Add(-nodeIdle).Unix()
+	unused := make(map[*gate][]*node)
 	for i := range c.shards {
 		s := &c.shards[i]
-		var l []*node
 		s.Lock()
 		for k, n := range s.m {
-			if n.refs == 0 && (everything || n.used <= before) {
+			if n.refs == 0 && (everything || n.used <= before && n.e.gate.sweeps.Load() == 0) {
 				delete(s.m, k)
 				n.gone = true
-				l = append(l, n)
+				unused[n.e.gate] = append(unused[n.e.gate], n)
 			}
 		}
 		s.Unlock()
-		for _, n := range l {
-			c.shut(n)
-		}
 	}
+	var wg sync.WaitGroup
+	for g, l := range unused {
+		g.sweeps.Add(1)
+		wg.Go(func() {
+			defer g.sweeps.Add(-1)
+			for _, n := range l {
+				c.shut(n)
+			}
+		})
+	}
+	done := make(chan struct{})
+	c.s.sweeps.Go(func() {
+		wg.Wait()
+		close(done)
+	})
+	return done
 }
 
 // shut closes a node that is out of the cache and unused. What was written unstably is flushed first: a failure has to

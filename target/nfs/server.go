@@ -64,6 +64,7 @@ type Server struct {
 	mounts map[mountKey]struct{}
 	stop   chan struct{}
 	wg     sync.WaitGroup
+	sweeps sync.WaitGroup
 }
 
 type exportTable struct {
@@ -112,8 +113,14 @@ func (s *Server) SetExports(exports ...Export) error {
 		return err
 	}
 	s.table.Store(t)
-	// Nodes carry the rules of the export that they were opened under.
-	s.nodes.sweep(true)
+	// Nodes carry the rules of the export that they were opened under. A medium that hangs is left to itself after a while.
+	wait := time.NewTimer(gateTime)
+	defer wait.Stop()
+	select {
+	case <-s.nodes.sweep(true):
+	case <-wait.C:
+		s.log.Warn("files of exports that have changed are still being flushed: a medium hangs")
+	}
 	was.closeBut(t)
 	return nil
 }
@@ -206,7 +213,8 @@ func (s *Server) Close() error {
 	close(s.stop)
 	s.names.close()
 	s.wg.Wait()
-	s.nodes.sweep(true)
+	<-s.nodes.sweep(true)
+	s.sweeps.Wait()
 	s.table.Load().closeBut(nil)
 	return nil
 }
@@ -220,7 +228,7 @@ func (s *Server) sweeper() {
 		case <-s.stop:
 			return
 		case <-t.C:
-			s.nodes.sweep(false)
+			s.nodes.sweep(false) // it is not waited for
 		}
 	}
 }
