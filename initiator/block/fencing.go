@@ -1,6 +1,28 @@
 package block
 
-import "slices"
+import (
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// waits: a write that has been given up and may still land must not land on a newer one.
+func (v *Volume) waits(r *Request) bool { return v.held.Load() && !r.harmless() }
+
+// giveUp notes that nothing waits any more for the end of what a lost session of p left at the target.
+func (v *Volume) giveUp(p *path) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.giveUpLocked(p)
+}
+
+func (v *Volume) giveUpLocked(p *path) {
+	if !v.closed {
+		p.loose = true
+		v.held.Store(true)
+	}
+}
 
 // fenced reports whether the commands that path p had left behind at fence number gen are known to be over.
 func (v *Volume) fenced(p *path, gen int) bool {
@@ -77,4 +99,38 @@ func (v *Volume) leftIn(p *path) string {
 		return ""
 	}
 	return p.left[0]
+}
+
+// fencing begins to fence a lost path over another one, if requests wait for that.
+func (v *Volume) fencing(p *path) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed || v.fencers[p] || !v.unfencedLocked(p) || len(v.paths) < 2 && p.sess.Load() == nil {
+		return
+	}
+	v.fencers[p] = true
+	gen := p.fences
+	v.wg.Go(func() {
+		begun := time.Now()
+		for wait := v.ini.o.MinBackoff; !v.fenced(p, gen); wait = min(2*wait, v.ini.o.MaxBackoff) {
+			err := ErrNoPath
+			for _, q := range p.fencePaths(*v.active.Load()) {
+				if err = p.fence(v.ctx, q, gen, time.Since(begun) >= fenceGrace); err == nil {
+					break
+				}
+			}
+			if err == nil {
+				v.unfence(p, gen)
+				break
+			}
+			v.ini.o.Log.Debug("fence", zap.String("path", p.u.String()), zap.Error(err))
+			if !v.sleep(wait) {
+				break
+			}
+		}
+		v.mu.Lock()
+		delete(v.fencers, p)
+		v.mu.Unlock()
+		v.fencing(p) // it may have come and been lost again meanwhile
+	})
 }

@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/internal/mem"
 )
@@ -232,23 +230,6 @@ func (v *Volume) route(r *Request) {
 	v.park(r)
 }
 
-// waits: a write that has been given up and may still land must not land on a newer one.
-func (v *Volume) waits(r *Request) bool { return v.held.Load() && !r.harmless() }
-
-// giveUp notes that nothing waits any more for the end of what a lost session of p left at the target.
-func (v *Volume) giveUp(p *path) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.giveUpLocked(p)
-}
-
-func (v *Volume) giveUpLocked(p *path) {
-	if !v.closed {
-		p.loose = true
-		v.held.Store(true)
-	}
-}
-
 // check refuses what no target need be asked.
 func (v *Volume) check(r *Request) error {
 	g := v.geom.Load()
@@ -305,112 +286,6 @@ func (v *Volume) check(r *Request) error {
 		return ErrReadOnly
 	}
 	return nil
-}
-
-// park keeps a request until a path is there, or ends it.
-func (v *Volume) park(r *Request) {
-	v.mu.Lock()
-	switch {
-	case r.cancelled.Load():
-		r.Err = r.cancelError()
-		if r.fence != nil {
-			v.giveUpLocked(r.fence)
-		}
-	case v.closed:
-		r.Err = ErrClosed
-	case v.failed != nil && r.fence == nil:
-		r.Err = v.failed
-	default:
-		v.parked.insert(r)
-		v.arm()
-		again := len(*v.active.Load()) > 0 && r.fence == nil && !v.waits(r)
-		v.mu.Unlock()
-		if again { // a path came up meanwhile
-			v.dispatch()
-		}
-		return
-	}
-	v.mu.Unlock()
-	r.alone()
-}
-
-// arm starts the reconnect limit while no path is up. The lock is held.
-func (v *Volume) arm() {
-	if v.limit == nil && v.ini.o.ReconnectLimit > 0 && v.parked.head != nil {
-		v.limit = time.AfterFunc(v.ini.o.ReconnectLimit, v.expire)
-	}
-}
-
-// expire fails what has waited for longer than the limit.
-func (v *Volume) expire() {
-	v.mu.Lock()
-	v.limit = nil
-	if v.closed {
-		v.mu.Unlock()
-		return
-	}
-	var cause error
-	for _, p := range v.paths {
-		if p.err != nil {
-			cause = p.err
-		}
-	}
-	err := fmt.Errorf("%w: it was away for longer than the limit of %v", ErrNoPath, v.ini.o.ReconnectLimit)
-	if cause != nil {
-		err = fmt.Errorf("%w: %w", err, cause)
-	}
-	if len(*v.active.Load()) == 0 {
-		v.failed = err
-	}
-	out := v.parked.take()
-	for r := out.head; r != nil; r = r.next {
-		r.Err = err
-		if r.fence != nil || r.sent && !r.repeatable() {
-			r.Err = fmt.Errorf("%w; %w", errUnsettled, err)
-		}
-		if r.fence != nil {
-			v.giveUpLocked(r.fence)
-		}
-	}
-	v.mu.Unlock()
-	out.complete()
-}
-
-// cancelError is the outcome of a cancelled request whose connection is gone.
-func (r *Request) cancelError() error {
-	if r.fence != nil {
-		return fmt.Errorf("%w: %w", ErrCancelled, errUnsettled)
-	}
-	return ErrCancelled
-}
-
-var errUnsettled = fmt.Errorf("%w (the last is not sure: the target could not be asked again)", ErrOutcomeUnknown)
-
-// dispatch sends what is parked and free to go.
-func (v *Volume) dispatch() {
-	v.mu.Lock()
-	if len(*v.active.Load()) == 0 {
-		v.mu.Unlock()
-		return
-	}
-	all, go1 := v.parked.take(), reqList{}
-	for r := all.pop(); r != nil; r = all.pop() {
-		if r.fence != nil || v.waits(r) {
-			v.parked.push(r)
-		} else {
-			go1.push(r)
-		}
-	}
-	if v.parked.head == nil && v.limit != nil {
-		v.limit.Stop()
-		v.limit = nil
-	}
-	v.mu.Unlock()
-	for r := go1.pop(); r != nil; r = go1.pop() {
-		r.reset()
-		r.sent = false
-		v.route(r)
-	}
 }
 
 // up takes a path into use; its login to the same portal group was the end of all commands of its last session.
@@ -533,40 +408,6 @@ func (v *Volume) sleep(d time.Duration) bool {
 	case <-v.ctx.Done():
 		return false
 	}
-}
-
-// fencing begins to fence a lost path over another one, if requests wait for that.
-func (v *Volume) fencing(p *path) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.closed || v.fencers[p] || !v.unfencedLocked(p) || len(v.paths) < 2 && p.sess.Load() == nil {
-		return
-	}
-	v.fencers[p] = true
-	gen := p.fences
-	v.wg.Go(func() {
-		begun := time.Now()
-		for wait := v.ini.o.MinBackoff; !v.fenced(p, gen); wait = min(2*wait, v.ini.o.MaxBackoff) {
-			err := ErrNoPath
-			for _, q := range p.fencePaths(*v.active.Load()) {
-				if err = p.fence(v.ctx, q, gen, time.Since(begun) >= fenceGrace); err == nil {
-					break
-				}
-			}
-			if err == nil {
-				v.unfence(p, gen)
-				break
-			}
-			v.ini.o.Log.Debug("fence", zap.String("path", p.u.String()), zap.Error(err))
-			if !v.sleep(wait) {
-				break
-			}
-		}
-		v.mu.Lock()
-		delete(v.fencers, p)
-		v.mu.Unlock()
-		v.fencing(p) // it may have come and been lost again meanwhile
-	})
 }
 
 // Cancel ends a request early: its Done is called, with ErrCancelled unless it was complete already, once nothing of it

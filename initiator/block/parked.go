@@ -1,0 +1,112 @@
+package block
+
+import (
+	"fmt"
+	"time"
+)
+
+// park keeps a request until a path is there, or ends it.
+func (v *Volume) park(r *Request) {
+	v.mu.Lock()
+	switch {
+	case r.cancelled.Load():
+		r.Err = r.cancelError()
+		if r.fence != nil {
+			v.giveUpLocked(r.fence)
+		}
+	case v.closed:
+		r.Err = ErrClosed
+	case v.failed != nil && r.fence == nil:
+		r.Err = v.failed
+	default:
+		v.parked.insert(r)
+		v.arm()
+		again := len(*v.active.Load()) > 0 && r.fence == nil && !v.waits(r)
+		v.mu.Unlock()
+		if again { // a path came up meanwhile
+			v.dispatch()
+		}
+		return
+	}
+	v.mu.Unlock()
+	r.alone()
+}
+
+// arm starts the reconnect limit while no path is up. The lock is held.
+func (v *Volume) arm() {
+	if v.limit == nil && v.ini.o.ReconnectLimit > 0 && v.parked.head != nil {
+		v.limit = time.AfterFunc(v.ini.o.ReconnectLimit, v.expire)
+	}
+}
+
+// expire fails what has waited for longer than the limit.
+func (v *Volume) expire() {
+	v.mu.Lock()
+	v.limit = nil
+	if v.closed {
+		v.mu.Unlock()
+		return
+	}
+	var cause error
+	for _, p := range v.paths {
+		if p.err != nil {
+			cause = p.err
+		}
+	}
+	err := fmt.Errorf("%w: it was away for longer than the limit of %v", ErrNoPath, v.ini.o.ReconnectLimit)
+	if cause != nil {
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
+	if len(*v.active.Load()) == 0 {
+		v.failed = err
+	}
+	out := v.parked.take()
+	for r := out.head; r != nil; r = r.next {
+		r.Err = err
+		if r.fence != nil || r.sent && !r.repeatable() {
+			r.Err = fmt.Errorf("%w; %w", errUnsettled, err)
+		}
+		if r.fence != nil {
+			v.giveUpLocked(r.fence)
+		}
+	}
+	v.mu.Unlock()
+	out.complete()
+}
+
+// cancelError is the outcome of a cancelled request whose connection is gone.
+func (r *Request) cancelError() error {
+	if r.fence != nil {
+		return fmt.Errorf("%w: %w", ErrCancelled, errUnsettled)
+	}
+	return ErrCancelled
+}
+
+var errUnsettled = fmt.Errorf("%w (the last is not sure: the target could not be asked again)", ErrOutcomeUnknown)
+
+// dispatch sends what is parked and free to go.
+func (v *Volume) dispatch() {
+	v.mu.Lock()
+	if len(*v.active.Load()) == 0 {
+		v.mu.Unlock()
+		return
+	}
+	all, go1 := v.parked.take(), reqList{}
+	for r := all.pop(); r != nil; r = all.pop() {
+		if r.fence != nil || v.waits(r) {
+			v.parked.push(r)
+		} else {
+			go1.push(r)
+		}
+	}
+	if v.parked.head == nil && v.limit != nil {
+		v.limit.Stop()
+		v.limit = nil
+	}
+	v.mu.Unlock()
+	for r := go1.pop(); r != nil; r = go1.pop() {
+		r.reset()
+		r.sent = false
+		v.route(r)
+	}
+}
