@@ -17,8 +17,8 @@ import (
 
 // as runs a shell line as another user.
 func as(uid uint32, groups []uint32, dir, line string) (string, error) {
-	cmd := exec.Command("sh", "-c", line)
-	cmd.Dir = dir
+	// The shell goes there, not the fork before it: that one holds this process, which serves the mount, from collecting garbage.
+	cmd := exec.Command("sh", "-c", `cd "$1" || exit; `+line, "sh", dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid, Groups: groups}}
 	b, err := cmd.CombinedOutput()
 	return string(b), err
