@@ -56,12 +56,13 @@ func (d *Daemon) Volumes() []admin.Volume {
 	return out
 }
 
+// managedVolume reports whether commands may change a volume: what the operator's file has taken over is the operator's.
 func (c *Config) managedVolume(name string) bool {
-	return c.managed != nil && slices.ContainsFunc(c.managed.Volumes, func(v VolumeConfig) bool { return v.Name == name })
+	return c.managed != nil && !c.taken["volume "+name] && slices.ContainsFunc(c.managed.Volumes, func(v VolumeConfig) bool { return v.Name == name })
 }
 
 func (c *Config) managedTarget(name string) bool {
-	return c.managed != nil && slices.ContainsFunc(c.managed.Targets, func(t TargetConfig) bool { return t.Name == name })
+	return c.managed != nil && !c.taken["target "+name] && slices.ContainsFunc(c.managed.Targets, func(t TargetConfig) bool { return t.Name == name })
 }
 
 // Targets implements admin.Backend.
@@ -308,7 +309,7 @@ func (d *Daemon) ResizeVolume(ctx context.Context, name string, s admin.ResizeSp
 	}
 	return d.changeLocked(s.DryRun, fmt.Sprintf("volume %s grown from %v to %v", name, has, Size(s.Size)), func(m *managed) error {
 		for i := range m.Volumes {
-			if m.Volumes[i].Name == name {
+			if m.Volumes[i].Name == name && d.cfg.managedVolume(name) {
 				m.Volumes[i].Size = Size(s.Size)
 				return nil
 			}

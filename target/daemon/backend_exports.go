@@ -12,7 +12,7 @@ import (
 )
 
 func (d *Daemon) managedExport(name string) bool {
-	return d.cfg.managed != nil && slices.ContainsFunc(d.cfg.managed.Exports, func(e ExportConfig) bool { return e.Name == name })
+	return d.cfg.managed != nil && !d.cfg.taken["export "+name] && slices.ContainsFunc(d.cfg.managed.Exports, func(e ExportConfig) bool { return e.Name == name })
 }
 
 // AddPortal implements admin.Backend.

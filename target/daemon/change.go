@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 
 	"github.com/sluice-storage/sluice/internal/savefile"
@@ -57,6 +58,10 @@ func (d *Daemon) changeLocked(dryRun bool, what string, edit func(*managed) erro
 	}
 	if err != nil {
 		return admin.Done{}, wrong(err)
+	}
+	// The file may have taken over what the edit is about since it was read last.
+	if what := takenOver(now, next, cfg); what != "" {
+		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: what + " is defined in " + d.source + " by now; change it there and reload"}
 	}
 	gone, some := next.forgetGone(cfg)
 	for _, mp := range gone {
@@ -117,4 +122,29 @@ func wrong(err error) error {
 		return &admin.Error{Kind: admin.Invalid, Msg: ce.Detail}
 	}
 	return &admin.Error{Kind: admin.Conflict, Msg: err.Error()}
+}
+
+// takenOver names what an edit from now to next is about and c has from the operator's file, where the edit would be without effect.
+func takenOver(now, next *managed, c *Config) string {
+	for _, v := range now.Volumes {
+		i := slices.IndexFunc(next.Volumes, func(o VolumeConfig) bool { return o.Name == v.Name })
+		has := slices.ContainsFunc(c.Volumes, func(o VolumeConfig) bool { return o.Name == v.Name })
+		if i < 0 && has || i >= 0 && c.taken["volume "+v.Name] && !reflect.DeepEqual(v, next.Volumes[i]) {
+			return "volume " + v.Name
+		}
+	}
+	for _, t := range now.Targets {
+		i := slices.IndexFunc(next.Targets, func(o TargetConfig) bool { return o.Name == t.Name })
+		has := slices.ContainsFunc(c.Targets, func(o TargetConfig) bool { return o.Name == t.Name })
+		if i < 0 && has || i >= 0 && c.taken["target "+t.Name] && !reflect.DeepEqual(t, next.Targets[i]) {
+			return "target " + t.Name
+		}
+	}
+	for _, e := range now.Exports {
+		gone := !slices.ContainsFunc(next.Exports, func(o ExportConfig) bool { return o.Name == e.Name })
+		if gone && slices.ContainsFunc(c.Exports, func(o ExportConfig) bool { return o.Name == e.Name }) {
+			return "export " + e.Name
+		}
+	}
+	return ""
 }

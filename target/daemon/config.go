@@ -35,6 +35,7 @@ type Config struct {
 	skipped  []managedMap    // LUNs mapped by command that cannot be: their volume is not there, or another LUN, or another volume
 	touched  map[string]bool // targets whose secrets are to be read; nil for all
 	managed  *managed        // what was merged in, nil without a daemon
+	taken    map[string]bool // what commands made and the operator's file defines by now: "volume NAME", "target NAME", "export NAME"
 	// with reads the files again and merges m instead of what is written down; nil without a daemon.
 	with func(m *managed) (*Config, error)
 }

@@ -115,9 +115,9 @@ func syncDir(dir string) error {
 
 // merge adds m to c, which was read from the operator's files. What the operator has meanwhile defined himself wins.
 func (c *Config) merge(m *managed) {
-	c.managed = m
+	c.managed, c.taken = m, map[string]bool{}
 	for _, v := range m.Volumes {
-		if !slices.ContainsFunc(c.Volumes, func(o VolumeConfig) bool { return o.Name == v.Name }) {
+		if c.taken["volume "+v.Name] = slices.ContainsFunc(c.Volumes, func(o VolumeConfig) bool { return o.Name == v.Name }); !c.taken["volume "+v.Name] {
 			c.Volumes = append(c.Volumes, v)
 		}
 	}
@@ -127,7 +127,7 @@ func (c *Config) merge(m *managed) {
 		}
 	}
 	for _, t := range m.Targets {
-		if !slices.ContainsFunc(c.Targets, func(o TargetConfig) bool { return o.Name == t.Name }) {
+		if c.taken["target "+t.Name] = slices.ContainsFunc(c.Targets, func(o TargetConfig) bool { return o.Name == t.Name }); !c.taken["target "+t.Name] {
 			c.Targets = append(c.Targets, t)
 		}
 	}
@@ -137,7 +137,7 @@ func (c *Config) merge(m *managed) {
 		}
 	}
 	for _, e := range m.Exports {
-		if !slices.ContainsFunc(c.Exports, func(o ExportConfig) bool { return o.Name == e.Name }) {
+		if c.taken["export "+e.Name] = slices.ContainsFunc(c.Exports, func(o ExportConfig) bool { return o.Name == e.Name }); !c.taken["export "+e.Name] {
 			c.Exports = append(c.Exports, e)
 		}
 	}

@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -90,5 +91,32 @@ func TestANewVolumeTakesNothingFromOneThatWasRenamed(t *testing.T) {
 	d.start()
 	if n := d.registrations(0); n != 1 {
 		t.Errorf("%d hosts are registered", n)
+	}
+}
+
+// What the operator's file has taken over from commands is the operator's: a command that would delete it is refused, and its file
+// stays, whether the file has been read since or not.
+func TestAVolumeThatTheFileHasTakenOverIsNotDeletedByCommand(t *testing.T) {
+	for _, read := range []bool{true, false} {
+		t.Run(fmt.Sprint("read ", read), func(t *testing.T) {
+			d := prepare(t, "  []")
+			d.start()
+			d.must("volume", "create", "data", "1MiB")
+			path := d.volumes()["data"].Path
+			d.configure(fmt.Sprintf("  - {name: data, path: %q, size: 1MiB}\n", path))
+			if read {
+				d.must("reload")
+			}
+			d.refused("is defined in", "volume", "delete", "data", "--data", "--yes")
+			if n := d.size(path); n != 1<<20 {
+				t.Errorf("its file has %d bytes", n)
+			}
+			d.must("reload")
+			d.must("volume", "resize", "data", "2MiB")
+			d.must("reload")
+			if n := d.volumes()["data"].Size; n != 2<<20 {
+				t.Errorf("it was grown, and has %d bytes", n)
+			}
+		})
 	}
 }
