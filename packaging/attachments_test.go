@@ -268,7 +268,7 @@ func TestAttachmentsAndTheirPackage(t *testing.T) {
 	}
 }
 
-// free is an address that nobody listens at.
+// free returns an address without a listener.
 func free(t *testing.T) string {
 	t.Helper()
 	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)

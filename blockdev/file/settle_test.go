@@ -95,7 +95,8 @@ func TestSettlingBringsAllToTheMedium(t *testing.T) {
 	}
 }
 
-// A flush that fails for a loss is owed to who wrote. What the daemon does for itself, and an opening that serves nobody, leave it.
+// The host that wrote is owed a flush that fails for the loss. A flush of the daemon's own, and an opening that serves no host, leave
+// that failure to the host.
 func TestTheReportOfALossIsNotTakenByTheDaemon(t *testing.T) {
 	o := file.Options{Size: 1 << 20, Loss: filepath.Join(t.TempDir(), "loss")}
 	path := filepath.Join(t.TempDir(), "v")

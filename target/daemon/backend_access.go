@@ -113,8 +113,8 @@ func (d *Daemon) SetSecret(ctx context.Context, target string, s admin.SecretSpe
 	})
 }
 
-// RemoveSecret implements admin.Backend. The last user cannot go: without any nobody could log in. What has the name goes: a user, the
-// target's own secret, or both.
+// RemoveSecret implements admin.Backend. The last user cannot be removed: without a user no initiator could log in. The name may be that of
+// a user, of the target's own secret, or of both; all that has the name is removed.
 func (d *Daemon) RemoveSecret(ctx context.Context, target, user string, dryRun bool) (admin.Done, error) {
 	both := false
 	done, err := d.editSecrets(ctx, target, dryRun, "secret of "+user+" forgotten for "+target, func(sec *secrets, a *AuthConfig) error {

@@ -138,7 +138,7 @@ func TestOneOfManyHasTheNameOrNumber(t *testing.T) {
 	}
 }
 
-// Secrets that are set at one time are all there, whoever was first.
+// Secrets that several commands set at one time are all there, in whatever order the commands came.
 func TestSecretsThatAreSetAtOnceAreAllThere(t *testing.T) {
 	d, _ := running(t, fileConfig)
 	ctx := t.Context()

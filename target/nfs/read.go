@@ -112,8 +112,8 @@ func (s *Server) nodeOf(dir *node, name string, fd int) (*node, error) {
 	return n, err
 }
 
-// below is nil where the directory behind fd lies in the export, and ESTALE where not: a directory that somebody moved out
-// of it while a client held its handle must not lead further up. Other errors say that it cannot be told.
+// below is nil where the directory behind fd lies in the export, and ESTALE where it does not. A directory may have been moved out of
+// the export while a client held its handle, and must not lead further up. Any other error says that the place is not known.
 func (e *export) below(fd int) error {
 	cur := fd
 	for depth := 0; depth < maxDepth; depth++ {

@@ -241,8 +241,8 @@ func (lu *LogicalUnit) persist() error {
 	return lu.write(lu.pr.Load())
 }
 
-// publish makes new reservations durable and then visible: what no host has been told and no disk has binds nobody yet. After
-// an error the old ones are in force.
+// publish makes new reservations durable and then visible, in this order: a reservation that a power cut could still take away must not
+// refuse a host's command. After an error the old reservations are in force.
 func (lu *LogicalUnit) publish(r *reservations) error {
 	lu.stateMu.Lock() // nothing else writes the old ones over the new ones in between
 	defer lu.stateMu.Unlock()

@@ -72,7 +72,7 @@ func TestNoUserIsCalledMutual(t *testing.T) {
 	s.refuses("a-long-enough-secret\n", "target secret "+disks+" mutual --mutual", "no user is called mutual")
 }
 
-// Without a user nobody could log in to a target whose own secret makes CHAP a must, not even to have it removed.
+// A target's own secret makes CHAP a must. Without a user no initiator could log in to it, so the secret is refused.
 func TestTheTargetsOwnSecretNeedsAUser(t *testing.T) {
 	s := begin(t, twoVolumes)
 	s.does("target create " + disks)

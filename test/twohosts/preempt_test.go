@@ -173,7 +173,7 @@ func obeyed(ops []op, shuts []shut) error {
 	return nil
 }
 
-// allowed holds that nobody was refused without a reservation.
+// allowed fails the round for a command that was refused while there was no reservation.
 func (r *round) allowed() error {
 	for _, o := range r.ops {
 		if !strings.Contains(o.err, "RESERVATION CONFLICT") {

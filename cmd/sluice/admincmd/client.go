@@ -186,7 +186,7 @@ func destroy(c *cobra.Command, what, route string, query url.Values, dry bool) e
 	return destroyUnless(c, yes, what, route, query, dry)
 }
 
-// cut is destroy for what cuts hosts off and destroys nothing: where nobody can be asked it is done.
+// cut is destroy for what cuts hosts off and destroys nothing. Without a terminal it does not ask and goes on, so that scripts need no flag.
 func cut(c *cobra.Command, what, route string, dry bool) error {
 	yes, err := ui.Sure(c)
 	if err != nil {
