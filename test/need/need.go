@@ -140,6 +140,16 @@ func tryDevice(path string) error {
 	return f.Close()
 }
 
+// RDMA skips unless the kernel has an RDMA adapter, or a soft device.
+func RDMA(t testing.TB) {
+	t.Helper()
+	const dir = "/sys/class/infiniband"
+	adapters, err := os.ReadDir(dir)
+	if err != nil || len(adapters) == 0 {
+		t.Skipf("needs an RDMA adapter (or: rdma link add rxe0 type rxe netdev eth0): %s has %d entries, %v", dir, len(adapters), err)
+	}
+}
+
 // Mount skips unless this process may call mount(2), tried with a tmpfs in a mount namespace of its own.
 func Mount(t testing.TB) {
 	t.Helper()
