@@ -261,7 +261,11 @@ int vb_where(uintptr_t id, struct vb_where *out)
 		}
 		// What the queue pair really has, once it is connected.
 		if (i->qp && i->qp->state >= IBV_QPS_RTR && i->qp->state <= IBV_QPS_SQD &&
-		    lib.p_ibv_query_qp(i->qp, &a, IBV_QP_PATH_MTU | IBV_QP_AV, &init) == 0) {
+		    lib.p_ibv_query_qp(i->qp, &a, IBV_QP_PATH_MTU | IBV_QP_AV | IBV_QP_PKEY_INDEX, &init) == 0) {
+			__be16 pkey = 0;
+
+			if (lib.p_ibv_query_pkey(i->verbs, i->port_num, a.pkey_index, &pkey) == 0)
+				out->pkey = ntohs(pkey);
 			if (a.path_mtu >= IBV_MTU_256 && a.path_mtu <= IBV_MTU_4096)
 				out->mtu = 128 << a.path_mtu;
 			out->sl = a.ah_attr.sl;

@@ -11,7 +11,7 @@
 
 // Symbols are versioned, and dlsym would take a library's oldest of a name that has several (IBVERBS_1.0's, for another ABI).
 #define VB_VERBS_CALLS(X) \
-	X(ibv_query_device) X(ibv_query_port) X(ibv_get_async_event) X(ibv_ack_async_event) X(ibv_event_type_str) \
+	X(ibv_query_device) X(ibv_query_port) X(ibv_query_pkey) X(ibv_get_async_event) X(ibv_ack_async_event) X(ibv_event_type_str) \
 	X(ibv_alloc_pd) X(ibv_dealloc_pd) X(ibv_reg_mr) X(ibv_dereg_mr) \
 	X(ibv_create_cq) X(ibv_destroy_cq) X(ibv_get_cq_event) X(ibv_ack_cq_events) \
 	X(ibv_query_qp) X(ibv_modify_qp) X(ibv_destroy_qp)
