@@ -36,7 +36,8 @@ func (d *Daemon) sweep() {
 		{d.stateDir, ofAny(".img.identity")}, // also of volumes whose creation was cut short
 		{filepath.Join(d.stateDir, "secrets"), ofAny("")},
 		{d.identityDir(), ofAny("")},
-		{d.scsiState(), exactly(".state-")},
+		{d.scsiState(), ofAny(".json")},
+		{d.scsiState(), exactly(".state-")}, // of earlier versions
 		{filepath.Join(d.stateDir, "nfs"), exactly(".nfs-handle.key-", ".nlm-state.json-")},
 	}
 	for _, v := range d.volumes {

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+
+	"github.com/sluice-storage/sluice/internal/savefile"
 )
 
 // AccessState is an asymmetric access state of a target port group (SPC-4 table 307).
@@ -150,7 +152,7 @@ func (a *alua) init(t *Target) error {
 	if t.opt.StateDir == "" {
 		return nil
 	}
-	if err := makeStateDir(t.opt.StateDir); err != nil {
+	if err := savefile.MkdirAll(t.opt.StateDir); err != nil {
 		return err
 	}
 	a.path = aluaPath(t.opt.StateDir, t.opt.Name)

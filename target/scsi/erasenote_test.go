@@ -74,23 +74,6 @@ func (e *eraseRig) is(what string, key SenseKey, asc ASC) {
 	}
 }
 
-// failStorage fails the step that is stored in what it returns. The others are done, so that what is refused is on the disk.
-func failStorage(t *testing.T) *atomic.Value {
-	old := storage
-	t.Cleanup(func() { storage = old })
-	var fail atomic.Value
-	step := func(s string, do func() error) error {
-		if s == fail.Load() {
-			return errors.New("broken")
-		}
-		return do()
-	}
-	storage.syncFile = func(f *os.File) error { return step("sync file", func() error { return old.syncFile(f) }) }
-	storage.rename = func(a, b string) error { return step("rename", func() error { return old.rename(a, b) }) }
-	storage.syncDir = func(d string) error { return step("sync directory", func() error { return old.syncDir(d) }) }
-	return &fail
-}
-
 var erasures = []struct {
 	name, cdb string
 	list      []byte
@@ -159,11 +142,11 @@ func TestAnInterruptedErasureTouchesNoOtherMedium(t *testing.T) {
 // taken what it says it has not.
 func TestARefusedErasureErasesNothing(t *testing.T) {
 	for _, c := range erasures {
-		for _, step := range []string{"sync file", "rename", "sync directory"} {
+		for _, step := range []string{notSaved, savedStill} {
 			t.Run(c.name+", "+step, func(t *testing.T) {
 				e := newEraseRig(t)
 				copy(e.disk.data, pattern(1<<20, 3))
-				fail := failStorage(t)
+				fail := failStorage(t, func() {})
 				fail.Store(step)
 				if res := e.run(e.n, c.list, 0, c.cdb); res.key() != HardwareError {
 					t.Fatalf("%v %X/%04X", res.Status, res.key(), res.asc())
@@ -216,17 +199,18 @@ func TestNothingIsWrittenBeforeTheEndOfAnErasureIsOnTheDisk(t *testing.T) {
 	for _, n := range []int{2, 3} { // the write of what has begun, and of what is over
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			e := newEraseRig(t)
-			old := storage.syncDir
-			t.Cleanup(func() { storage.syncDir = old })
 			failed := make(chan struct{})
 			var calls atomic.Int32
-			storage.syncDir = func(d string) error {
-				if calls.Add(1) == int32(n) {
+			var fail *atomic.Value
+			fail = failStorage(t, func() {
+				switch calls.Add(1) {
+				case int32(n):
+					fail.Store(savedStill)
 					close(failed)
-					return errors.New("broken")
+				case int32(n + 1):
+					fail.Store("")
 				}
-				return old(d)
-			}
+			})
 			_, h := e.rig.start(e.n, cdb(sanitized), nil, 0)
 			<-failed
 			e.is("in doubt", NotReady, ASCSanitizeInProgress)
@@ -242,8 +226,8 @@ func TestAFailedExitTakesNoErasureBack(t *testing.T) {
 	e.disk.fail = func(*blockdev.Request) error { return errors.New("broken") }
 	e.run(e.n, nil, 0, sanitized)
 	e.disk.fail = nil
-	fail := failStorage(t)
-	fail.Store("sync directory")
+	fail := failStorage(t, func() {})
+	fail.Store(savedStill)
 	if res := e.run(e.n, nil, 0, exitMode); res.key() != HardwareError {
 		t.Fatalf("%v %X/%04X", res.Status, res.key(), res.asc())
 	}

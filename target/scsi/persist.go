@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/savefile"
 )
 
 // luState is what of a logical unit survives a restart. What lasts only as long as there is power (reservations without APTPL,
@@ -28,62 +29,16 @@ type luState struct {
 }
 
 // writeDurably replaces a file so that after a crash at any point either the old or the new content is there in full.
-func writeDurably(path string, v any) (err error) {
+func writeDurably(path string, v any) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, ".state-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(b)
-	err = errors.Join(err, storage.syncFile(f))
-	err = errors.Join(err, f.Close())
-	if err != nil {
-		return err
-	}
-	if err = storage.rename(f.Name(), path); err != nil {
-		return err
-	}
-	return storage.syncDir(dir)
+	return saveState(path, b)
 }
 
-// storage is what makes state durable; a test watches the order.
-var storage = struct {
-	syncFile func(*os.File) error
-	rename   func(from, to string) error
-	syncDir  func(dir string) error
-}{(*os.File).Sync, os.Rename, syncDir}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-// makeStateDir makes a directory for state whose own name survives a loss of power, with that of its parent.
-func makeStateDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	for range 2 {
-		dir = filepath.Dir(dir)
-		// A directory that may be passed and not read belongs to somebody else, who made it long ago.
-		if err := storage.syncDir(dir); err != nil && !errors.Is(err, fs.ErrPermission) {
-			return err
-		}
-	}
-	return nil
-}
+// saveState makes state durable; a test watches when, and fails it.
+var saveState = savefile.Replace
 
 func readState(path string, v any) error {
 	b, err := os.ReadFile(path)
@@ -161,7 +116,7 @@ func (lu *LogicalUnit) adoptLocked(dir string) (was *powerState, note bool, err 
 	if dir == "" {
 		return nil, false, nil
 	}
-	if err := makeStateDir(dir); err != nil {
+	if err := savefile.MkdirAll(dir); err != nil {
 		return nil, false, err
 	}
 	lu.stateDir = dir

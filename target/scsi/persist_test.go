@@ -2,9 +2,9 @@ package scsi
 
 import (
 	"errors"
-	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -19,38 +19,48 @@ func (s statusLog) Complete(c *Command) {
 	s.host.Complete(c)
 }
 
-// watchStorage notes the steps that make state durable, and fails one of them if asked to.
-func watchStorage(t *testing.T) (note func(string), take func() []string, fail *string) {
-	old := storage
-	t.Cleanup(func() { storage = old })
-	var mu sync.Mutex
-	var steps []string
-	fail = new(string)
-	note = func(s string) { mu.Lock(); steps = append(steps, s); mu.Unlock() }
-	step := func(s string, do func() error) error {
-		note(s)
-		if s == *fail {
+// Ways in which state is not saved.
+const (
+	notSaved   = "is not saved"
+	savedStill = "is saved, and refused all the same"
+)
+
+// failStorage has the saving of state fail as long as one of those is stored in what it returns; before is called first.
+func failStorage(t *testing.T, before func()) *atomic.Value {
+	old := saveState
+	t.Cleanup(func() { saveState = old })
+	fail := &atomic.Value{}
+	fail.Store("")
+	saveState = func(path string, b []byte) error {
+		before()
+		how := fail.Load()
+		if how != notSaved {
+			if err := old(path, b); err != nil {
+				return err
+			}
+		}
+		if how != "" {
 			return errors.New("broken")
 		}
-		return do()
+		return nil
 	}
-	storage.syncFile = func(f *os.File) error { return step("sync file", func() error { return old.syncFile(f) }) }
-	storage.rename = func(a, b string) error { return step("rename", func() error { return old.rename(a, b) }) }
-	storage.syncDir = func(d string) error { return step("sync directory", func() error { return old.syncDir(d) }) }
-	return note, func() []string { mu.Lock(); defer mu.Unlock(); s := steps; steps = nil; return s }, fail
+	return fail
 }
 
 // SPC-4 section 5.13.5: what APTPL promises holds from the status on, also if power is lost right after it: the state is
-// written and synced under another name, renamed, and the directory synced, before the initiator hears GOOD. The same
-// goes for saved mode pages. Where a step fails nothing has changed.
+// saved (internal/savefile) before the initiator hears GOOD. The same goes for saved mode pages. Where that fails nothing has changed.
 func TestStateIsDurableBeforeTheStatus(t *testing.T) {
-	note, take, fail := watchStorage(t)
+	var mu sync.Mutex
+	var steps []string
+	note := func(s string) { mu.Lock(); steps = append(steps, s); mu.Unlock() }
+	take := func() []string { mu.Lock(); defer mu.Unlock(); s := steps; steps = nil; return s }
+	fail := failStorage(t, func() { note("saved") })
 	dir := t.TempDir()
 	r := newRig(t, func(o *LUOptions) { o.StateDir = dir })
 	r.lu.background.Wait()
-	// The directories; the note of the boot; that the nexus has heard of it.
-	if s := take(); !slices.Equal(s, []string{"sync directory", "sync directory", "sync file", "rename", "sync directory", "sync file", "rename", "sync directory"}) {
-		t.Errorf("the directories and the first notes: %q", s)
+	// The note of the boot; that the nexus has heard of it.
+	if s := take(); !slices.Equal(s, []string{"saved", "saved"}) {
+		t.Errorf("the first notes: %q", s)
 	}
 	run := func(cdbs string, list []byte) []string {
 		h := &host{t: t, out: list, done: make(chan struct{})}
@@ -60,7 +70,7 @@ func TestStateIsDurableBeforeTheStatus(t *testing.T) {
 		return take()
 	}
 	register := []byte{15: 5, 20: 1, 23: 0}
-	durable := []string{"sync file", "rename", "sync directory", "status GOOD"}
+	durable := []string{"saved", "status GOOD"}
 	if s := run("5f 06 00 00 00 00000018 00", register); !slices.Equal(s, durable) {
 		t.Errorf("REGISTER with APTPL: %q", s)
 	}
@@ -71,16 +81,17 @@ func TestStateIsDurableBeforeTheStatus(t *testing.T) {
 	if s := run("15 11 00 00 10 00", sel); !slices.Equal(s, durable) {
 		t.Errorf("MODE SELECT with SP: %q", s)
 	}
-	for _, *fail = range []string{"sync file", "rename", "sync directory"} {
+	for _, how := range []string{notSaved, savedStill} {
+		fail.Store(how)
 		s := run("5f 02 03 00 00 00000018 00", []byte{7: 5, 23: 0}) // RELEASE
-		if s[len(s)-1] != "status CHECK CONDITION" || s[len(s)-2] != *fail {
-			t.Errorf("%s fails: %q", *fail, s)
+		if s[0] != "saved" || s[len(s)-1] != "status CHECK CONDITION" {
+			t.Errorf("the state %s: %q", how, s)
 		}
 		if key, kind := r.reservation(r.n); key != 5 || kind != prExclusiveAccess {
-			t.Errorf("%s failed: reservation %d of type %d", *fail, key, kind)
+			t.Errorf("the state %s: reservation %d of type %d", how, key, kind)
 		}
 	}
-	*fail = ""
+	fail.Store("")
 	// The last that gives APTPL up is durable, too: nothing must come back.
 	if s := run("5f 00 00 00 00 00000018 00", []byte{7: 5, 15: 5, 23: 0}); !slices.Equal(s, durable) {
 		t.Errorf("REGISTER without APTPL: %q", s)

@@ -1,8 +1,6 @@
 package scsi
 
 import (
-	"errors"
-	"os"
 	"slices"
 	"testing"
 )
@@ -141,20 +139,18 @@ func TestReservationsAreSeenWhenTheyAreDurable(t *testing.T) {
 		r.lu.background.Wait()
 		r.mustPR(r.n, prRegister, 0, 0, 1, aptpl)
 		r.mustPR(r.n, prReserve, prWriteExclusive, 1, 0, 0)
-		old := storage
-		t.Cleanup(func() { storage = old })
 		tries := 0
-		storage.syncDir = func(string) error {
+		fail := failStorage(t, func() {
 			tries++
 			if got := r.run(b, make([]byte, 512), 0, writeBlock0).Status; got != StatusReservationConflict {
 				t.Errorf("APTPL %d: a write between a change and its end: %v", aptpl, got)
 			}
-			return errors.New("broken")
-		}
+		})
+		fail.Store(savedStill)
 		if got := r.pr(r.n, prRelease, prWriteExclusive, 1, 0, 0); got.Status != StatusCheckCondition || tries == 0 {
 			t.Errorf("APTPL %d: RELEASE that cannot be written down: %v", aptpl, got.Status)
 		}
-		storage = old
+		fail.Store("")
 		r = newRig(t, state)
 		if key, kind := r.reservation(r.n); key != 1 || kind != prWriteExclusive {
 			t.Errorf("APTPL %d: after a restart: %d of type %d", aptpl, key, kind)
@@ -167,9 +163,7 @@ func TestAModePageThatCannotBeWrittenDownIsNotChanged(t *testing.T) {
 	dir := t.TempDir()
 	r := newRig(t, func(o *LUOptions) { o.StateDir = dir })
 	r.lu.background.Wait()
-	old := storage
-	t.Cleanup(func() { storage = old })
-	storage.rename = func(string, string) error { return os.ErrPermission }
+	failStorage(t, func() {}).Store(notSaved)
 	protect := []byte{0, 0, 0, 0, 0x0A, 10, 0x20, 0x10, 0x08, 0x40, 0, 0, 0xFF, 0xFF, 0, 0}
 	for _, cmd := range []string{"15 10 00 00 10 00", "15 11 00 00 10 00"} {
 		if got := r.run(r.n, protect, 0, cmd).Status; got != StatusCheckCondition {
