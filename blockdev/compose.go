@@ -45,6 +45,13 @@ func Lost(d Device) error {
 	return nil
 }
 
+// TakeLoss is LossReporter's, for a device that may have no such method.
+func TakeLoss(d Device) {
+	if l, ok := d.(LossReporter); ok {
+		l.TakeLoss()
+	}
+}
+
 // Identity is Identified's, for a device that may have no such method: empty then.
 func Identity(d Device) (string, error) {
 	if i, ok := d.(Identified); ok {

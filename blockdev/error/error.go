@@ -86,6 +86,9 @@ func (d *Device) Ungrow() error { return blockdev.Ungrow(d.Device) }
 // Lost implements blockdev.LossReporter.
 func (d *Device) Lost() error { return blockdev.Lost(d.Device) }
 
+// TakeLoss implements blockdev.LossReporter.
+func (d *Device) TakeLoss() { blockdev.TakeLoss(d.Device) }
+
 // Identity implements blockdev.Identified.
 func (d *Device) Identity() (string, error) { return blockdev.Identity(d.Device) }
 

@@ -152,23 +152,28 @@ func (l *loss) mended(err error) {
 // Lost implements blockdev.LossReporter.
 func (d *Device) Lost() error { return d.loss.before }
 
+// TakeLoss implements blockdev.LossReporter.
+func (d *Device) TakeLoss() {
+	l := &d.loss
+	l.mu.Lock()
+	owed := l.owed
+	l.owed = nil
+	l.mu.Unlock()
+	if owed != nil {
+		l.forget()
+	}
+}
+
 // sync is fdatasync, or the loss that forbids to claim anything.
 func (d *Device) sync() error {
 	if err := d.loss.due(); err != nil {
 		return err
 	}
-	if err := fdatasync(d.fd); err != nil {
+	// EINTR too: it may be what a writeback came to (FUSE), which is said once, and a second call would claim what that has dropped.
+	if err := unix.Fdatasync(d.fd); err != nil {
 		return d.loss.found(wrap("flush", err))
 	}
 	return nil
-}
-
-func fdatasync(fd int) error {
-	for {
-		if err := unix.Fdatasync(fd); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
 }
 
 // unsynced looks at the error of a write with RWF_DSYNC, which may be of that write or of any earlier one whose loss the

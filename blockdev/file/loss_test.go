@@ -97,6 +97,45 @@ func TestALossThatAnotherRequestHeardOfFailsTheNextFlush(t *testing.T) {
 	}
 }
 
+// Where a writeback comes to EINTR (of FUSE) that is told once as well: who asks again hears that all is well, and it is not.
+func TestALossThatIsToldAsAnInterruptionFailsEachFlush(t *testing.T) {
+	for name, who := range map[string]blockdev.Request{"a flush": {Op: blockdev.Flush}, "a write with FUA": {Op: blockdev.Write, FUA: true, Length: 4096}} {
+		t.Run(name, func(t *testing.T) {
+			f := faultfs.Mount(t)
+			d := open(t, filepath.Join(f.Dir, "v"), file.Options{Size: 1 << 20, Workers: 2, Loss: filepath.Join(t.TempDir(), "loss")})
+			defer blockdevtest.Close(t, d)
+			m := blockdevtest.NewMemory(t, 4096)
+			blockdevtest.Write(t, d, m, 512<<10, make([]byte, 4096), false) // what is lost
+			failNext(f, "fsync", "v", 1, syscall.EINTR)
+			if err := submit(t, d, who, m); !errors.Is(err, blockdev.ErrMedium) {
+				t.Errorf("the medium was interrupted and the answer was %v", err)
+			}
+			if err := blockdevtest.Do(t, d, &blockdev.Request{Op: blockdev.Flush}); !errors.Is(err, blockdev.ErrMedium) {
+				t.Errorf("a flush claims what was lost: %v", err)
+			}
+		})
+	}
+}
+
+// Who has taken the loss over tells of it by name; the note is done with.
+func TestALossThatWasTakenOverFailsNoFlush(t *testing.T) {
+	o := file.Options{Size: 1 << 20, Loss: filepath.Join(t.TempDir(), "loss")}
+	path := filepath.Join(t.TempDir(), "v")
+	blockdevtest.Close(t, open(t, path, o))
+	if err := os.WriteFile(o.Loss, nil, 0o600); err != nil { // of any device
+		t.Fatal(err)
+	}
+	for _, lost := range []bool{true, false} {
+		d := open(t, path, o)
+		if err := blockdev.Lost(d); (err != nil) != lost {
+			t.Errorf("the loss: %v", err)
+		}
+		blockdev.TakeLoss(d)
+		blockdevtest.Flush(t, d)
+		blockdevtest.Close(t, d)
+	}
+}
+
 // A writeback that fails when the device is closed has nobody to tell, so the next opening tells.
 func TestALossThatCloseMeetsFailsTheNextFlush(t *testing.T) {
 	f := faultfs.Mount(t)

@@ -86,8 +86,6 @@ func settlePieces(fd int, size int64, on chan<- struct{}) error {
 		}
 		err := unix.SyncFileRange(fd, off, min(settlePiece, size-off), unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
 		switch {
-		case errors.Is(err, unix.EINTR):
-			off -= settlePiece
 		case err != nil && refused(err):
 			off = size // fdatasync does all of it
 		case err != nil:
@@ -100,5 +98,5 @@ func settlePieces(fd int, size int64, on chan<- struct{}) error {
 		}
 	}
 	close(on)
-	return fdatasync(fd)
+	return unix.Fdatasync(fd)
 }

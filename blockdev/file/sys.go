@@ -54,6 +54,9 @@ func vectored(trap uintptr, fd int, iov []unix.Iovec, off int64, flags int) (int
 		case 0:
 			return int64(n), nil
 		case unix.EINTR:
+			if flags&unix.RWF_DSYNC != 0 {
+				return 0, errno // perhaps what the writeback of an earlier write came to, which is said once
+			}
 			continue
 		}
 		return 0, errno

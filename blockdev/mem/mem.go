@@ -95,6 +95,9 @@ func (d *Device) Path() string { return "memory, inline" }
 // Lost implements blockdev.LossReporter: a volume in memory begins empty each time.
 func (d *Device) Lost() error { return errVolatile }
 
+// TakeLoss implements blockdev.LossReporter. No flush fails for what it never had.
+func (d *Device) TakeLoss() {}
+
 // Submit implements blockdev.Device.
 func (d *Device) Submit(r *blockdev.Request) {
 	d.mu.RLock()

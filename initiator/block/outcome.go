@@ -37,6 +37,9 @@ func (s *session) settle(r *Request) {
 		r.Err = s.path.v.power.ended(r, s.epoch, s.limits.writeThrough)
 	default:
 		r.Err = r.failed
+		if r.Op == Flush && s.path != nil && r.pin == nil {
+			s.path.v.power.told(r, r.failed)
+		}
 	}
 	s.done.push(r)
 }

@@ -2,6 +2,7 @@ package block
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ type power struct {
 	unflushed bool   // the last of them has not ended well
 	epoch     uint32 // losses
 	lostAt    uint32 // the last that lost a write
+	lostDirty bool   // it lost writes that no flush had begun after
 	lost      error  // a loss that no flush has told of
 	looking   sync.Mutex
 }
@@ -55,7 +57,7 @@ func (p *power) ended(r *Request, epoch uint32, writeThrough bool) error {
 	}
 	if r.epoch != epoch { // it cannot be done again, and may be among what was lost
 		p.mu.Lock()
-		p.lost, p.lostAt = ErrPowerLost, p.epoch
+		p.lost, p.lostAt, p.lostDirty = ErrPowerLost, p.epoch, true
 		p.mu.Unlock()
 	}
 	if !p.dirty.Load() {
@@ -94,10 +96,24 @@ func (p *power) lose() uint32 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.epoch++
-	if p.dirty.Swap(false) || p.unflushed {
-		p.lost, p.lostAt, p.unflushed = ErrPowerLost, p.epoch, false
+	if dirty := p.dirty.Swap(false); dirty || p.unflushed {
+		p.lost, p.lostAt, p.lostDirty, p.unflushed = ErrPowerLost, p.epoch, dirty, false
 	}
 	return p.epoch
+}
+
+// told takes a flush that the target has refused for its medium as the report of a loss, which has no other then: each target has
+// its own way to tell, and Sluice has both.
+func (p *power) told(r *Request, err error) {
+	var e *SenseError
+	if !errors.As(err, &e) || e.Key != keyMedium && e.Key != keyHardware {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r.born >= p.lostAt || !p.lostDirty && r.mark == p.marks { // every write that was lost is one that it was for
+		p.lost = nil
+	}
 }
 
 // failed notes a deferred error: a write that was acknowledged has failed since (SPC-4 section 4.5.7).
@@ -105,6 +121,7 @@ func (p *power) failed(e *SenseError) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.epoch++
+	p.lostDirty = true
 	p.lost, p.lostAt = fmt.Errorf("%w: the target reports it late: %w", ErrMedium, e), p.epoch
 }
 

@@ -115,6 +115,63 @@ func TestAFlushTellsOfALossOfPower(t *testing.T) {
 	}
 }
 
+// A target that fails a flush for what it has lost, and reports POWER ON too, tells of one loss: one flush fails. What the flush was
+// not for is told by another.
+func TestAFlushThatTheMediumFailsTellsOfTheLossOfPowerToo(t *testing.T) {
+	for name, drop := range map[string]bool{"the flush comes after the report": false, "it waits for the session that brings it": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake(t)
+				v := f.mustOpen(Options{Keepalive: time.Hour}, "")
+				if err := <-goWrite(v, 1); err != nil {
+					t.Fatal(err)
+				}
+				told, failed := false, false
+				u := &unit{answer: func(c *fakeConn, b iscsi.BHS) bool {
+					switch op := b.CDB()[0]; {
+					case op == opInquiry || failed:
+						return false
+					case !told:
+						told = true
+						c.status(b.ITT(), statusCheck, fixedSense(keyUnitAttention, 0x29, 0x01))
+					case op == opSyncCache16:
+						failed = true
+						c.status(b.ITT(), statusCheck, fixedSense(keyMedium, 0x0c, 0))
+					default:
+						return false
+					}
+					return true
+				}}
+				u.on(f)
+				if drop {
+					f.drop()
+				}
+				for k, want := range []error{ErrMedium, nil, nil} {
+					if err := v.Flush(context.Background()); !errors.Is(err, want) {
+						t.Errorf("flush %d after the loss: %v", k+1, err)
+					}
+				}
+				closeAll(t, f, v)
+			})
+		})
+	}
+	// The failed flush began before writes that the loss took.
+	p := &power{}
+	early := &Request{Op: Flush}
+	p.dirty.Store(true)
+	p.begin(early)
+	if err := p.ended(&Request{Op: Write}, 0, false); err != nil {
+		t.Error(err)
+	}
+	p.lose()
+	p.told(early, &SenseError{Key: keyMedium, ASC: 0x0c})
+	later := &Request{Op: Flush}
+	p.begin(later)
+	if err := p.ended(later, p.losses(), false); !errors.Is(err, ErrPowerLost) {
+		t.Errorf("the flush of writes that came after the one that failed: %v", err)
+	}
+}
+
 // Of several paths each reports a loss of power for itself. It is one: one flush fails. Writes of the time after it, which
 // another path has seen go by, are not claimed to be lost.
 func TestOneLossOfPowerIsOneFailedFlush(t *testing.T) {

@@ -1,6 +1,10 @@
 package scsi
 
-import "github.com/sluice-storage/sluice/blockdev"
+import (
+	"fmt"
+
+	"github.com/sluice-storage/sluice/blockdev"
+)
 
 // stepBegin is the first step of every command: what SAM and SPC want checked, in their order, then the command itself.
 func stepBegin(c *Command) stepResult {
@@ -234,7 +238,23 @@ func beginSyncCache(c *Command) stepResult {
 		return c.end(err)
 	}
 	c.x.itl.stats.others.Add(1)
+	c.x.owed = c.x.lu.owesLoss(c.x.itl.id) // before the flush: one that begins before another is told of the loss claims nothing either
 	c.submitFlush()
-	c.x.step = stepFlush
-	return stepFlush(c)
+	c.x.step = stepSyncCache
+	return stepSyncCache(c)
 }
+
+// stepSyncCache fails a flush that is the report of a loss, once the medium has what there is.
+func stepSyncCache(c *Command) stepResult {
+	r := stepFlush(c)
+	switch {
+	case r != stepDone || !c.x.owed:
+	case c.x.err == nil:
+		c.fail(ofDevice(blockdev.Flush, errLostBefore, 0))
+	default:
+		c.x.owed = false // it tells of something else, after which the host may ask again
+	}
+	return r
+}
+
+var errLostBefore = fmt.Errorf("%w: writes that were acknowledged and not flushed were lost before the volume was served", blockdev.ErrMedium)

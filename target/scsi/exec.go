@@ -55,6 +55,7 @@ type exec struct {
 	asks    bool   // an INQUIRY by which the initiator learns what a LUN has become
 	reports ASC    // the unit attention that the response tells of
 	fence   uint32 // the reset for which it was refused; see fence.go
+	owed    bool   // a flush that has to fail for an earlier loss
 
 	// Task set membership, guarded by the set's lock.
 	set        *taskSet
@@ -108,7 +109,7 @@ func (c *Command) resetExec() {
 	x.running, x.again, x.slow, x.aborted = false, false, false, false
 	x.moving, x.moved, x.moveErr, x.memWait, x.cancel = false, false, nil, false, false
 	x.mu.Unlock()
-	x.step, x.row, x.itl, x.lu, x.err, x.asks, x.reports, x.fence = nil, nil, nil, nil, nil, false, 0, 0
+	x.step, x.row, x.itl, x.lu, x.err, x.asks, x.reports, x.fence, x.owed = nil, nil, nil, nil, nil, false, 0, 0, false
 	x.abort, x.waiters, x.param = notAborted, nil, x.param[:0]
 	x.tr.reset()
 	select {

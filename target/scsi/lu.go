@@ -85,6 +85,7 @@ type LogicalUnit struct {
 	tasks  taskSet
 
 	low      atomic.Bool   // below the thin provisioning threshold
+	lossOwed atomic.Bool   // power.Owed or power.OwedAny has something
 	progress atomic.Uint32 // of FORMAT UNIT or SANITIZE, in 65536ths
 
 	modeMu      sync.Mutex // one MODE SELECT at a time; taken before stateMu

@@ -102,6 +102,9 @@ func (lu *LogicalUnit) adopted(was *powerState) error {
 		lu.log.Warn("the boot that a volume is served on could not be noted", zap.String("volume", lu.opt.Name), zap.Error(err))
 		return nil
 	}
+	if err == nil {
+		blockdev.TakeLoss(lu.dev) // the state has it now, by nexus
+	}
 	return err
 }
 
@@ -142,6 +145,7 @@ func (lu *LogicalUnit) adoptLocked(dir string) (was *powerState, note bool, err 
 		return nil, false, err
 	}
 	note = lu.power.began(s.Power, medium, lu.opt.Volatile, blockdev.Lost(lu.dev) != nil)
+	lu.lossOwed.Store(lu.owesLossLocked())
 	if forgets {
 		// I_T NEXUS LOSS OCCURRED would say that reservations and mode pages are as they were: all are told 29/00 instead.
 		lu.power.Heard = nil

@@ -29,6 +29,10 @@ type powerState struct {
 	Lost  []nexusID `json:"lost,omitempty"`  // who knew, and has not heard of another boot
 	// Medium is what was served (blockdev.Identity). What was written to it is not on another one that has taken its place.
 	Medium string `json:"medium,omitempty"`
+	// Owed is who has to hear of writes that the medium did not keep (blockdev.Lost) by a flush that fails: Linux passes over
+	// 29/01. Another's flush is no report to it. OwedAny is for who wrote before it could be noted: one flush, whose ever it is.
+	Owed    []nexusID `json:"owed,omitempty"`
+	OwedAny bool      `json:"owed_any,omitempty"`
 }
 
 // bootEnv says which boot it is where /proc/sys cannot be seen: the packaged units have ProcSubset=pid (systemd.exec(5)).
@@ -57,7 +61,13 @@ var bootUnknown sync.Once
 // be written anew: before a write is taken if it says that all was flushed. What the medium lost while there was power
 // (blockdev.Lost) is lost all the same.
 func (p *powerState) began(was *powerState, medium string, volatile, lost bool) bool {
-	now := powerState{Boot: bootID(), Medium: medium}
+	now := powerState{Boot: bootID(), Medium: medium, OwedAny: lost && !volatile}
+	if was != nil && !volatile {
+		now.Owed, now.OwedAny = was.Owed, now.OwedAny || was.OwedAny
+		if lost {
+			now.Owed = united(was.Owed, was.Lost, was.Heard)
+		}
+	}
 	lost = lost || was != nil && was.Medium != "" && was.Medium != medium
 	switch {
 	case was == nil || volatile:
@@ -69,6 +79,40 @@ func (p *powerState) began(was *powerState, medium string, volatile, lost bool) 
 	}
 	*p = now
 	return !volatile && (was == nil || was.Clean || was.Boot != now.Boot || was.Medium != medium || lost)
+}
+
+// united is who is in any of the lists, the latest if they are too many.
+func united(lists ...[]nexusID) (all []nexusID) {
+	for _, id := range slices.Concat(lists...) {
+		if !slices.Contains(all, id) {
+			all = append(all, id)
+		}
+	}
+	return all[max(0, len(all)-maxMet):]
+}
+
+// owesLossLocked says whether a flush has to fail.
+func (lu *LogicalUnit) owesLossLocked() bool { return len(lu.power.Owed) > 0 || lu.power.OwedAny }
+
+// owesLoss reports whether a flush of the nexus has to fail for what the medium lost before it was opened.
+func (lu *LogicalUnit) owesLoss(id nexusID) bool {
+	if !lu.lossOwed.Load() {
+		return false
+	}
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	return lu.power.OwedAny || slices.Contains(lu.power.Owed, id)
+}
+
+// toldLoss notes that a flush of the nexus has failed.
+func (lu *LogicalUnit) toldLoss(id nexusID) {
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	p := &lu.power
+	p.Owed = slices.DeleteFunc(slices.Clone(p.Owed), func(o nexusID) bool { return o == id }) // persist reads the old one
+	p.OwedAny = false
+	lu.lossOwed.Store(lu.owesLossLocked())
+	lu.noteLocked("who has heard of writes that the medium lost")
 }
 
 // first is what a nexus is told when it finds the unit.
@@ -116,6 +160,11 @@ func (lu *LogicalUnit) heard(id nexusID) {
 		p.Heard = slices.Delete(p.Heard, max(gone, 0), max(gone, 0)+1)
 	}
 	p.Lost = slices.DeleteFunc(slices.Clone(p.Lost), is)
+	lu.noteLocked("who has heard of a loss of power")
+}
+
+// noteLocked writes the state in the background.
+func (lu *LogicalUnit) noteLocked(what string) {
 	if lu.stateDir == "" || lu.opt.Volatile || lu.noting {
 		return
 	}
@@ -125,7 +174,7 @@ func (lu *LogicalUnit) heard(id nexusID) {
 		lu.noting = false
 		lu.mu.Unlock()
 		if err := lu.persist(); err != nil {
-			lu.log.Warn("who has heard of a loss of power could not be noted; they may hear of it again", zap.String("volume", lu.opt.Name), zap.Error(err))
+			lu.log.Warn(what+" could not be noted; they may hear of it again", zap.String("volume", lu.opt.Name), zap.Error(err))
 		}
 	})
 }

@@ -171,6 +171,7 @@ type lossy struct {
 }
 
 func (l lossy) Lost() error { return l.err }
+func (l lossy) TakeLoss()   {}
 
 // What the medium lost before the unit was served again is told like a loss of power, to each host that knew the unit, and
 // once: also where the daemon starts again before a host comes back.
@@ -192,6 +193,45 @@ func TestALossOfTheMediumIsToldToEachHost(t *testing.T) {
 	p.reads("a restart later", 1, ASCPowerOn)
 	p.reads("a restart later", 0, ASCNexusLoss)
 	p.r.lu.background.Wait()
+}
+
+// Each host that may have written hears of what the medium lost by a flush of its own that fails, once: another's flush is no
+// report to it, and no other command of any host is, or a start of the daemon.
+func TestTheFlushThatFailsForALossIsOwedToEachHost(t *testing.T) {
+	boot(t)
+	p := &powerRig{t: t, dir: t.TempDir()}
+	with := func(err error) func(*LUOptions) {
+		return func(o *LUOptions) { o.Device = lossy{newDisk(1<<20, 512), err} }
+	}
+	const flush, readFUA, stop = "35 00 00000000 00 0000 00", "28 08 00000000 00 0001 00", "1b 00 00 00 00 00"
+	flushes := func(what string, n *Nexus, want SenseKey) {
+		t.Helper()
+		if res := p.r.run(n, nil, 0, flush); res.key() != want {
+			t.Errorf("%s: the flush ends with %v %X/%04X", what, res.Status, res.key(), res.asc())
+		}
+	}
+	p.start(with(nil))
+	for id := range byte(3) {
+		p.reads("a host that is new", id, ASCPowerOnOrReset)
+	}
+	p.start(with(blockdev.ErrMedium))
+	p.start(with(blockdev.ErrMedium))
+	a := p.back(0, ASCPowerOn)
+	for _, cdb := range []string{readFUA, stop} {
+		if res := p.r.run(a, nil, 512, cdb); res.Status != StatusGood {
+			t.Errorf("%s: %v %X/%04X", cdb, res.Status, res.key(), res.asc())
+		}
+	}
+	flushes("the first host", a, MediumError)
+	flushes("the first host, told", a, 0)
+	p.r.lu.background.Wait()
+	p.start(with(nil)) // the device keeps no note any more
+	b := p.back(1, ASCPowerOn)
+	flushes("the second host", b, MediumError)
+	flushes("the second host, told", b, 0)
+	flushes("the first host, told, another session", p.back(0, ASCNexusLoss), 0)
+	flushes("a host that is new", p.back(9, ASCPowerOnOrReset), 0)
+	flushes("the third host", p.back(2, ASCPowerOn), MediumError)
 }
 
 // A LUN that comes into sight after the login tells of a loss of power as one that was there.

@@ -244,6 +244,9 @@ func (c *Command) complete() {
 		}
 		c.x.reports, c.x.fence = 0, 0
 	}
+	if c.x.owed && c.tells() {
+		c.x.lu.toldLoss(i.id)
+	}
 	if c.Nexus.opt.NextResponse == nil {
 		c.Numbered(0)
 	}

@@ -139,11 +139,8 @@ func (w *writer) judge(ctx context.Context, v *block.Volume) error {
 	default:
 		w.told()
 		w.heard++
-		// The medium's error and the loss of power are told one after the other.
 		if second := v.Flush(ctx); second != nil {
-			if third := v.Flush(ctx); third != nil {
-				return fmt.Errorf("%s: three flushes fail: %w; %w; %w", w.name, err, second, third)
-			}
+			return fmt.Errorf("%s: two flushes fail for one loss: %w; %w", w.name, err, second)
 		}
 	}
 	b := make([]byte, len(w.places)*sector)
