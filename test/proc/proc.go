@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -47,6 +48,7 @@ type Daemon struct {
 	State string
 	conf  string
 	cmd   *exec.Cmd
+	runs  atomic.Pointer[os.Process] // for Signal, which another goroutine may call
 	ended chan struct{}
 	log   syncBuffer
 }
@@ -97,6 +99,14 @@ func New(t testing.TB, bin, config string) *Daemon {
 // Start runs the daemon and waits until it says that it serves (sd_notify(3)).
 func (d *Daemon) Start() {
 	d.t.Helper()
+	if err := d.TryStart(); err != nil {
+		d.t.Fatalf("%v\n%s", err, d.log.String())
+	}
+}
+
+// TryStart is Start for a daemon that may refuse to serve: it has ended then.
+func (d *Daemon) TryStart() error {
+	d.t.Helper()
 	sock := filepath.Join(d.Dir, "notify")
 	_ = os.Remove(sock) // there is none at the first start
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: sock, Net: "unixgram"})
@@ -110,6 +120,7 @@ func (d *Daemon) Start() {
 	if err := d.cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}
+	d.runs.Store(d.cmd.Process)
 	go func(c *exec.Cmd, ended chan struct{}) {
 		_ = c.Wait() // it is killed in the end
 		close(ended)
@@ -120,8 +131,10 @@ func (d *Daemon) Start() {
 	}
 	b := make([]byte, 256)
 	if n, err := l.Read(b); err != nil || string(b[:n]) != "READY=1" {
-		d.t.Fatalf("sluiced does not become ready: %q, %v\n%s", b[:n], err, d.log.String())
+		d.Kill()
+		return fmt.Errorf("sluiced does not become ready: %q, %w", b[:n], err)
 	}
+	return nil
 }
 
 // Kill ends the daemon by SIGKILL, if it runs.
@@ -158,15 +171,23 @@ func (d *Daemon) Stop() {
 }
 
 // Signal sends the daemon a signal.
-func (d *Daemon) Signal(sig syscall.Signal) { _ = d.cmd.Process.Signal(sig) }
+func (d *Daemon) Signal(sig syscall.Signal) {
+	if p := d.runs.Load(); p != nil {
+		_ = p.Signal(sig) // it may have ended
+	}
+}
 
 // Log is what the daemon has written so far.
 func (d *Daemon) Log() string { return d.log.String() }
 
 // Sluice runs one command at the daemon.
-func (d *Daemon) Sluice(args ...string) (out string, code int) {
+func (d *Daemon) Sluice(args ...string) (out string, code int) { return d.Say("", args...) }
+
+// Say is Sluice with something to read on standard input.
+func (d *Daemon) Say(in string, args ...string) (out string, code int) {
 	d.t.Helper()
 	c := exec.Command(filepath.Join(d.bin, "sluice"), append(args, "--socket", filepath.Join(d.State, "admin.sock"))...)
+	c.Stdin = strings.NewReader(in)
 	timer := time.AfterFunc(Patience, func() { _ = c.Process.Signal(syscall.SIGKILL) })
 	b, err := c.CombinedOutput()
 	timer.Stop()

@@ -2,7 +2,7 @@ package saves
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -10,12 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
-	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/test/faultfs"
 	"github.com/sluice-storage/sluice/test/proc"
 	"github.com/sluice-storage/sluice/test/storm"
@@ -27,83 +26,39 @@ func TestMain(m *testing.M) { os.Exit(proc.Build(m, &bin)) }
 
 const target = "iqn.2026-11.io.sluice:saves"
 
-// piece is a change that is written down. k is a number of its own for each trial.
-type piece struct {
-	name  string
-	ready func(s *stand, k int) error // what has to be there before, nil for nothing
-	do    func(s *stand, k int) error
-	there func(s *stand, k int) bool // whether it has been made
-}
-
-// refused is the answer of a command that was not carried out.
-type refused struct{ out string }
-
-func (r *refused) Error() string { return r.out }
-
-// command runs a command of the administrator's.
-func (s *stand) command(args ...string) error {
-	if out, code := s.d.Sluice(args...); code != 0 {
-		return &refused{out}
-	}
-	return nil
-}
-
-// says reports whether the daemon's answer has all the words in one line.
-func (s *stand) says(args []string, words ...string) bool {
-	s.t.Helper()
-	out, code := s.d.Sluice(args...)
-	if code != 0 {
-		s.t.Fatalf("%v: exit code %d\n%s", args, code, out)
-	}
-	return slices.ContainsFunc(strings.Split(out, "\n"), func(l string) bool {
-		return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(l, w) })
-	})
-}
-
-var volumes, targets = []string{"volume", "list"}, []string{"target", "list"}
-
-func volume(k int) string { return fmt.Sprintf("v%dv", k) }
-func iqn(k int) string    { return fmt.Sprintf("%s-%dt", target, k) }
-
-var pieces = []piece{
-	{"create a volume", nil, func(s *stand, k int) error { return s.command("volume", "create", volume(k), "1MiB") },
-		func(s *stand, k int) bool { return s.says(volumes, volume(k)) }},
-	{"create a target", nil, func(s *stand, k int) error { return s.command("target", "create", iqn(k)) },
-		func(s *stand, k int) bool { return s.says(targets, iqn(k)) }},
-	{"map", func(s *stand, k int) error { return s.command("volume", "create", volume(k), "1MiB") },
-		func(s *stand, k int) error { return s.command("target", "map", target, fmt.Sprint(k), volume(k)) },
-		func(s *stand, k int) bool {
-			_, end, err := s.open(uint16(k))
-			if err == nil {
-				end()
-			}
-			return err == nil
-		}},
-	{"delete a target", func(s *stand, k int) error { return s.command("target", "create", iqn(k)) },
-		func(s *stand, k int) error { return s.command("target", "delete", iqn(k), "--yes") },
-		func(s *stand, k int) bool { return !s.says(targets, iqn(k)) }},
-	{"register a key that lasts", nil, func(s *stand, k int) error { return s.register(uint64(k) + 1) },
-		func(s *stand, k int) bool { return slices.Contains(s.keys(), uint64(k)+1) }},
-}
+const (
+	erasable = 1 // the LUN that may be erased,
+	size     = 1 << 20
+)
 
 // stand is a daemon whose state lies on a medium that fails.
 type stand struct {
 	t      *testing.T
-	ctx    context.Context
 	fs     *faultfs.Through
 	d      *proc.Daemon
 	health *http.Client
+	text   string // of the operator's file
+	logged int    // how much of the log is of daemons before
 	n      int
 }
 
 func newStand(t *testing.T) *stand {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &stand{t: t, ctx: ctx, fs: faultfs.MountThrough(t, false)}
-	file := filepath.Join(t.TempDir(), "v")
-	must(t, os.WriteFile(file, nil, 0o600))
-	must(t, os.Truncate(file, 1<<20))
-	s.d = proc.New(t, bin, fmt.Sprintf("volumes: [{name: v, path: %q}]\ntargets: [{name: %q, luns: [{lun: 0, volume: v}]}]\n", file, target))
+	s := &stand{t: t, fs: faultfs.MountThrough(t, false)}
+	dir := t.TempDir()
+	for _, name := range []string{"v", "e"} {
+		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+		must(t, os.Truncate(filepath.Join(dir, name), size))
+	}
+	must(t, os.Mkdir(filepath.Join(dir, "x"), 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "x", "f"), nil, 0o600))
+	s.d = proc.New(t, bin, fmt.Sprintf("volumes: [{name: v, path: %[1]s/v}, {name: e, path: %[1]s/e, erase: true}]\n"+
+		"targets: [{name: %[2]q, luns: [{lun: 0, volume: v}, {lun: %[3]d, volume: e}]}]\n"+
+		"files: {tcp: \"127.0.0.1:0\", rdma: none, rpcbind: none, grace: 1ms}\n"+
+		"exports: [{name: /x, path: %[1]s/x, clients: [{match: 127.0.0.1, any_port: true, squash: none}]}]\n", dir, target, erasable))
+	b, err := os.ReadFile(filepath.Join(s.d.Dir, "sluiced.yaml"))
+	must(t, err)
+	s.text = string(b)
 	must(t, os.Remove(s.d.State))
 	must(t, os.Symlink(s.fs.Dir, s.d.State))
 	sock := filepath.Join(s.d.State, "admin.sock")
@@ -112,7 +67,6 @@ func newStand(t *testing.T) *stand {
 	}}}
 	t.Cleanup(func() {
 		s.fs.Fault(nil)
-		cancel()
 		s.health.CloseIdleConnections()
 		s.d.Kill()
 	})
@@ -138,56 +92,54 @@ func (s *stand) healthy() error {
 	return nil
 }
 
-// open logs in to a LUN of the target.
-func (s *stand) open(lun uint16) (*block.Volume, func(), error) {
-	ini, err := block.New(block.Options{ReconnectLimit: proc.Patience})
-	if err != nil {
-		return nil, nil, err
+// portal is where the daemon listens.
+func (s *stand) portal() (string, error) {
+	out, code := s.d.Sluice("portals", "-o", "json")
+	var ps []admin.Portal
+	if code != 0 {
+		return "", &refused{out}
 	}
-	v, err := ini.Open(s.ctx, fmt.Sprintf("iscsi://%s/%s/%d", s.d.Portal(), target, lun))
-	if err != nil {
-		return nil, nil, errors.Join(err, ini.Close())
+	if err := json.Unmarshal([]byte(out), &ps); err != nil || len(ps) == 0 {
+		return "", fmt.Errorf("portals: %w\n%s", err, out)
 	}
-	return v, func() { must(s.t, errors.Join(v.Close(), ini.Close())) }, nil
+	return ps[0].Address, nil
 }
 
-// register is PERSISTENT RESERVE OUT, REGISTER AND IGNORE EXISTING KEY with APTPL (SPC-4 section 6.16).
-func (s *stand) register(key uint64) error {
-	v, end, err := s.open(0)
-	must(s.t, err)
-	defer end()
-	b := make([]byte, 24)
-	for i := range 8 {
-		b[8+i] = byte(key >> (56 - 8*i))
+// restart kills the daemon and starts it again.
+func (s *stand) restart(dead func()) {
+	s.t.Helper()
+	s.health.CloseIdleConnections()
+	s.d.Kill()
+	s.logged = len(s.d.Log())
+	if dead != nil {
+		dead()
 	}
-	b[20] = 1
-	_, err = v.Raw(s.ctx, []byte{0x5f, 6, 0, 0, 0, 0, 0, 0, 24, 0}, b, false)
-	return err
+	s.d.Start()
 }
 
-// keys are those that are registered.
-func (s *stand) keys() []uint64 {
-	v, end, err := s.open(0)
-	must(s.t, err)
-	defer end()
-	b := make([]byte, 4096)
-	n, err := v.Raw(s.ctx, []byte{0x5e, 0, 0, 0, 0, 0, 0, 16, 0, 0}, b, true)
-	must(s.t, err)
-	var l []uint64
-	for k := b[8:max(n, 8)]; len(k) >= 8; k = k[8:] {
-		var x uint64
-		for _, c := range k[:8] {
-			x = x<<8 | uint64(c)
-		}
-		l = append(l, x)
+const (
+	// hangs stands for a call that is not answered for a while, and is done then.
+	hangs = syscall.Errno(1 << 21)
+	// killed stands for a kill of the daemon with the call made, killedBefore for one without.
+	killed, killedBefore = syscall.Errno(1 << 22), syscall.Errno(1 << 23)
+)
+
+var faults = []syscall.Errno{syscall.EIO, syscall.ENOSPC, syscall.EDQUOT, syscall.EINTR, faultfs.Short, hangs, killed, killedBefore}
+
+// name says what a fault is.
+func name(errno syscall.Errno) string {
+	switch errno {
+	case faultfs.Short:
+		return "a short count"
+	case hangs:
+		return "hangs for a while"
+	case killed:
+		return "the daemon is killed"
+	case killedBefore:
+		return "the daemon is killed before it"
 	}
-	return l
+	return errno.Error()
 }
-
-// hangs stands for a call that is not answered for a while, and is done then.
-const hangs = syscall.Errno(1 << 21)
-
-var faults = []syscall.Errno{syscall.EIO, syscall.ENOSPC, syscall.EDQUOT, faultfs.Short, hangs}
 
 // looks are calls that the clients make, too, for the daemon's socket lies in the directory.
 var looks = []string{"lookup", "getattr", "statx", "access", "statfs", "getxattr"}
@@ -196,8 +148,9 @@ var looks = []string{"lookup", "getattr", "statx", "access", "statfs", "getxattr
 type nth struct {
 	n    int
 	err  syscall.Errno
-	hung chan struct{}
-	free chan struct{}
+	kill func()
+	hung chan struct{} // closed when the call has come that is meant
+	free chan struct{} // closed to let one go that hangs
 
 	mu   sync.Mutex
 	seen []string
@@ -219,12 +172,69 @@ func (k *nth) call(c faultfs.Call) syscall.Errno {
 	}
 	k.hit = true
 	k.mu.Unlock()
-	if k.err == hangs {
-		close(k.hung)
+	close(k.hung)
+	switch k.err {
+	case hangs:
 		<-k.free
 		return 0
+	case killed, killedBefore:
+		k.kill()
+		if k.err == killed {
+			return 0
+		}
+		return syscall.EIO
 	}
 	return k.err
+}
+
+func (k *nth) result() ([]string, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.seen, k.hit
+}
+
+// afterAnswer holds what was answered against what is there, at once and after a restart.
+func (s *stand) afterAnswer(p *piece, k int, what string, err error) {
+	s.t.Helper()
+	if !s.d.Alive() {
+		s.t.Fatalf("%s: the daemon has ended", what)
+	}
+	judge := func(when string, there func(*stand, int) bool) {
+		s.t.Helper()
+		if is := there(s, k); is != (err == nil) {
+			s.t.Errorf("%s: the answer is %v, and %s it is there: %v", what, err, when, is)
+		}
+	}
+	judge("at once", p.there)
+	s.restart(func() {
+		if err != nil && p.refused != nil {
+			p.refused(s, k)
+		}
+		if p.dead != nil {
+			judge("on the disk", p.dead)
+		}
+	})
+	if p.dead == nil {
+		judge("after a restart", p.there)
+	}
+}
+
+// afterKill starts the daemon again: it serves, and what was answered before it died is there.
+func (s *stand) afterKill(p *piece, k int, what string, err error) {
+	s.t.Helper()
+	is := false
+	s.restart(func() {
+		if p.dead != nil {
+			is = p.dead(s, k)
+		}
+	})
+	if p.dead == nil {
+		is = p.there(s, k)
+	}
+	if err == nil && !is {
+		s.t.Errorf("%s: the answer was a success, and after the restart it is not there", what)
+	}
+	storm.Count(s.t, "kills in saves", 1)
 }
 
 // trial has the n-th call of a piece fail, and returns the calls that there were.
@@ -236,43 +246,46 @@ func (s *stand) trial(p *piece, n int, errno syscall.Errno) (calls []string, hit
 		must(s.t, p.ready(s, k))
 	}
 	must(s.t, s.healthy())
-	f := &nth{n: n, err: errno, hung: make(chan struct{}), free: make(chan struct{})}
+	f := &nth{n: n, err: errno, kill: func() { s.d.Signal(syscall.SIGKILL) }, hung: make(chan struct{}), free: make(chan struct{})}
 	s.fs.Fault(f.call)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- p.do(s, k) }()
+	go func() { done <- p.do(ctx, s, k) }()
 	var err error
+	kills := errno == killed || errno == killedBefore
 	select {
 	case err = <-done:
 	case <-f.hung:
-		if err := s.healthy(); err != nil {
-			s.t.Errorf("%s, call %d hangs: no health: %v", p.name, n, err)
+		switch {
+		case errno == hangs:
+			if err := s.healthy(); err != nil {
+				s.t.Errorf("%s, call %d hangs: no health: %v", p.name, n, err)
+			}
+		case kills:
+			cancel() // no initiator waits for it to come back
 		}
 		close(f.free)
 		err = <-done
 	}
+	select {
+	case <-f.free:
+	default:
+		close(f.free) // a call that was made behind the answer may hang still
+	}
 	s.fs.Fault((&nth{n: -1}).call)
-	f.mu.Lock()
-	calls, hit = f.seen, f.hit
-	f.mu.Unlock()
-	what := fmt.Sprintf("%s, call %d of %v: %v", p.name, n, calls, errno)
+	calls, hit = f.result()
+	what := fmt.Sprintf("%s, call %d of %v: %s", p.name, n, calls, name(errno))
 	if errno == hangs && err != nil && hit {
 		s.t.Errorf("%s: a call that was only slow: %v", what, err)
 	}
 	if n < 0 && err != nil {
 		s.t.Fatalf("%s: %v", what, err)
 	}
-	if !s.d.Alive() {
-		s.t.Fatalf("%s: the daemon has ended", what)
-	}
-	for _, when := range []string{"at once", "after a restart"} {
-		if is := p.there(s, k); is != (err == nil) {
-			s.t.Errorf("%s: the answer is %v, and %s it is there: %v", what, err, when, is)
-		}
-		if when == "at once" {
-			s.health.CloseIdleConnections()
-			s.d.Kill()
-			s.d.Start()
-		}
+	if kills && hit {
+		s.afterKill(p, k, what, err)
+	} else {
+		s.afterAnswer(p, k, what, err)
 	}
 	if errno != 0 && hit {
 		storm.Count(s.t, "calls of saves failed", 1)
@@ -289,20 +302,33 @@ func TestStormSaves(t *testing.T) {
 			p := &pieces[i]
 			t.Run(p.name, func(t *testing.T) {
 				s := newStand(t)
-				calls, _ := s.trial(p, -1, 0)
-				if len(calls) == 0 {
-					t.Fatal("the change makes no call to the state directory: nothing is tried")
-				}
-				t.Log(calls)
-				for n := range calls {
-					for _, errno := range faults {
-						if !storm.Long() && rng.IntN(len(calls)*len(faults)) >= 2 {
-							continue
-						}
-						s.trial(p, n, errno)
-					}
-				}
+				s.each(rng, func(n int, errno syscall.Errno) ([]string, bool) { return s.trial(p, n, errno) })
 			})
+		}
+		t.Run("a start", func(t *testing.T) {
+			s := newStand(t)
+			s.each(rng, s.start)
+		})
+	}
+}
+
+// shares is of how many runs of the long form one does all there is to be done: a run is to last some minutes.
+const shares = 5
+
+// each has each call of a trial fail in each way, or a share of them.
+func (s *stand) each(rng *rand.Rand, trial func(n int, errno syscall.Errno) ([]string, bool)) {
+	s.t.Helper()
+	calls, _ := trial(-1, 0)
+	if len(calls) == 0 {
+		s.t.Fatal("no call is made to the state directory: nothing is tried")
+	}
+	s.t.Log(calls)
+	share := rng.IntN(shares)
+	for n := range calls {
+		for i, errno := range faults {
+			if storm.Long() && (n*len(faults)+i)%shares == share || !storm.Long() && rng.IntN(len(calls)*len(faults)) == 0 {
+				trial(n, errno)
+			}
 		}
 	}
 }
