@@ -1,7 +1,7 @@
 // Package faultfs is a directory in memory, mounted by FUSE, whose calls fail on order and whose power can be cut: faults
 // beneath the kernel, so that what is tested runs as it ships.
 //
-// Each file has a volatile cache. Of a sector that was written since the last fsync a cut leaves the durable content or
+// Each file has a volatile cache. Of a block (FS.Tear) that was written since the last fsync a cut leaves the durable content or
 // any later one, by chance and independently of its neighbours; a fsync that a cut meets is done in part. A size is
 // durable with the next fsync. Names are durable at once.
 package faultfs
@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-storage/sluice/test/need"
 )
 
-const sector = 512
+const sector = 512 // of struct stat, and what is never torn
 
 // Call is one call to the file system.
 type Call struct {
@@ -41,6 +41,7 @@ type FS struct {
 	rng   *rand.Rand
 	left  int // steps before an armed cut, -1 for none
 	off   bool
+	unit  int64 // what a cut leaves whole
 	root  *dir
 }
 
@@ -62,7 +63,7 @@ func Mount(t testing.TB) *FS {
 
 // New mounts an empty file system on dir until end is called.
 func New(at string) (f *FS, end func() error, err error) {
-	f = &FS{Dir: at, left: -1, rng: rand.New(rand.NewPCG(1, 1))}
+	f = &FS{Dir: at, left: -1, unit: sector, rng: rand.New(rand.NewPCG(1, 1))}
 	f.root = &dir{fs: f}
 	s, err := fs.Mount(at, f.root, &fs.Options{MountOptions: fuse.MountOptions{
 		FsName: "faultfs", Name: "faultfs", MaxWrite: 1 << 20, DisableXAttrs: true, DirectMountFlags: syscall.MS_NOSUID | syscall.MS_NODEV,
@@ -100,6 +101,14 @@ func (f *FS) Lie(fn func(Call) bool) {
 	f.lie = fn
 }
 
+// Tear has a cut leave blocks of that many bytes whole, as a disk with physical blocks of that size does: 512, unless it is called
+// before anything is written.
+func (f *FS) Tear(unit int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unit = unit
+}
+
 // IsOff reports whether there is no power.
 func (f *FS) IsOff() bool {
 	f.mu.Lock()
@@ -107,7 +116,7 @@ func (f *FS) IsOff() bool {
 	return f.off
 }
 
-// CutAfter takes the power away after n more steps: sectors that become durable, and calls.
+// CutAfter takes the power away after n more steps: blocks that become durable, and calls.
 func (f *FS) CutAfter(n int, seed uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -190,7 +199,7 @@ func (d *dir) Create(ctx context.Context, name string, _ uint32, mode uint32, ou
 		return nil, nil, 0, errno
 	}
 	defer d.fs.mu.Unlock()
-	n := &file{fs: d.fs, name: name, mode: mode, pending: make(map[int64][][sector]byte)}
+	n := &file{fs: d.fs, name: name, mode: mode, pending: make(map[int64][][]byte)}
 	child := d.NewPersistentInode(ctx, n, fs.StableAttr{Mode: fuse.S_IFREG})
 	d.AddChild(name, child, true) // here, for a cut looks for it
 	n.attrLocked(&out.Attr)
@@ -222,7 +231,7 @@ type file struct {
 	mode uint32
 
 	durable, cached []byte
-	pending         map[int64][][sector]byte // by sector: contents newer than the durable one, oldest first
+	pending         map[int64][][]byte // by block: contents newer than the durable one, oldest first
 }
 
 var (
@@ -243,8 +252,8 @@ func (n *file) attrLocked(a *fuse.Attr) {
 
 func (n *file) cutLocked(rng *rand.Rand) {
 	for _, s := range slices.Sorted(maps.Keys(n.pending)) { // in order, so that one seed gives one outcome
-		if i := rng.IntN(len(n.pending[s]) + 1); i > 0 && s*sector < int64(len(n.durable)) {
-			copy(n.durable[s*sector:], n.pending[s][i-1][:])
+		if i := rng.IntN(len(n.pending[s]) + 1); i > 0 && s*n.fs.unit < int64(len(n.durable)) {
+			copy(n.durable[s*n.fs.unit:], n.pending[s][i-1])
 		}
 	}
 	clear(n.pending)
@@ -326,10 +335,9 @@ func (n *file) writeLocked(data []byte, off int64) {
 		n.resizeLocked(end)
 	}
 	copy(n.cached[off:], data)
-	for s := off / sector; s*sector < end; s++ {
-		var b [sector]byte
-		copy(b[:], n.cached[s*sector:])
-		n.pending[s] = append(n.pending[s], b)
+	unit := n.fs.unit
+	for s := off / unit; s*unit < end; s++ {
+		n.pending[s] = append(n.pending[s], slices.Clone(n.cached[s*unit:min((s+1)*unit, int64(len(n.cached)))]))
 	}
 }
 
@@ -355,8 +363,8 @@ func (n *file) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
 		if !n.fs.stepLocked() {
 			return syscall.EIO
 		}
-		if s*sector < int64(len(n.durable)) {
-			copy(n.durable[s*sector:], n.cached[s*sector:min((s+1)*sector, int64(len(n.cached)))])
+		if at := s * n.fs.unit; at < int64(len(n.durable)) {
+			copy(n.durable[at:], n.cached[at:min(at+n.fs.unit, int64(len(n.cached)))])
 		}
 		delete(n.pending, s)
 	}

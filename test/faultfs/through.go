@@ -8,6 +8,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"github.com/sluice-storage/sluice/initiator/attach/fusemount"
 	"github.com/sluice-storage/sluice/test/need"
 )
 
@@ -38,7 +39,13 @@ func MountThrough(t testing.TB, writeback bool) *Through {
 	if writeback {
 		mo.ExtraCapabilities |= fuse.CAP_WRITEBACK_CACHE
 	}
+	syscall.ForkLock.RLock() // the library's descriptor is without O_CLOEXEC
 	s, err := fuse.NewServer(&raw{RawFileSystem: fs.NewNodeFS(root, &fs.Options{MountOptions: mo}), f: f, writeback: writeback}, f.Dir, &mo)
+	cerr := fusemount.KeepFromChildren()
+	syscall.ForkLock.RUnlock()
+	if cerr != nil {
+		t.Fatal(cerr)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

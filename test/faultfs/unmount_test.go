@@ -52,3 +52,12 @@ func TestACopyOfTheMountInAnotherNamespaceIsNotWaitedFor(t *testing.T) {
 		t.Error("the end of the mount waits for its copy")
 	}
 }
+
+// A process that a test runs has nothing of the connection: where the test is killed, what it has run must not wait for it.
+func TestAChildHasNothingOfTheConnection(t *testing.T) {
+	MountThrough(t, false)
+	out, err := exec.Command("ls", "-l", "/proc/self/fd").CombinedOutput()
+	if err != nil || bytes.Contains(out, []byte("/dev/fuse")) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -111,7 +111,7 @@ func Mount(ctx context.Context, dir string, v *nfs.FS, o Options) (*Mounted, err
 		m.srv.Serve()
 		close(m.ready)
 	}()
-	if err := m.srv.WaitMount(); err != nil {
+	if err := errors.Join(fusemount.KeepFromChildren(), m.srv.WaitMount()); err != nil {
 		return nil, errors.Join(err, m.Unmount(true))
 	}
 	return m, nil

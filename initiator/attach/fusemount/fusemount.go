@@ -7,7 +7,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,4 +47,23 @@ func Unmount(dir string, lazy bool) error {
 		return fmt.Errorf("unmount %s: %w", dir, ErrBusy)
 	}
 	return fmt.Errorf("unmount %s: %w", dir, err)
+}
+
+// KeepFromChildren has no program that is run later inherit the connection of a mount. The library opens it without O_CLOEXEC where it
+// needs no fusermount3, and while anything has it open, those who use the mount wait for a server that has died.
+func KeepFromChildren() error {
+	const own = "/proc/self/fd"
+	l, err := os.ReadDir(own)
+	if err != nil {
+		return err
+	}
+	for _, e := range l {
+		if to, err := os.Readlink(filepath.Join(own, e.Name())); err != nil || to != "/dev/fuse" {
+			continue // closed meanwhile, or another file
+		}
+		if fd, err := strconv.Atoi(e.Name()); err == nil {
+			unix.CloseOnExec(fd)
+		}
+	}
+	return nil
 }
