@@ -8,11 +8,14 @@
 //  2. The owner of a QP is the one goroutine that calls Poll and Wait; it runs the engine there, the responder of RDMA
 //     Reads included, and never blocks elsewhere. Post and PostRecv may be called by any goroutine. Receive never waits
 //     for transmit: Read Responses queue, bounded by the depth of inbound reads.
-//  3. A Send or Write completes when the fabric has taken its bytes, which says nothing of the peer. A completion wakes
-//     a parked owner, once a parking.
-//  4. Work requests start in the order of Post. Only Reads and Invalidates complete late; Fence waits for earlier Reads.
-//     A Bind is in force before any later work request of that QP reaches the peer. A receive completion with Inv set
-//     means that STag is already dead.
+//  3. A Send or Write completes when the fabric has taken its bytes, which says nothing of the upper protocol at the peer. A
+//     completion wakes a parked owner, once a parking.
+//  4. Work requests start in the order of Post, and none but one with Fence waits for an earlier Read to start: what is
+//     posted behind a Read reaches the peer however long the peer delays that. Completions come late for Reads and
+//     Invalidates, and where Caps.InOrder says so in the order of Post: that of a Send may then wait for an earlier Read. An
+//     upper protocol on such a device sizes its queue and the memory of its replies for those that wait so, and takes no
+//     late completion for a peer's fault. A Bind is in force before any later work request of that QP reaches the peer. A
+//     receive completion with Inv set means that STag is already dead.
 //  5. The upper protocol keeps its outstanding Reads within Depth; one more is an error from Post. No provider stalls
 //     its queue for Reads.
 //  6. After Close, or when the stream fails, Poll returns every outstanding work request and receive with an error and
@@ -20,7 +23,15 @@
 //     lands in any buffer and no STag of the QP is valid.
 //  7. The memory that a Send or Write names is read until it completes. One that is not signaled is known to be complete
 //     when a later signaled Send or Write is, or, for a Send, when a SendCounter has counted it; an answer of the peer's
-//     proves nothing, for a peer may answer what it has not read.
+//     proves nothing, for a peer may answer what it has not read. The place of an unsignaled request in the send queue is
+//     free again no later than with the next completion of a request that was posted after it: who leaves requests
+//     unsignaled has a signaled one among every QPOptions.Sends.
+//  8. Registered memory stays mapped and keeps its pages (no madvise takes them away) from Register until Unregister, which
+//     who registered calls after the last completion that names the slab and before the slab is closed. A device that is
+//     closed has let go of all of it.
+//
+// Rules 2, 5 and 7 bind the upper protocol, rule 8 both sides, the others the provider. What a device leaves out of rules 4 and 6, and how
+// exactly its windows are, stands in Caps; a rule that Caps does not name holds everywhere.
 package transport
 
 import (
@@ -38,6 +49,10 @@ type Device interface {
 	Caps() Caps
 	// Register makes a slab known to the device, once, before any work request names it.
 	Register(*mem.Slab) error
+	// Unregister ends that (rule 8). It does nothing after Close, and fails where the device still uses the slab.
+	Unregister(*mem.Slab) error
+	// Gauges counts what exists now, over all connections.
+	Gauges() Gauges
 	// NewQP makes an unconnected queue pair; receives may be posted to it at once.
 	NewQP(QPOptions) (QP, error)
 	// Dial connects q to the listener at addr ("host:port") and returns what the peer said. On an error q is closed.
@@ -46,16 +61,46 @@ type Device interface {
 	Close() error
 }
 
-// Caps are the powers of a device that an upper protocol may have to know.
+// Caps are the powers of a device that an upper protocol may have to know. A device that has several adapters below it says
+// what all of them can do.
 type Caps struct {
-	PerIOWindows bool // Bind gives a fresh STag for exactly the bytes named; otherwise Windows expose a whole region
-	RemoteInv    bool // Send with Invalidate
+	PerIOWindows bool // Bind gives a fresh STag for exactly the bytes named; otherwise Windows expose a whole slab, for as long as it is registered
+	ExactWindows bool // a peer that leaves a window's bounds is refused; otherwise those of the slab below it are what holds
+	RandomSTags  bool // STags cannot be foretold (RFC 5042 section 6.1.1); otherwise they are the adapter's, and few bits change
+	RemoteInv    bool // Send with Invalidate, both ways; an initiator offers it only with PerIOWindows too
 	FileSend     bool // a Write may take its payload from a file range, on connections where QP.FileSend says so
-	MaxSGE       int  // of a Send, Write or Bind; a Read has one
+	InOrder      bool // completions come in the order of Post, across Reads (rule 4)
+	Terminates   bool // an end tells the peer its reason, a *TerminateError; otherwise both sides see ErrClosed and no more, and a Send without a receive waits for one
+	MaxSGE       int  // of a Send or Write; a Read has one
+	MaxBindSGE   int  // of a Bind
 	MaxMessage   int  // bytes of one Write or Read
 	MaxReads     int  // the largest Depth.In and Depth.Out
 	MaxPrivate   int  // bytes of private data in ConnParams and Reject
+	// PaddedPrivate says that private data comes without its length, and zeroes behind it: an upper protocol knows its own by
+	// what is in it.
+	PaddedPrivate bool
 }
+
+// Gauges are what exists now, over all connections of a device. A connection that is gone has given back all of it.
+type Gauges struct {
+	Connections int
+	Windows     int // STags of memory windows that a peer may name
+	ReadSinks   int // STags of outstanding RDMA Reads, which only their responses may name
+	Sends       int // work requests whose completion has not been seen
+	Receives    int // receives posted
+}
+
+// Path is how the packets of a connection go.
+type Path struct {
+	Provider string // "iwarp", "verbs"
+	Device   string // the adapter, "mlx5_0"; empty for what has none
+	Port     int    // of the adapter, from 1; 0 for what has none
+	GID      string // this side's
+	Exposure string // what the peer may reach of this side's memory, in a few words: "nothing", "a window for each I/O"
+}
+
+// Pather is a QP that tells its path, once it is connected. Any goroutine may call it.
+type Pather interface{ Path() Path }
 
 // QPOptions size a queue pair. Zero values take the provider's defaults.
 type QPOptions struct {
@@ -72,7 +117,7 @@ type ConnParams struct {
 
 // Peer is what the other side said.
 type Peer struct {
-	Private       []byte // the receiver's to keep
+	Private       []byte // the receiver's to keep; with Caps.PaddedPrivate zeroes are behind it
 	ReadsIn       int    // the peer's IRD, 0 if it named none
 	ReadsOut      int    // the peer's ORD, 0 if it named none
 	Named         bool   // the peer named IRD and ORD at all (MPA revision 2)

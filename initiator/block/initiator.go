@@ -23,6 +23,9 @@ type Options struct {
 	Name string
 	// Device is the RDMA device of iser:// URLs; without it they are refused.
 	Device transport.Device
+	// Provider makes the devices of URLs that name a provider, and without a Device that of those that name none. It is asked each time; the
+	// devices stay the caller's and must outlive the Initiator.
+	Provider func(name string) (transport.Device, error)
 	// Memory is where buffers come from; by default a pool of 256 MiB that the Initiator owns. The Initiator registers it
 	// with Device unless Registered says that this has been done.
 	Memory     *mem.Pool
@@ -61,6 +64,7 @@ type Initiator struct {
 	o     Options
 	pool  *mem.Pool
 	own   bool
+	known fabrics
 	zbuf  *mem.Buf
 	spare spare
 	zero  mem.Span
@@ -101,9 +105,12 @@ func New(o Options) (*Initiator, error) {
 		i.pool, i.own = mem.NewPool(memoryLimit), true
 	}
 	if o.Device != nil && (i.own || !o.Registered) {
-		if err := i.pool.OnSlab(o.Device.Register); err != nil {
+		if err := i.pool.OnSlab(o.Device); err != nil {
 			return nil, fmt.Errorf("block: register memory with %s: %w", o.Device.Name(), err)
 		}
+	}
+	if o.Device != nil {
+		i.known.devices = []transport.Device{o.Device}
 	}
 	b, err := i.getForPath(context.Background(), mem.PageSize)
 	if err != nil {
@@ -148,6 +155,9 @@ func (i *Initiator) Memory() *mem.Pool { return i.pool }
 func (i *Initiator) Close() error {
 	i.zbuf.Release()
 	err := i.spare.close()
+	if !i.own { // the pool outlives us
+		err = errors.Join(err, i.known.forget(i))
+	}
 	if i.own {
 		err = errors.Join(err, i.pool.Close())
 	}

@@ -28,7 +28,8 @@ const sendSignal = 16
 // iserConn is a mover and a wire over a queue pair.
 type iserConn struct {
 	qp      transport.QP
-	sge     int
+	sge     int  // of a Send, beside the header
+	bind    int  // of a window
 	sendInv bool // the target may invalidate our STags
 	imm     int  // the longest immediate data, set after login
 	bufs    []*mem.Buf
@@ -50,12 +51,12 @@ type iserConn struct {
 
 // dialISER connects a queue pair and gives it the memory of a session.
 func (i *Initiator) dialISER(ctx context.Context, u *URL, depth int, discovery bool) (*iserConn, error) {
-	dev := i.o.Device
-	if dev == nil {
-		return nil, errors.New("block: no RDMA device was configured for iser://")
+	dev, err := i.device(u)
+	if err != nil {
+		return nil, err
 	}
 	caps := dev.Caps()
-	c := &iserConn{sge: max(caps.MaxSGE-1, 1)}
+	c := &iserConn{sge: max(caps.MaxSGE-1, 1), bind: caps.MaxBindSGE}
 	nring := depth + unexpected + controls
 	if discovery {
 		nring = 0 // one PDU at a time, in the login buffers
@@ -64,7 +65,10 @@ func (i *Initiator) dialISER(ctx context.Context, u *URL, depth int, discovery b
 		c.release()
 		return nil, err
 	}
-	qp, err := dev.NewQP(transport.QPOptions{Sends: 3*depth + controls + 8, Recvs: nring + 2})
+	// A command takes a Bind, a Send and perhaps an Invalidate. Beside those under way there are the places of commands that are
+	// over and whose Sends were not signaled: they come back with a signaled Send's (transport, rule 7), which may be as
+	// many commands late.
+	qp, err := dev.NewQP(transport.QPOptions{Sends: 3*depth + 2*2*sendSignal + controls + 8, Recvs: nring + 2})
 	if err != nil {
 		c.release()
 		return nil, err
@@ -82,12 +86,14 @@ func (i *Initiator) dialISER(ctx context.Context, u *URL, depth int, discovery b
 		return fail(err)
 	}
 	reads := min(max(caps.MaxReads, 1), depth)
-	peer, err := dev.Dial(ctx, u.Addr(), qp, transport.ConnParams{Private: iscsi.CMPrivate(caps.RemoteInv), ReadsIn: reads, ReadsOut: 1})
+	// A target that ended an STag which stands for a whole slab would end all that is under way.
+	inv := caps.RemoteInv && caps.PerIOWindows
+	peer, err := dev.Dial(ctx, u.Addr(), qp, transport.ConnParams{Private: iscsi.CMPrivate(inv), ReadsIn: reads, ReadsOut: 1})
 	if err != nil {
 		return fail(fmt.Errorf("block: connect to %s: %w", u.Addr(), err))
 	}
 	// The target's byte says whether it will invalidate; ours, whether it may.
-	c.sendInv = caps.RemoteInv && iscsi.CMSendInv(peer.Private)
+	c.sendInv = inv && iscsi.CMSendInv(peer.Private, caps.PaddedPrivate)
 	c.wins = make([]transport.Window, depth)
 	for k := range c.wins {
 		if c.wins[k], err = qp.NewWindow(); err != nil {
@@ -180,7 +186,7 @@ func (c *iserConn) close(err error) {
 	_ = c.qp.Close(r) // whatever it says, the owner sees the end in Poll
 }
 
-func (c *iserConn) maxSGE() int { return c.sge }
+func (c *iserConn) maxSGE() int { return min(c.sge, c.bind) }
 
 func (c *iserConn) postLogin() error {
 	_, err := c.qp.PostRecv([]transport.Recv{{Token: tokLoginRecv, Buf: c.logRx}})

@@ -58,13 +58,15 @@ func (i *Initiator) getForPath(ctx context.Context, n int) (*mem.Buf, error) {
 }
 
 func (i *Initiator) sparePool() (*mem.Pool, error) {
+	i.known.mu.Lock()
+	defer i.known.mu.Unlock()
 	i.spare.mu.Lock()
 	defer i.spare.mu.Unlock()
 	if i.spare.pool == nil {
 		p := mem.NewPool(spareMemory)
-		if i.o.Device != nil {
-			if err := p.OnSlab(i.o.Device.Register); err != nil {
-				return nil, fmt.Errorf("block: register memory with %s: %w", i.o.Device.Name(), err)
+		for _, d := range i.known.devices {
+			if err := p.OnSlab(d); err != nil {
+				return nil, fmt.Errorf("block: register memory with %s: %w", d.Name(), err)
 			}
 		}
 		i.spare.pool = p

@@ -144,7 +144,11 @@ func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
 	case r.Op == CompareWrite:
 		op, t.out, r.started = opCompareAndWrite, true, true
 		t.n = r.Length
-		t.spans = append(append(t.spans, r.Compare...), r.Data...)
+		for _, l := range [][]mem.Span{r.Compare, r.Data} {
+			for _, s := range l {
+				t.spans = join(t.spans, s)
+			}
+		}
 		if len(t.spans) > maxSGE {
 			return false
 		}
@@ -158,7 +162,9 @@ func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
 	case r.Op == Raw:
 		r.started = true
 		t.cdb = r.CDB
-		t.spans = append(t.spans, r.Data...)
+		for _, s := range r.Data {
+			t.spans = join(t.spans, s)
+		}
 		t.in, t.out = r.In && len(r.Data) > 0, !r.In && len(r.Data) > 0
 		t.account(r)
 		return len(t.spans) <= maxSGE
@@ -183,6 +189,15 @@ func (t *task) account(r *Request) {
 	}
 }
 
+// join adds memory to a list, as one piece with what it adjoins: adapters' windows are contiguous.
+func join(l []mem.Span, s mem.Span) []mem.Span {
+	if n := len(l); n > 0 && l[n-1].Slab == s.Slab && l[n-1].Off+l[n-1].Len == s.Off {
+		l[n-1].Len += s.Len
+		return l
+	}
+	return append(l, s)
+}
+
 // cut takes the memory of the next piece from r: as much as a command may move, in whole blocks.
 func (t *task) cut(r *Request, l *limits, maxSGE int) int64 {
 	want := min(r.Length-r.issued, l.piece)
@@ -191,7 +206,7 @@ func (t *task) cut(r *Request, l *limits, maxSGE int) int64 {
 		s := r.Data[span]
 		k := min(int64(s.Len-off), want-n)
 		if k > 0 {
-			t.spans = append(t.spans, s.Cut(off, int(k)))
+			t.spans = join(t.spans, s.Cut(off, int(k)))
 			n += k
 		}
 		if off += int(k); off == s.Len {

@@ -21,7 +21,7 @@ const DefaultPort = "3260"
 //
 // Discovery needs the portal only. Keys: header_digest and data_digest (none, crc32c), target_user and
 // target_password (the target's proof, for mutual CHAP), initiator (the initiator's name), iser (the same as the
-// scheme iser), depth. A secret may be given in LIBISCSI_CHAP_PASSWORD instead of the URL, and the target's in
+// scheme iser), provider (what RDMA goes through: iwarp, verbs), depth. A secret may be given in LIBISCSI_CHAP_PASSWORD instead of the URL, and the target's in
 // LIBISCSI_CHAP_TARGET_USERNAME and LIBISCSI_CHAP_TARGET_PASSWORD, as libiscsi has it.
 type URL struct {
 	ISER         bool
@@ -32,7 +32,8 @@ type URL struct {
 	Own, Theirs  iscsi.Secret
 	HeaderDigest bool
 	DataDigest   bool
-	Depth        int // 0 for the default
+	Depth        int    // 0 for the default
+	Provider     string // of the fabric, "" for the Initiator's own
 
 	hide bool // while it is read: what cannot be read may be a part of a secret
 }
@@ -109,7 +110,7 @@ func userinfo(s string) (user, rest string, ok bool) {
 		}
 	}
 	if end == len(s) {
-		for _, key := range []string{"header_digest", "data_digest", "target_user", "target_password", "initiator", "iser", "depth"} {
+		for _, key := range []string{"header_digest", "data_digest", "target_user", "target_password", "initiator", "iser", "provider", "depth"} {
 			if k := strings.Index(s, "?"+key); k >= 0 {
 				end = min(end, k)
 			}
@@ -242,6 +243,11 @@ func (u *URL) options(query string) error {
 			u.Initiator = v
 		case "iser":
 			u.ISER = true
+		case "provider":
+			if v == "" {
+				return badURL("provider names none")
+			}
+			u.Provider = v
 		case "depth":
 			n, err := strconv.Atoi(v)
 			if err != nil || n < 1 || n > MaxDepth {
@@ -251,6 +257,9 @@ func (u *URL) options(query string) error {
 		default:
 			return badURL("unknown option: %s", u.quote(k))
 		}
+	}
+	if u.Provider != "" && !u.ISER {
+		return badURL("provider is for iser://; iscsi:// goes over TCP")
 	}
 	if u.Theirs.Name != "" && u.Theirs.Secret == "" {
 		return badURL("target_user needs target_password, or the target would not be asked for its proof")

@@ -22,6 +22,9 @@ import (
 type Options struct {
 	// Device is the fabric for RDMA targets. It stays the caller's and must outlive the FS.
 	Device transport.Device
+	// Provider makes the device of a URL that names a provider, and without a Device that of one that names none. The devices
+	// stay the caller's too.
+	Provider func(name string) (transport.Device, error)
 	// Timeout is how long a call waits for its reply before the connection is made again; 0 for a default.
 	Timeout time.Duration
 	// Dial replaces the connection to the server, for tests: with it, MOUNT is called over the same connection.
@@ -99,6 +102,21 @@ func Mount(ctx context.Context, rawURL string, o Options) (v *FS, name string, e
 	return v, name, v.fsinfo(ctx)
 }
 
+// device is what a URL with this provider goes through.
+func (o *Options) device(provider string) (transport.Device, error) {
+	switch {
+	case o.Device != nil && (provider == "" || provider == o.Device.Name()):
+		return o.Device, nil
+	case o.Provider == nil:
+		return nil, ErrNoDevice
+	}
+	d, err := o.Provider(provider)
+	if err != nil {
+		return nil, fmt.Errorf("nfs: %w", err)
+	}
+	return d, nil
+}
+
 // connect makes the client of the NFS program.
 func (v *FS) connect(ctx context.Context, t *Target, o Options) error {
 	ro := rpc.Options{Timeout: o.Timeout}
@@ -107,11 +125,11 @@ func (v *FS) connect(ctx context.Context, t *Target, o Options) error {
 	case o.Dial != nil:
 		v.rpc = rpc.NewClient(o.Dial, ro)
 	case t.RDMA:
-		if o.Device == nil {
-			return ErrNoDevice
+		dev, err := o.device(t.Provider)
+		if err != nil {
+			return err
 		}
-		var err error
-		if v.rdma, err = rpc.NewRDMA(o.Device); err != nil {
+		if v.rdma, err = rpc.NewRDMA(dev); err != nil {
 			return err
 		}
 		v.pool = v.rdma.Memory()

@@ -24,11 +24,12 @@ type Target struct {
 	Path      string
 	RDMA      bool
 	UID, GID  uint32
-	Fixed     bool // the URL names uid or gid
+	Fixed     bool   // the URL names uid or gid
+	Provider  string // what RDMA goes through: iwarp, verbs; "" for the mount's own
 }
 
 // ParseURL reads nfs://host[:port]/path?nfsport=&mountport=&uid=&gid=&rdma in libnfs's form; the scheme nfs+rdma is short
-// for ?rdma. Arguments of libnfs that mean nothing here are ignored.
+// for ?rdma, and provider= names what RDMA goes through. Arguments of libnfs that mean nothing here are ignored.
 func ParseURL(s string) (*Target, error) {
 	u, err := url.Parse(s)
 	if err != nil {
@@ -68,6 +69,9 @@ func ParseURL(s string) (*Target, error) {
 		if q.Has(k) {
 			number(q.Get(k), 32, v)
 		}
+	}
+	if t.Provider = q.Get("provider"); t.Provider != "" && !t.RDMA {
+		return nil, fmt.Errorf("nfs: provider=%s is for RDMA (nfs+rdma://, or ?rdma), and %q goes over TCP", t.Provider, s)
 	}
 	t.Fixed = q.Has("uid") || q.Has("gid")
 	if v := q.Get("version"); v != "" && v != "3" {

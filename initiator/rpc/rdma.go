@@ -22,7 +22,7 @@ type RDMA struct {
 // NewRDMA registers memory with a device. The device stays the caller's.
 func NewRDMA(dev transport.Device) (*RDMA, error) {
 	r := &RDMA{dev: dev, pool: mem.NewPool(rdmaMemory)}
-	if err := r.pool.OnSlab(dev.Register); err != nil {
+	if err := r.pool.OnSlab(dev); err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -115,9 +115,14 @@ func (t *rdma) connect(ctx context.Context, addr string) (err error) {
 	if t.slab, err = mem.NewSlab(2 * (credits + 1) * inline); err != nil {
 		return err
 	}
-	fail := func(err error) error { return errors.Join(err, t.slab.Close()) }
 	if err := t.r.dev.Register(t.slab); err != nil {
-		return fail(err)
+		return errors.Join(err, t.slab.Close())
+	}
+	fail := func(err error) error {
+		if t.qp != nil {
+			t.drain()
+		}
+		return errors.Join(err, t.unmap())
 	}
 	t.qp, err = t.r.dev.NewQP(transport.QPOptions{Sends: 8 * credits, Recvs: credits + 1})
 	if err != nil {
@@ -133,15 +138,17 @@ func (t *rdma) connect(ctx context.Context, addr string) (err error) {
 		s.send = mem.Span{Slab: t.slab, Off: (credits + 1 + i) * inline, Len: inline}
 		for _, e := range [...]*exposed{&s.data, &s.list} {
 			if e.win, err = t.qp.NewWindow(); err != nil {
-				return fail(errors.Join(err, t.qp.Close(transport.Reason{})))
+				return fail(err)
 			}
 		}
 		s.next, t.idle = t.idle, s
 	}
 	if _, err := t.qp.PostRecv(t.recvs); err != nil {
-		return fail(errors.Join(err, t.qp.Close(transport.Reason{})))
+		return fail(err)
 	}
-	priv := rpcrdma.Private{RemoteInv: t.r.dev.Caps().RemoteInv, SendSize: inline, RecvSize: inline}
+	// A reply that ended an STag which stands for a whole slab would end all that is under way.
+	caps := t.r.dev.Caps()
+	priv := rpcrdma.Private{RemoteInv: caps.RemoteInv && caps.PerIOWindows, SendSize: inline, RecvSize: inline}
 	peer, err := t.r.dev.Dial(ctx, addr, t.qp, transport.ConnParams{Private: priv.Append(nil), ReadsIn: credits, ReadsOut: 0})
 	if err != nil {
 		return fail(fmt.Errorf("rpc: RDMA connection to %s: %w", addr, err))
@@ -149,6 +156,28 @@ func (t *rdma) connect(ctx context.Context, addr string) (err error) {
 	p, _ := rpcrdma.ParsePrivate(peer.Private)
 	t.maxSend, t.maxRecv = min(inline, p.RecvSize), min(inline, p.SendSize)
 	return nil
+}
+
+// drain closes the queue pair and waits until nothing of it can touch memory.
+func (t *rdma) drain() {
+	_ = t.qp.Close(transport.Reason{}) // whatever it says, Poll tells the end
+	var wcs [16]transport.WC
+	for {
+		if _, err := t.qp.Poll(wcs[:]); err != nil {
+			return
+		}
+		if err := t.qp.Wait(context.Background()); err != nil {
+			return
+		}
+	}
+}
+
+// unmap gives back the memory of messages, of which no work names any.
+func (t *rdma) unmap() error {
+	if err := t.r.dev.Unregister(t.slab); err != nil {
+		return fmt.Errorf("rpc: the memory of a connection stays mapped: %w", err)
+	}
+	return t.slab.Close()
 }
 
 func (t *rdma) start(p *pending) {
@@ -266,9 +295,13 @@ func (t *rdma) forget(p *pending) {
 	}
 	s.p, p.slot = nil, nil
 	if s.data.bound && s.data.buf == nil && !s.replied {
-		s.data.bound = false
-		if err := t.invalidateLocked(s, &s.data); err != nil {
-			t.closeLocked(err)
+		if t.r.dev.Caps().PerIOWindows {
+			s.data.bound = false
+			if err := t.invalidateLocked(s, &s.data); err != nil {
+				t.closeLocked(err)
+			}
+		} else {
+			t.closeLocked(nil) // an STag of a whole slab lives on: only the connection's end puts the memory out of reach
 		}
 		s.gone = make(chan struct{})
 	} else if s.invalid > 0 {

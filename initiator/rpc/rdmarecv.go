@@ -48,7 +48,7 @@ func (t *rdma) run() {
 	t.queue = nil
 	t.mu.Unlock()
 	t.share.Close()
-	_ = t.slab.Close()
+	_ = t.unmap() // what an adapter does not let go of stays mapped
 	t.c.ended(t)
 }
 

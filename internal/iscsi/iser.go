@@ -79,5 +79,8 @@ func CMPrivate(sendInv bool) []byte {
 	return []byte{CMNoZeroBased | flag(!sendInv, CMNoSendInv), 0, 0, 0}
 }
 
-// CMSendInv reports whether a peer with this private data agrees to Send with Invalidate. Missing data means no.
-func CMSendInv(private []byte) bool { return len(private) > 0 && private[0]&CMNoSendInv == 0 }
+// CMSendInv reports whether a peer with this private data agrees to Send with Invalidate. Missing data means no. Where the
+// fabric fills private data up with zeroes, a first byte of zero is missing data: all who send the header set CMNoZeroBased.
+func CMSendInv(private []byte, padded bool) bool {
+	return len(private) > 0 && private[0]&CMNoSendInv == 0 && !(padded && private[0] == 0)
+}

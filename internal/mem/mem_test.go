@@ -48,7 +48,7 @@ func TestMisuseOfAHandlePanics(t *testing.T) {
 func TestSlabRegistrationFailureFailsTheGet(t *testing.T) {
 	p := NewPool(0)
 	boom := errors.New("boom")
-	if err := p.OnSlab(func(*Slab) error { return boom }); err != nil {
+	if err := p.OnSlab(&registrar{fail: boom}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.Get(1); !errors.Is(err, boom) {
@@ -61,8 +61,8 @@ func TestSlabRegistrationFailureFailsTheGet(t *testing.T) {
 
 func TestOnSlabSeesEverySlab(t *testing.T) {
 	p := NewPool(0)
-	seen := map[uint32]int{}
-	reg := func(s *Slab) error { seen[s.ID()]++; return nil }
+	reg := &registrar{seen: map[uint32]int{}}
+	seen := reg.seen
 	bufs := get(t, p.Share(8<<20), 4096)
 	if err := p.OnSlab(reg); err != nil {
 		t.Fatal(err)
@@ -74,6 +74,70 @@ func TestOnSlabSeesEverySlab(t *testing.T) {
 		}
 		b.Release()
 	}
+}
+
+// registrar counts what it knows.
+type registrar struct {
+	seen map[uint32]int
+	fail error // of Register
+	busy error // of Unregister
+}
+
+func (r *registrar) Register(s *Slab) error {
+	if r.fail == nil {
+		r.seen[s.ID()]++
+	}
+	return r.fail
+}
+
+func (r *registrar) Unregister(s *Slab) error {
+	if r.busy == nil {
+		r.seen[s.ID()]--
+	}
+	return r.busy
+}
+
+func (r *registrar) known() (n int) {
+	for _, k := range r.seen {
+		n += k
+	}
+	return n
+}
+
+func TestEverySlabIsUnregisteredBeforeItIsUnmapped(t *testing.T) {
+	p := NewPool(0)
+	first, second := &registrar{seen: map[uint32]int{}}, &registrar{seen: map[uint32]int{}}
+	for _, r := range []*registrar{first, second} {
+		if err := p.OnSlab(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	release(get(t, p.Share(8<<20), 4096))
+	release(get(t, p.Share(8<<20), MaxBuf))
+	if first.known() != 2 || second.known() != 2 {
+		t.Fatalf("%d and %d slabs are registered", first.known(), second.known())
+	}
+	if err := p.Forget(first); err != nil || first.known() != 0 || second.known() != 2 {
+		t.Fatalf("after Forget: %v, %d and %d slabs", err, first.known(), second.known())
+	}
+	if err := p.Close(); err != nil || second.known() != 0 {
+		t.Fatalf("after Close: %v, %d slabs", err, second.known())
+	}
+}
+
+func TestASlabThatAProviderKeepsStaysMapped(t *testing.T) {
+	p := NewPool(0)
+	r := &registrar{seen: map[uint32]int{}, busy: errors.New("busy")}
+	if err := p.OnSlab(r); err != nil {
+		t.Fatal(err)
+	}
+	bufs := get(t, p.Share(8<<20), 4096)
+	m := bufs[0].Bytes()
+	release(bufs)
+	if err := p.Close(); !errors.Is(err, r.busy) {
+		t.Fatalf("closed: %v", err)
+	}
+	m[0] = 1 // an adapter may do this still
 }
 
 func get(t *testing.T, s *Share, n int) []*Buf {

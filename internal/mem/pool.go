@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -24,7 +25,7 @@ type Pool struct {
 	cut      [len(classes)]int // slabs of each class
 	free     [len(classes)]*Buf
 	freeSize int64
-	register []func(*Slab) error
+	known    []Registrar
 	shares   map[*Share]struct{}
 	waiting  []*Share // wait for memory of the pool, oldest first
 	reserved int64    // bytes that shares reserved
@@ -57,17 +58,45 @@ func NewPool(max int64) *Pool {
 	return p
 }
 
-// OnSlab registers every slab the pool has and will have with a provider. An error fails the Get that needed the slab.
-func (p *Pool) OnSlab(register func(*Slab) error) error {
+// Registrar is a provider that has to know the memory which it moves. What is registered stays mapped, and no page of it is
+// given back to the system, until it is unregistered: an adapter holds the pages themselves.
+type Registrar interface {
+	Register(*Slab) error
+	Unregister(*Slab) error
+}
+
+// OnSlab registers every slab the pool has and will have with a provider, until Forget or Close. An error fails the Get
+// that needed the slab.
+func (p *Pool) OnSlab(r Registrar) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, s := range p.slabs {
-		if err := register(s); err != nil {
-			return err
+	for i, s := range p.slabs {
+		if err := r.Register(s); err != nil {
+			return errors.Join(err, unregister(r, p.slabs[:i]))
 		}
 	}
-	p.register = append(p.register, register)
+	p.known = append(p.known, r)
 	return nil
+}
+
+// Forget takes the pool's slabs from a provider that OnSlab told of them. Nothing of the provider's names a buffer any more.
+func (p *Pool) Forget(r Registrar) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.Index(p.known, r)
+	if i < 0 {
+		return nil
+	}
+	p.known = slices.Delete(p.known, i, i+1)
+	return unregister(r, p.slabs)
+}
+
+func unregister(r Registrar, slabs []*Slab) error {
+	var errs []error
+	for _, s := range slabs {
+		errs = append(errs, r.Unregister(s))
+	}
+	return errors.Join(errs...)
 }
 
 // Get returns a buffer of n bytes, 1 to MaxBuf, or ErrNoMemory. It never blocks. The content is undefined.
@@ -98,8 +127,9 @@ func (p *Pool) Stats() Stats {
 	return st
 }
 
-// Close unmaps the slabs. It fails, and changes nothing, while buffers are out: unmapping memory that a fabric or a
-// device may still touch would be worse than a leak. Devices that registered the slabs are closed before.
+// Close takes the slabs from the providers that know them and unmaps them. It fails, and changes nothing, while buffers are
+// out: unmapping memory that a fabric or a device may still touch would be worse than a leak. A slab that a provider
+// does not let go of stays mapped, for the same reason.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,10 +148,20 @@ func (p *Pool) Close() error {
 	p.closed = true
 	var errs []error
 	for _, s := range p.slabs {
-		errs = append(errs, s.Close())
+		errs = append(errs, unmap(s, p.known))
 	}
 	p.slabs, p.free, p.mapped, p.freeSize = nil, [len(classes)]*Buf{}, 0, 0
 	return errors.Join(errs...)
+}
+
+// unmap unmaps a slab that no provider of l knows any more.
+func unmap(s *Slab, l []Registrar) error {
+	for _, r := range l {
+		if err := r.Unregister(s); err != nil {
+			return fmt.Errorf("mem: a slab stays mapped: %w", err)
+		}
+	}
+	return s.Close()
 }
 
 func mustClass(n int) int {
@@ -195,9 +235,9 @@ func (p *Pool) growLocked(c int) error {
 	if err != nil {
 		return err
 	}
-	for _, r := range p.register {
-		if err := r(s); err != nil {
-			return fmt.Errorf("mem: register a slab: %w", errors.Join(err, s.Close()))
+	for i, r := range p.known {
+		if err := r.Register(s); err != nil {
+			return fmt.Errorf("mem: register a slab: %w", errors.Join(err, unmap(s, p.known[:i])))
 		}
 	}
 	p.mapped += slabSize

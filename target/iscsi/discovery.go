@@ -38,6 +38,9 @@ func (c *conn) sendTargets(value string) []byte {
 		// No alias: libiscsi takes nothing but names and addresses here.
 		seen := map[string]bool{}
 		for _, p := range s.portals {
+			if p.Beside != nil {
+				continue
+			}
 			a := p.address(c.local)
 			if a == "" || seen[a] {
 				continue

@@ -114,13 +114,16 @@ func newFixture(t testing.TB, opts ...func(*Options)) *fixture {
 	return f
 }
 
+// newTwins makes the two ends' devices.
+var newTwins = transporttest.Twin
+
 // newTwinFixture serves one target on the in-memory fabric; usable in a synctest bubble.
 func newTwinFixture(t testing.TB, opts ...func(*Options)) *fixture {
 	t.Helper()
 	f := bare(t, opts...)
-	f.rnic, f.far = transporttest.Twin()
+	f.rnic, f.far = newTwins()
 	f.farM = mem.NewPool(32 << 20)
-	must(t, f.farM.OnSlab(f.far.Register))
+	must(t, f.farM.OnSlab(f.far))
 	l, err := f.rnic.Listen(context.Background(), "twin:3260")
 	must(t, err)
 	f.rdma = l.Addr().String()

@@ -152,7 +152,7 @@ func (x *iserLink) run(r transport.Request) {
 func (x *iserLink) accept(r transport.Request) error {
 	c := x.c
 	peer := r.Peer()
-	x.inv = x.caps.RemoteInv && iscsi.CMSendInv(peer.Private)
+	x.inv = x.caps.RemoteInv && iscsi.CMSendInv(peer.Private, x.caps.PaddedPrivate)
 	q := c.srv.opt.Limits.Queue
 	qp, err := x.dev.NewQP(transport.QPOptions{Sends: 4*q + 64, Recvs: q + unexpectedPDUs + 8})
 	if err != nil {

@@ -44,6 +44,9 @@ func (s *Server) tellISNSLocked() {
 	}
 	sort.Slice(r.Targets, func(i, j int) bool { return r.Targets[i].Name < r.Targets[j].Name })
 	for _, p := range s.portals {
+		if p.Beside != nil {
+			continue
+		}
 		r.Portals = append(r.Portals, p.isnsPortals()...)
 	}
 	for _, c := range s.isns {

@@ -417,6 +417,7 @@ func (c *conn) enterFull(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN
 		f = append(f, zap.String("target", ss.target.Name))
 	}
 	c.rec.note("session %d began: window %d, %s", ss.tsih, firstWindow, map[bool]string{true: "iSER", false: "iSCSI/TCP"}[c.iser])
+	c.notePath()
 	c.srv.mu.Lock()
 	c.srv.counts.Logins++
 	c.srv.mu.Unlock()

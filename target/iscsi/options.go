@@ -40,6 +40,9 @@ type Portal struct {
 	// Advertise is the address that SendTargets gives, "host:port". Empty: the listener's own address, or, where that is
 	// a wildcard, the address that the asking initiator reached.
 	Advertise string
+	// Beside, when set, is the address of the listener whose portal this one is part of: another fabric's at the same place. It is
+	// advertised once, and UpdatePortal of that address is for both.
+	Beside net.Addr
 }
 
 // Target is what one iSCSI target name serves.

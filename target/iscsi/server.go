@@ -89,7 +89,7 @@ func (s *Server) register(d transport.Device) error {
 	if known {
 		return nil
 	}
-	if err := s.opt.Memory.OnSlab(d.Register); err != nil {
+	if err := s.opt.Memory.OnSlab(d); err != nil {
 		return fmt.Errorf("iscsi: register memory with %s: %w", d.Name(), err)
 	}
 	return nil
@@ -366,8 +366,10 @@ func (s *Server) UpdatePortal(ctx context.Context, addr net.Addr, p Portal) erro
 	found := false
 	err := s.wait(ctx, func() bool {
 		for _, e := range s.portals {
-			if e.addr.String() == addr.String() {
+			if e.addr.String() == addr.String() || e.Beside != nil && e.Beside.String() == addr.String() {
+				beside := e.Beside
 				e.Portal, found = p, true
+				e.Beside = beside
 				s.tellISNSLocked()
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/transport"
 )
 
 // session is what a login leaves in the server's lists. It is gone when its connection is dead, its nexus closed and its
@@ -149,6 +150,8 @@ type SessionInfo struct {
 	Copied    uint64     `json:"bytes_copied"`
 	Rejects   uint64     `json:"rejects"`
 	Memory    int64      `json:"memory"` // registered bytes held
+	// Path is how an iSER session's packets go; nil for TCP.
+	Path *transport.Path `json:"path,omitempty"`
 }
 
 // Sessions lists the sessions in full-feature phase, by handle.
@@ -185,11 +188,23 @@ func (ss *session) info() (SessionInfo, bool) {
 	i.Active, i.Window = c.active, c.window
 	i.Commands, i.BytesIn, i.BytesOut, i.Copied, i.Rejects = c.stats.commands, c.stats.bytesIn, c.stats.bytesOut, c.stats.copied, c.stats.rejects
 	share := c.share
+	if x, is := c.link.(*iserLink); is && x.qp != nil {
+		i.Path = pathOf(x.dev, x.qp)
+	}
 	c.mu.Unlock()
 	if share != nil {
 		i.Memory = share.Held()
 	}
 	return i, state == stateFull || state == stateEnding
+}
+
+// pathOf is what a connection says of its way, or else its device's name.
+func pathOf(d transport.Device, q transport.QP) *transport.Path {
+	p := transport.Path{Provider: d.Name()}
+	if x, can := q.(transport.Pather); can {
+		p = x.Path()
+	}
+	return &p
 }
 
 // CloseSession drops one session by its handle.

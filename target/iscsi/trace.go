@@ -47,6 +47,16 @@ func (r *recorder) note(format string, a ...any) {
 	r.mu.Unlock()
 }
 
+// notePath records how an iSER connection's packets go.
+func (c *conn) notePath() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if x, is := c.link.(*iserLink); is && x.qp != nil {
+		p := pathOf(x.dev, x.qp)
+		c.rec.note("through %s %s port %d from %s; the initiator may reach: %s", p.Provider, p.Device, p.Port, p.GID, p.Exposure)
+	}
+}
+
 // commandLocked records the end of a command; conn.mu is held.
 func (r *recorder) commandLocked(t *task) {
 	now := hist.Clock()

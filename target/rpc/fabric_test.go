@@ -42,6 +42,9 @@ const (
 	bulkAt       = (clientRecvs + 64) * clientInline
 )
 
+// newTwins makes the two ends' devices.
+var newTwins = transporttest.Twin
+
 // serveFabric serves the program on a twin until the test is over, and returns a way to connect. It is made inside the
 // bubble and ends in it.
 func serveFabric(t *testing.T, o Options) (s *Server, p *program, connect func() *fabricClient, end func()) {
@@ -53,7 +56,7 @@ func serveFabric(t *testing.T, o Options) (s *Server, p *program, connect func()
 // serveFabricWith is serveFabric for clients that say priv as they connect.
 func serveFabricWith(t *testing.T, o Options, priv []byte) (s *Server, p *program, connect func() *fabricClient, end func()) {
 	t.Helper()
-	here, there := transporttest.Twin()
+	here, there := newTwins()
 	p = &program{gate: make(chan struct{}), entered: make(chan struct{}, 1000)}
 	s = NewServer(o, p)
 	l, err := here.Listen(t.Context(), "127.0.0.1:0")
@@ -155,7 +158,7 @@ func (c *fabricClient) send(b []byte) {
 func (c *fabricClient) sendOnly(b []byte) {
 	out := mem.Span{Slab: c.slab, Off: (clientRecvs + int(c.xid%64)) * clientInline, Len: len(b)}
 	copy(out.Bytes(), b)
-	if _, err := c.qp.Post([]transport.WR{{Op: transport.OpSend, Token: 1 << 40, Local: []mem.Span{out}}}); err != nil {
+	if _, err := c.qp.Post([]transport.WR{{Op: transport.OpSend, Flags: transport.Signaled, Token: 1 << 40, Local: []mem.Span{out}}}); err != nil {
 		c.ended = true
 	}
 }

@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
 	"time"
@@ -47,14 +48,53 @@ func (s *Server) ServeRDMA(dev transport.Device, l transport.Listener) error {
 	defer s.untrack(l)
 	defer func() { _ = l.Close() }()
 	opt := s.opt.RDMA.withDefaults()
-	pool := mem.NewPool(opt.Memory)
-	if err := pool.OnSlab(dev.Register); err != nil {
+	pool, err := s.bulk.use(dev, opt.Memory)
+	if err != nil {
 		return err
 	}
 	d := &rdmaListener{s: s, dev: dev, opt: opt, pool: pool}
-	err := d.loop(l)
+	err = d.loop(l)
 	d.conns.Wait()
-	return errors.Join(err, pool.Close())
+	return errors.Join(err, s.bulk.leave(dev))
+}
+
+// bulk is the registered memory of all fabrics' connections. It is there while one is served.
+type bulk struct {
+	mu   sync.Mutex
+	pool *mem.Pool
+	uses map[transport.Device]int
+}
+
+// use returns the pool, with the device told of it.
+func (b *bulk) use(dev transport.Device, size int64) (*mem.Pool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.pool == nil {
+		b.pool, b.uses = mem.NewPool(size), make(map[transport.Device]int)
+	}
+	if b.uses[dev] == 0 {
+		if err := b.pool.OnSlab(dev); err != nil {
+			return nil, fmt.Errorf("rpc: register memory with %s: %w", dev.Name(), err)
+		}
+	}
+	b.uses[dev]++
+	return b.pool, nil
+}
+
+// leave is called when nothing of the device's names a buffer any more.
+func (b *bulk) leave(dev transport.Device) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.uses[dev]--; b.uses[dev] > 0 {
+		return nil
+	}
+	delete(b.uses, dev)
+	if len(b.uses) > 0 {
+		return b.pool.Forget(dev)
+	}
+	p := b.pool
+	b.pool = nil
+	return p.Close()
 }
 
 type rdmaListener struct {

@@ -71,6 +71,7 @@ type rdmaConn struct {
 	later    []*rdmaCall    // wait for memory for what they read
 	wrs      []transport.WR // scratch of pushLocked
 	inFlight sync.WaitGroup // calls handed on
+	held     []heldRecv     // messages that wait for a slot
 	closed   bool
 	err      error // why we closed
 
@@ -86,6 +87,9 @@ const (
 	kindWrite
 	kindMask = uint64(0xff) << 32
 )
+
+// heldRecv is a message that has been received and waits in its receive.
+type heldRecv struct{ recv, n int }
 
 type readOp struct {
 	call *rdmaCall
@@ -167,6 +171,7 @@ func (c *rdmaConn) complete(wc *transport.WC) {
 		c.sending--
 		c.slots[i].freeLocked()
 		c.unlockAndFree()
+		c.takeHeld()
 	case kindRead:
 		c.mu.Lock()
 		c.movedReads.Add(1)
@@ -184,6 +189,13 @@ func (c *rdmaConn) complete(wc *transport.WC) {
 func (c *rdmaConn) received(recv, n int) {
 	c.mu.Lock()
 	r := c.takeSlotLocked()
+	if r == nil && !c.closed && c.caps.InOrder && c.sending > 0 {
+		// Replies have left whose completions wait behind a Read that the client has not answered yet: it has their credits
+		// back and may use them (transport, rule 4). Receives bound how many come.
+		c.held = append(c.held, heldRecv{recv, n})
+		c.mu.Unlock()
+		return
+	}
 	if r == nil || c.closed {
 		over := !c.closed
 		c.mu.Unlock()
@@ -240,6 +252,21 @@ func (c *rdmaConn) received(recv, n int) {
 		}
 	}
 	c.start(r)
+}
+
+// takeHeld takes messages that waited for a slot, as far as there are slots now.
+func (c *rdmaConn) takeHeld() {
+	for {
+		c.mu.Lock()
+		if len(c.held) == 0 || c.idle == nil || c.closed {
+			c.mu.Unlock()
+			return
+		}
+		h := c.held[0]
+		c.held = cutFront(c.held, 1)
+		c.mu.Unlock()
+		c.received(h.recv, h.n)
+	}
 }
 
 // screened asks the program, on a worker, whether the data of a call is to be fetched at all.
@@ -406,127 +433,3 @@ func cutFront[T any](l []T, n int) []T {
 	clear(l[rest:])
 	return l[:rest]
 }
-
-// execute gives a complete call to the server.
-func (c *rdmaConn) execute(r *rdmaCall) {
-	call := r.call
-	if !r.assemble(call) {
-		c.drop(call)
-		return
-	}
-	if _, err := c.s.handle(call, false); err != nil {
-		// RFC 8166 section 4.5.3 has no answer for a payload that is no RPC call; the connection ends.
-		c.fail(err)
-	}
-}
-
-// refuse answers a message whose header cannot be used, with RDMA_ERROR (RFC 8166 section 4.5).
-func (c *rdmaConn) refuse(r *rdmaCall, code uint32) {
-	c.s.refuse(refHeader)
-	h := rpcrdma.Header{XID: r.h.XID, Vers: rpcrdma.Version, Proc: rpcrdma.Error, ErrCode: code,
-		Low: rpcrdma.Version, High: rpcrdma.Version}
-	c.mu.Lock()
-	if r.call != nil {
-		call := r.call
-		r.call, call.rdma = nil, nil
-		call.release()
-		c.calls--
-		c.inFlight.Done()
-	}
-	b := h.Append(r.send.Bytes()[:0])
-	r.sges = r.sges[:0]
-	r.wrs = append(r.wrs[:0], transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: kindSend | uint64(r.idx), Local: r.local(r.send.Cut(0, len(b)))})
-	c.sendLocked(r)
-	c.pushLocked()
-	c.unlockAndFree()
-}
-
-// sendLocked queues a slot's work requests behind those that wait already.
-func (c *rdmaConn) sendLocked(r *rdmaCall) {
-	if c.closed {
-		r.freeLocked()
-		return
-	}
-	c.creditLocked(r)
-	c.repostLocked(r, false)
-	c.posts = append(c.posts, r.wrs...)
-	if c.sending == 0 {
-		c.movedSends.Add(1)
-	}
-	c.sending++
-}
-
-// reply builds and sends a call's reply.
-func (c *rdmaConn) reply(call *Call, flush bool) {
-	r := call.rdma
-	switch ok, err := r.build(call); {
-	case err != nil:
-		c.mu.Lock()
-		if !c.closed {
-			// The client has its answer when others have given memory back.
-			c.unsent = append(c.unsent, r)
-			c.share.Wait(c.resumeSoon)
-			c.mu.Unlock()
-			return
-		}
-		c.mu.Unlock()
-	case !ok:
-		c.refuse(r, rpcrdma.ErrChunk) // releases the call
-		return
-	}
-	c.mu.Lock()
-	r.call, call.rdma = nil, nil
-	c.s.stats.bytesOut.Add(uint64(len(call.Out) + max(call.payload, 0)))
-	c.calls--
-	c.sendLocked(r)
-	if flush {
-		c.pushLocked()
-	}
-	c.unlockAndFree()
-	call.release()
-	c.inFlight.Done()
-}
-
-func (c *rdmaConn) finish(call *Call, v Verdict, err error, flush bool) {
-	if err != nil {
-		c.fail(err)
-	}
-	switch v {
-	case Drop:
-		c.drop(call)
-	case Later:
-		c.putOff(call)
-	default:
-		c.reply(call, flush)
-	}
-}
-
-// putOff keeps a call until there is memory for what it reads.
-func (c *rdmaConn) putOff(call *Call) {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		c.drop(call)
-		return
-	}
-	c.later = append(c.later, call.rdma)
-	c.share.Wait(c.resumeSoon)
-	c.mu.Unlock()
-}
-
-// drop ends a call without a reply.
-func (c *rdmaConn) drop(call *Call) {
-	r := call.rdma
-	c.mu.Lock()
-	c.calls--
-	if r != nil {
-		r.call, call.rdma = nil, nil
-		c.repostLocked(r, true)
-		r.freeLocked()
-	}
-	c.unlockAndFree()
-	call.release()
-	c.inFlight.Done()
-}
-
-func (c *rdmaConn) sinkFor(call *Call, n int) ([][]byte, error) { return call.rdma.sinkFor(c.share, n) }

@@ -51,6 +51,7 @@ type Server struct {
 	watch   sync.WaitGroup
 	ending  chan struct{} // closed by Close
 	room    room
+	bulk    bulk
 	stats   counters
 
 	splice func(from int, to uintptr, n int, more bool) (int, syscall.Errno) // spliceOut, but in tests

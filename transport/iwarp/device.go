@@ -35,12 +35,16 @@ func (d *Device) Name() string { return "iwarp" }
 // Caps says what the software can do.
 func (d *Device) Caps() transport.Caps {
 	return transport.Caps{
-		PerIOWindows: true, RemoteInv: true, MaxSGE: maxSGE, MaxMessage: maxMessage, MaxReads: maxReads, MaxPrivate: maxPrivate,
+		PerIOWindows: true, ExactWindows: true, RandomSTags: true, RemoteInv: true, Terminates: true,
+		MaxSGE: maxSGE, MaxBindSGE: maxSGE, MaxMessage: maxMessage, MaxReads: maxReads, MaxPrivate: maxPrivate,
 	}
 }
 
 // Register needs to do nothing: the processor reaches all memory.
 func (d *Device) Register(*mem.Slab) error { return nil }
+
+// Unregister needs to do nothing either: after its last completion nothing of a connection names memory.
+func (d *Device) Unregister(*mem.Slab) error { return nil }
 
 // NewQP makes an unconnected queue pair.
 func (d *Device) NewQP(o transport.QPOptions) (transport.QP, error) { return newQP(d, o) }
@@ -51,7 +55,7 @@ func (d *Device) Stats() Stats {
 	defer d.mu.Unlock()
 	s := d.past
 	for q := range d.qps {
-		s.add(q.cnt.load())
+		add(&s, q.cnt.load())
 	}
 	return s
 }
@@ -95,7 +99,7 @@ func (d *Device) adopt(q *QP) bool {
 func (d *Device) drop(q *QP) {
 	d.mu.Lock()
 	delete(d.qps, q)
-	d.past.add(q.cnt.load())
+	add(&d.past, q.cnt.load())
 	d.mu.Unlock()
 	d.wg.Done()
 }

@@ -1,23 +1,16 @@
 package iwarp
 
-// Gauges are what exists now, over all connections of a device.
-type Gauges struct {
-	Connections int
-	Windows     int // STags of memory windows that a peer may name
-	ReadSinks   int // STags of our outstanding RDMA Reads, which only their responses may name
-	Sends       int // work requests whose completion has not been seen
-	Receives    int // receives posted
-}
+import "github.com/sluice-storage/sluice/transport"
 
 // Gauges counts what exists now: a connection that is gone has given back all of it.
-func (d *Device) Gauges() Gauges {
+func (d *Device) Gauges() transport.Gauges {
 	d.mu.Lock()
 	qps := make([]*QP, 0, len(d.qps))
 	for q := range d.qps {
 		qps = append(qps, q)
 	}
 	d.mu.Unlock()
-	g := Gauges{Connections: len(qps)}
+	g := transport.Gauges{Connections: len(qps)}
 	for _, q := range qps {
 		q.stags.Lock()
 		g.Windows += q.stags.n

@@ -188,6 +188,11 @@ func (q *QP) Depth() transport.Depth {
 // atomic write could be seen half done.
 func (q *QP) FileSend() bool { return false }
 
+// Path is how the packets of the connection go.
+func (q *QP) Path() transport.Path {
+	return transport.Path{Provider: "iwarp", Exposure: "the bytes of each I/O, while it lasts"}
+}
+
 // CRC reports whether FPDUs carry a checksum, once connected.
 func (q *QP) CRC() bool { return q.connected.Load() && q.crc }
 

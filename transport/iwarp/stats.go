@@ -2,24 +2,15 @@ package iwarp
 
 import (
 	"sync/atomic"
+
+	"github.com/sluice-storage/sluice/transport"
 )
 
-// copyClasses are the upper bounds of the size classes in which copied payload is counted, by the size of the buffer or
-// message that it belongs to, in bytes; the last class has no bound.
-var copyClasses = [...]int{512, 4 << 10, 8 << 10, 64 << 10, 128<<10 - 1}
-
 // Stats counts what a QP or a device did.
-type Stats struct {
-	BytesIn, BytesOut   uint64 // of TCP stream
-	FPDUsIn, FPDUsOut   uint64
-	Reads, Writes       uint64                       // system calls that moved data or would have
-	FlusherRuns         uint64                       // full sockets handed to the flusher
-	Wakes               uint64                       // parked owners woken by a local completion
-	Terminates          uint64                       // sent or received
-	TakenBack           uint64                       // bytes that a guess put to a wrong place, moved before anything looked at them
-	ReadsRefused        uint64                       // Read Requests beyond the depth of inbound reads
-	CopiedIn, CopiedOut [len(copyClasses) + 1]uint64 // payload bytes copied in this package, by size class
-}
+type Stats = transport.StreamStats
+
+// copyClasses are the upper bounds of the size classes in which copied payload is counted.
+var copyClasses = transport.CopyBounds
 
 // CopyClass is the index into CopiedIn and CopiedOut for a buffer or message of n bytes.
 func CopyClass(n int) int {
@@ -32,7 +23,7 @@ func CopyClass(n int) int {
 }
 
 // add sums b into s.
-func (s *Stats) add(b Stats) {
+func add(s *Stats, b Stats) {
 	s.BytesIn += b.BytesIn
 	s.BytesOut += b.BytesOut
 	s.FPDUsIn += b.FPDUsIn

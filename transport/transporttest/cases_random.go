@@ -42,7 +42,7 @@ func randomWork(s *scene) {
 			dst := rapid.IntRange(0, arena-n).Draw(t, "to")
 			there := transport.Remote{STag: peer.remote.STag, Off: peer.remote.Off + uint64(dst)}
 			op := rapid.SampledFrom([]string{"write", "read", "send", "sendinv", "rebind"}).Draw(t, "op")
-			if op == "sendinv" && !s.caps.RemoteInv {
+			if op == "sendinv" && !(s.caps.RemoteInv && s.caps.PerIOWindows) {
 				op = "send"
 			}
 			local := cutAt(me.arena, src, n, rapid.IntRange(1, min(4, s.caps.MaxSGE)).Draw(t, "pieces"))

@@ -17,8 +17,8 @@ func privateData(s *scene) {
 			pa: transport.ConnParams{Private: pa, ReadsIn: 4, ReadsOut: 4},
 			pb: transport.ConnParams{Private: pb, ReadsIn: 4, ReadsOut: 4},
 		})
-		b.same("private data at the listener", b.peer.Private, pa)
-		a.same("private data at the dialler", a.peer.Private, pb)
+		b.same("private data at the listener", s.unpadded(b.peer.Private, n.a), pa)
+		a.same("private data at the dialler", s.unpadded(a.peer.Private, n.b), pb)
 		for _, e := range []*end{a, b} {
 			if e.peer.Local == nil || e.peer.Remote == nil || e.peer.Remote.String() == "" {
 				s.Fatalf("%s: addresses %v and %v", e.name, e.peer.Local, e.peer.Remote)
@@ -28,6 +28,18 @@ func privateData(s *scene) {
 			s.Fatalf("addresses do not mirror: %v-%v, %v-%v", a.peer.Local, a.peer.Remote, b.peer.Local, b.peer.Remote)
 		}
 	}
+}
+
+// unpadded is private data of n bytes without the zeroes that may come behind it.
+func (s *scene) unpadded(b []byte, n int) []byte {
+	s.Helper()
+	if !s.caps.PaddedPrivate || len(b) <= n {
+		return b
+	}
+	if len(bytes.TrimRight(b[n:], "\x00")) > 0 {
+		s.Fatalf("behind %d bytes of private data: % x", n, b[n:])
+	}
+	return b[:n]
 }
 
 func privateTooLong(s *scene) {
@@ -139,7 +151,7 @@ func reject(s *scene) {
 			s.Fatal(e)
 		}
 		var no *transport.ErrRejected
-		if !errors.As(err, &no) || !bytes.Equal(no.Private, private) {
+		if !errors.As(err, &no) || !bytes.Equal(s.unpadded(no.Private, n), private) {
 			s.Fatalf("a refusal with %d bytes of private data came as %v", n, err)
 		}
 		a.closed()

@@ -149,8 +149,9 @@ func localInvalidate(s *scene) {
 		b.recv(1, 8)
 		a.post(
 			transport.WR{Op: transport.OpWrite, Local: []mem.Span{a.filled(100, byte(i))}, Remote: r},
-			transport.WR{Op: transport.OpSend, Local: []mem.Span{a.span(8)}})
+			transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: 1, Local: []mem.Span{a.span(8)}})
 		b.want(transport.OpRecv, 1)
+		a.want(transport.OpSend, 1)
 		b.same("a write", buf.Bytes(), pattern(100, byte(i)))
 		b.invalidate(w)
 		if s.caps.PerIOWindows && seen[r.STag] {

@@ -17,23 +17,29 @@ type Pair struct {
 }
 
 // Run tries every rule of package transport's comment on a provider, a case a rule. open makes a fresh pair and
-// leaves its end to t.Cleanup; it is called once a case, and once before. A case that needs a power the device's Caps deny is left out.
+// leaves its end to t.Cleanup; it is called once a case, and once before. A case that needs a power the device's Caps deny is
+// skipped, and names the power.
 func Run(t *testing.T, open func(t testing.TB) Pair) {
 	t.Helper()
 	// Not a case of its own, so that -run may choose one.
 	p := open(t)
 	caps := p.Dialer.Caps()
-	if caps.MaxSGE < 1 || caps.MaxMessage < 1<<20 || caps.MaxReads < 1 || caps.MaxPrivate < 8 {
+	if caps.MaxSGE < 1 || caps.MaxBindSGE < 1 || caps.MaxMessage < 1<<20 || caps.MaxReads < 1 || caps.MaxPrivate < 8 {
 		t.Fatalf("a fabric this poor carries neither iSER nor NFS: %+v", caps)
 	}
 	if p.Dialer.Name() == "" || p.Dialer.Name() != p.Listener.Name() {
 		t.Fatalf("names %q and %q", p.Dialer.Name(), p.Listener.Name())
 	}
 	for _, c := range cases {
-		if c.needs != nil && !c.needs(caps) || c.name == "IPv6" && p.Addr6 == "" {
+		if c.name == "IPv6" && p.Addr6 == "" {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
+			for _, w := range c.needs {
+				if !w.has(caps) {
+					t.Skipf("Caps.%s is false on %s", w.name, p.Dialer.Name())
+				}
+			}
 			s := &scene{TB: t, caps: caps}
 			// Slabs outlive the devices: cleanups run last in, first out.
 			s.slabs[0], s.slabs[1] = s.slab(c.memory), s.slab(c.memory)
@@ -47,12 +53,24 @@ func Run(t *testing.T, open func(t testing.TB) Pair) {
 type kase struct {
 	name   string
 	memory int // bytes of slab each end has; 0 takes caseMemory
-	needs  func(transport.Caps) bool
+	needs  []power
 	run    func(*scene)
 }
 
-func perIO(c transport.Caps) bool     { return c.PerIOWindows }
-func remoteInv(c transport.Caps) bool { return c.RemoteInv }
+// power is a field of Caps that a case needs.
+type power struct {
+	name string
+	has  func(transport.Caps) bool
+}
+
+var (
+	perIO      = power{"PerIOWindows", func(c transport.Caps) bool { return c.PerIOWindows }}
+	exact      = power{"ExactWindows", func(c transport.Caps) bool { return c.ExactWindows }}
+	random     = power{"RandomSTags", func(c transport.Caps) bool { return c.RandomSTags }}
+	remoteInv  = power{"RemoteInv", func(c transport.Caps) bool { return c.RemoteInv }}
+	terminates = power{"Terminates", func(c transport.Caps) bool { return c.Terminates }}
+	fileSend   = power{"FileSend", func(c transport.Caps) bool { return c.FileSend }}
+)
 
 const caseMemory = 8 << 20
 
@@ -79,8 +97,10 @@ var cases = []kase{
 	{name: "unsignaled memory is free after a later completion", run: unsignaledMemory},
 	{name: "zero length", run: zeroLength},
 	{name: "messages of 1 MiB in pieces", run: megabyte},
-	{name: "a file range is written", needs: func(c transport.Caps) bool { return c.FileSend }, run: fileRange},
+	{name: "a file range is written", needs: []power{fileSend}, run: fileRange},
 	{name: "fence waits for earlier reads", run: fence},
+	{name: "a peer that delays a Read delays no reply for ever", run: delayedRead},
+	{name: "memory is let go of when its last work is complete", run: unregister},
 	{name: "reads complete in order and within the depth", run: readsInDepth},
 	{name: "the send queue has its bound", run: queueFull},
 	{name: "the receive queue has its bound", run: recvQueueFull},
@@ -89,29 +109,29 @@ var cases = []kase{
 
 	// Windows.
 	{name: "a bind is in force before what follows it", run: bindThenSend},
-	{name: "send with invalidate kills the STag before it is seen", needs: remoteInv, run: sendInv},
-	{name: "invalidate of a wrong STag ends the connection", needs: remoteInv, run: sendInvWrong},
+	{name: "send with invalidate kills the STag before it is seen", needs: []power{perIO, remoteInv}, run: sendInv},
+	{name: "invalidate of a wrong STag ends the connection", needs: []power{perIO, remoteInv}, run: sendInvWrong},
 	{name: "local invalidate kills the STag", run: localInvalidate},
-	{name: "STags cannot be foretold", needs: perIO, run: stagsRandom},
-	{name: "write out of bounds", needs: perIO, run: writeBounds},
-	{name: "read out of bounds", needs: perIO, run: readBounds},
-	{name: "write without the right", run: writeAccess},
-	{name: "read without the right", run: readAccess},
-	{name: "write to a stale STag", needs: perIO, run: writeStale},
-	{name: "read from a stale STag", needs: perIO, run: readStale},
+	{name: "STags cannot be foretold", needs: []power{perIO, random}, run: stagsRandom},
+	{name: "write out of bounds", needs: []power{perIO, exact}, run: writeBounds},
+	{name: "read out of bounds", needs: []power{perIO, exact}, run: readBounds},
+	{name: "write without the right", needs: []power{perIO}, run: writeAccess},
+	{name: "read without the right", needs: []power{perIO}, run: readAccess},
+	{name: "write to a stale STag", needs: []power{perIO}, run: writeStale},
+	{name: "read from a stale STag", needs: []power{perIO}, run: readStale},
 	{name: "write to a guessed STag", run: writeGuess},
 	{name: "read from a guessed STag", run: readGuess},
-	{name: "an STag of another queue pair", needs: perIO, run: otherQP},
-	{name: "a write that follows the invalidate", needs: func(c transport.Caps) bool { return c.PerIOWindows && c.RemoteInv },
+	{name: "an STag of another queue pair", needs: []power{perIO}, run: otherQP},
+	{name: "a write that follows the invalidate", needs: []power{perIO, remoteInv},
 		run: writeAfterInv},
-	{name: "send with no receive posted", run: noReceive},
+	{name: "send with no receive posted", needs: []power{terminates}, run: noReceive},
 	{name: "send longer than the receive", run: longSend},
 
 	// The end.
 	{name: "close returns all that is outstanding", run: closeReturnsAll},
 	{name: "the peer's close returns all that is outstanding", run: peerClose},
 	{name: "close loses nothing that completed before", run: closeOrderly},
-	{name: "close tells its reason", run: closeReason},
+	{name: "close tells its reason", needs: []power{terminates}, run: closeReason},
 	{name: "close from many goroutines", run: closeMany},
 	{name: "no byte lands after the last completion", run: noByteAfter},
 	{name: "close of an unconnected queue pair", run: closeUnconnected},

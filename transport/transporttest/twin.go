@@ -35,28 +35,41 @@ func Twin() (a, b transport.Device) {
 }
 
 // Device returns a new device on the network.
-func (n *Network) Device() transport.Device {
-	return &twin{net: n, slabs: make(map[uint32]*mem.Slab), qps: make(map[*qp]struct{}), mine: make(map[*listener]struct{})}
+func (n *Network) Device() transport.Device { return n.device(likeEnv()) }
+
+func (n *Network) device(like *Adapter) *twin {
+	return &twin{net: n, like: like, slabs: make(map[uint32]*mem.Slab), qps: make(map[*qp]struct{}), mine: make(map[*listener]struct{})}
 }
 
 // twin is one device.
 type twin struct {
-	net *Network
+	net  *Network
+	like *Adapter // nil: keeps every rule and has every power
 
 	// Guarded by net.mu.
 	slabs  map[uint32]*mem.Slab
 	qps    map[*qp]struct{}
 	mine   map[*listener]struct{}
 	closed bool
+
+	windows uint32 // made so far, where STags count
 }
 
 var _ transport.Device = (*twin)(nil)
 
-func (d *twin) Name() string { return "twin" }
+func (d *twin) Name() string {
+	if d.like != nil && d.like.Provider != "" {
+		return d.like.Provider
+	}
+	return "twin"
+}
 
 func (d *twin) Caps() transport.Caps {
-	return transport.Caps{PerIOWindows: true, RemoteInv: true, FileSend: true, MaxSGE: twinMaxSGE,
-		MaxMessage: twinMaxMessage, MaxReads: twinMaxReads, MaxPrivate: twinMaxPrivate}
+	if d.like != nil {
+		return d.like.caps()
+	}
+	return transport.Caps{PerIOWindows: true, ExactWindows: true, RandomSTags: true, RemoteInv: true, FileSend: true, Terminates: true,
+		MaxSGE: twinMaxSGE, MaxBindSGE: twinMaxSGE, MaxMessage: twinMaxMessage, MaxReads: twinMaxReads, MaxPrivate: twinMaxPrivate}
 }
 
 func (d *twin) Register(s *mem.Slab) error {
@@ -67,6 +80,40 @@ func (d *twin) Register(s *mem.Slab) error {
 	}
 	d.slabs[s.ID()] = s
 	return nil
+}
+
+// Unregister refuses while anything still names the slab: an adapter would write to memory that is another's by then.
+func (d *twin) Unregister(s *mem.Slab) error {
+	d.net.mu.Lock()
+	defer d.net.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	if d.slabs[s.ID()] != s {
+		return errors.New("twin: the memory is not registered with this device")
+	}
+	for q := range d.qps {
+		if q.namesLocked(s) {
+			return errors.New("twin: the memory is named by work that is outstanding")
+		}
+	}
+	delete(d.slabs, s.ID())
+	return nil
+}
+
+func (d *twin) Gauges() (g transport.Gauges) {
+	d.net.mu.Lock()
+	defer d.net.mu.Unlock()
+	for q := range d.qps {
+		if q.peer != nil {
+			g.Connections++
+		}
+		g.Windows += len(q.bound)
+		g.ReadSinks += len(q.reads)
+		g.Sends += q.nsend
+		g.Receives += q.nrecv
+	}
+	return g
 }
 
 func (d *twin) NewQP(o transport.QPOptions) (transport.QP, error) {
@@ -169,8 +216,8 @@ func (d *twin) take(tq transport.QP, p transport.ConnParams) (*qp, error) {
 		return nil, errors.New("twin: the queue pair belongs to another device")
 	}
 	err := func() error {
-		if len(p.Private) > twinMaxPrivate {
-			return fmt.Errorf("twin: %d bytes of private data, %d are the most", len(p.Private), twinMaxPrivate)
+		if most := d.Caps().MaxPrivate; len(p.Private) > most {
+			return fmt.Errorf("twin: %d bytes of private data, %d are the most", len(p.Private), most)
 		}
 		if p.ReadsIn < 0 || p.ReadsIn > twinMaxReads || p.ReadsOut < 0 || p.ReadsOut > twinMaxReads {
 			return fmt.Errorf("twin: read depths %d in and %d out, %d is the most", p.ReadsIn, p.ReadsOut, twinMaxReads)
@@ -208,7 +255,7 @@ func (d *twin) request(ctx context.Context, addr string, q *qp, p transport.Conn
 	}
 	local := twinAddr(net.JoinHostPort(host, d.net.portLocked()))
 	r := &request{from: q, params: p, answered: make(chan struct{}),
-		peer: transport.Peer{Private: append([]byte(nil), p.Private...), ReadsIn: p.ReadsIn, ReadsOut: p.ReadsOut, Named: true,
+		peer: transport.Peer{Private: d.padded(p.Private, adapterRequest), ReadsIn: p.ReadsIn, ReadsOut: p.ReadsOut, Named: true,
 			Local: l.addr, Remote: local}}
 	l.queue = append(l.queue, r)
 	wake(l.wake)
@@ -325,22 +372,22 @@ func (r *request) Accept(ctx context.Context, tq transport.QP, p transport.ConnP
 	f.depth = transport.Depth{In: min(r.params.ReadsIn, p.ReadsOut), Out: min(r.params.ReadsOut, p.ReadsIn)}
 	q.depth = transport.Depth{In: f.depth.Out, Out: f.depth.In}
 	r.state = reqAccepted
-	r.answer = transport.Peer{Private: append([]byte(nil), p.Private...), ReadsIn: p.ReadsIn, ReadsOut: p.ReadsOut, Named: true,
+	r.answer = transport.Peer{Private: r.dev.padded(p.Private, adapterReply), ReadsIn: p.ReadsIn, ReadsOut: p.ReadsOut, Named: true,
 		Local: r.peer.Remote, Remote: r.peer.Local}
 	close(r.answered)
 	return nil
 }
 
 func (r *request) Reject(private []byte) error {
-	if len(private) > twinMaxPrivate {
-		return fmt.Errorf("twin: %d bytes of private data, %d are the most", len(private), twinMaxPrivate)
+	if most := r.dev.Caps().MaxPrivate; len(private) > most {
+		return fmt.Errorf("twin: %d bytes of private data, %d are the most", len(private), most)
 	}
 	r.dev.net.mu.Lock()
 	defer r.dev.net.mu.Unlock()
 	if r.state != reqOpen {
 		return fmt.Errorf("twin: reject: the dialler is gone or was answered: %w", transport.ErrClosed)
 	}
-	r.refuseLocked(&transport.ErrRejected{Private: append([]byte(nil), private...)})
+	r.refuseLocked(&transport.ErrRejected{Private: r.dev.padded(private, adapterReject)})
 	return nil
 }
 

@@ -52,7 +52,7 @@ func (q *qp) pumpLocked() {
 // requests take turns by whole messages: tagged messages are not interleaved, and neither waits for the other.
 func (q *qp) stepLocked() bool {
 	canWork := len(q.sendq) > 0 && (q.sendq[0].Flags&transport.Fence == 0 || len(q.reads) == 0)
-	canResp := len(q.resps) > 0
+	canResp := len(q.resps) > 0 && !q.holdReads
 	switch {
 	case canResp && q.resps[0].sent > 0:
 		q.respondLocked()
@@ -79,14 +79,14 @@ func (q *qp) toPeerLocked(f frame) {
 func (q *qp) respondLocked() {
 	r := q.resps[0]
 	n := min(segment, r.total-r.sent)
-	if n > 0 && r.from.dead {
+	if n > 0 && r.from.b != nil && r.from.b.dead {
 		// The upper protocol ended the STag under a Read in progress: the memory is not ours to send any more.
 		q.terminateLocked(rdmap(1, 0, "RFC 5040 section 7.2", "a Read was in progress when its STag was invalidated"))
 		return
 	}
 	f := frame{kind: frameReadResp, data: make([]byte, n)}
 	if n > 0 {
-		gather(f.data, r.from.local, r.at+r.sent)
+		gather(f.data, r.from.local, r.from.at+r.sent)
 	}
 	r.sent += n
 	f.last = r.sent == r.total
@@ -133,6 +133,11 @@ func (q *qp) workLocked() {
 }
 
 func (q *qp) completeLocked(w *work) {
+	if q.dev.like != nil {
+		w.done = true
+		q.inOrderLocked()
+		return
+	}
 	if w.Flags&transport.Signaled == 0 {
 		q.nsend--
 		return
@@ -144,6 +149,9 @@ func (q *qp) completeLocked(w *work) {
 // engineLocked takes what is on the link, as the owner's Poll and Wait do.
 func (q *qp) engineLocked() {
 	for len(q.inbox) > 0 && q.err == nil {
+		if q.notReadyLocked() {
+			break
+		}
 		f := q.inbox[0]
 		q.inbox[0] = frame{}
 		q.inbox = q.inbox[1:]
@@ -169,6 +177,20 @@ func (q *qp) engineLocked() {
 	}
 }
 
+// notReadyLocked reports whether an adapter holds a Send, and what came behind it, back until a receive is posted. The end
+// of a connection does not wait.
+func (q *qp) notReadyLocked() bool {
+	if q.dev.like == nil || q.inbox[0].kind != frameSend || len(q.recvs) > 0 {
+		return false
+	}
+	for _, f := range q.inbox {
+		if f.kind == frameFin {
+			q.failLocked(f.err)
+		}
+	}
+	return true
+}
+
 func (q *qp) takeSendLocked(f *frame) {
 	if len(q.recvs) == 0 {
 		q.terminateLocked(ddp(2, 2, "RFC 5041 section 5.2", "a Send arrived and no receive was posted for it"))
@@ -187,7 +209,7 @@ func (q *qp) takeSendLocked(f *frame) {
 	wc := transport.WC{Token: r.Token, Op: transport.OpRecv, Len: uint32(q.placed)}
 	if f.inv {
 		b := q.bound[f.stag]
-		if b == nil {
+		if b == nil || q.dev.like != nil && q.dev.like.WholeSlab {
 			q.terminateLocked(rdmap(2, 9, "RFC 5040 section 5.3", fmt.Sprintf("a Send invalidates STag 0x%08x, which is not valid here", f.stag)))
 			return
 		}
@@ -202,16 +224,16 @@ func (q *qp) takeWriteLocked(f *frame) {
 	if f.total == 0 {
 		return // RFC 5041 section 5.1: nothing is placed, so no STag is looked at
 	}
-	b := q.bound[f.stag]
-	switch {
-	case b == nil:
+	p, b, no := q.reach(f.stag, f.off, len(f.data), transport.RemoteWrite)
+	switch no {
+	case refuseSTag:
 		q.terminateLocked(ddp(1, 0, "RFC 5041 section 5.1", fmt.Sprintf("an RDMA Write names STag 0x%08x, which is not valid here", f.stag)))
-	case !b.holds(f.off, len(f.data)):
+	case refuseBounds:
 		q.terminateLocked(ddp(1, 1, "RFC 5041 section 5.1", fmt.Sprintf("an RDMA Write of %d bytes leaves its window of %d", len(f.data), b.size)))
-	case b.access&transport.RemoteWrite == 0:
+	case refuseRight:
 		q.terminateLocked(rdmap(1, 2, "RFC 5040 section 7.2", "an RDMA Write names a window without that right"))
 	default:
-		scatter(b.local, int(f.off-b.base), f.data)
+		scatter(p.local, p.at, f.data)
 	}
 }
 
@@ -224,16 +246,16 @@ func (q *qp) takeReadLocked(f *frame) {
 		q.resps = append(q.resps, &response{})
 		return
 	}
-	b := q.bound[f.stag]
-	switch {
-	case b == nil:
+	p, b, no := q.reach(f.stag, f.off, f.size, transport.RemoteRead)
+	switch no {
+	case refuseSTag:
 		q.terminateLocked(rdmap(1, 0, "RFC 5040 section 7.2", fmt.Sprintf("an RDMA Read names STag 0x%08x, which is not valid here", f.stag)))
-	case !b.holds(f.off, f.size):
+	case refuseBounds:
 		q.terminateLocked(rdmap(1, 1, "RFC 5040 section 7.2", fmt.Sprintf("an RDMA Read of %d bytes leaves its window of %d", f.size, b.size)))
-	case b.access&transport.RemoteRead == 0:
+	case refuseRight:
 		q.terminateLocked(rdmap(1, 2, "RFC 5040 section 7.2", "an RDMA Read names a window without that right"))
 	default:
-		q.resps = append(q.resps, &response{from: b, at: int(f.off - b.base), total: f.size})
+		q.resps = append(q.resps, &response{from: p, total: f.size})
 	}
 }
 

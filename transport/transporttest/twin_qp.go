@@ -32,10 +32,16 @@ type qp struct {
 	placed int // bytes of recvs[0] that hold a Send in progress
 	cq     []transport.WC
 
+	// Where completions come in order:
+	order  []*work // posted, oldest first
+	lag    int     // places of unsignaled requests that the next completion gives back
+	places []int   // what each completion in cq that is no receive's gives back
+
 	// Work for the peer.
-	resps    []*response
-	lastResp bool // the last message begun was a response: the next is a work request's, if one can start
-	bound    map[uint32]*binding
+	resps     []*response
+	holdReads bool
+	lastResp  bool // the last message begun was a response: the next is a work request's, if one can start
+	bound     map[uint32]*binding
 
 	// The link's end: what the peer sent and Poll has not taken.
 	inbox      []frame
@@ -51,12 +57,12 @@ type work struct {
 	total int
 	sent  int
 	bind  *binding // Bind, Invalidate
+	done  bool
 }
 
 // response is a Read Response on its way.
 type response struct {
-	from  *binding // nil for an empty one
-	at    int
+	from  place
 	total int
 	sent  int
 }
@@ -69,12 +75,16 @@ type binding struct {
 	size   int
 	access transport.Access
 	dead   bool
+	slab   *mem.Slab // an adapter's
 }
 
 // window is a transport.Window.
 type window struct {
-	q   *qp
-	cur *binding // guarded by net.mu
+	q *qp
+	// Guarded by net.mu.
+	cur   *binding
+	index uint32 // an adapter's
+	key   uint8
 }
 
 func (w *window) Remote() transport.Remote {
@@ -110,7 +120,7 @@ func (q *qp) Depth() transport.Depth {
 func (q *qp) FileSend() bool {
 	q.dev.net.mu.Lock()
 	defer q.dev.net.mu.Unlock()
-	return q.peer != nil
+	return q.peer != nil && q.dev.like == nil
 }
 
 func (q *qp) PostRecv(recvs []transport.Recv) (int, error) {
@@ -128,6 +138,9 @@ func (q *qp) PostRecv(recvs []transport.Recv) (int, error) {
 		}
 		q.nrecv++
 		q.recvs = append(q.recvs, r)
+	}
+	if q.dev.like != nil {
+		wake(q.wake) // a Send may be waiting for it
 	}
 	return len(recvs), nil
 }
@@ -185,6 +198,9 @@ func (q *qp) postLocked(wr *transport.WR) error {
 	}
 	q.nsend++
 	q.sendq = append(q.sendq, w)
+	if q.dev.like != nil {
+		q.order = append(q.order, w)
+	}
 	return nil
 }
 
@@ -201,14 +217,18 @@ func (q *qp) sizeLocked(w *work) error {
 		}
 		w.total = w.File.Len
 	}
-	if len(w.WR.Local) > twinMaxSGE || w.Op == transport.OpRead && len(w.WR.Local) != 1 {
-		return fmt.Errorf("twin: %d pieces of memory, %d are the most and a Read has one", len(w.WR.Local), twinMaxSGE)
+	caps := q.dev.Caps()
+	if len(w.WR.Local) > caps.MaxSGE || w.Op == transport.OpRead && len(w.WR.Local) != 1 || w.Op == transport.OpBind && len(w.WR.Local) > caps.MaxBindSGE {
+		return fmt.Errorf("twin: %d pieces of memory, %d are the most, a Read has one and a Bind %d", len(w.WR.Local), caps.MaxSGE, caps.MaxBindSGE)
 	}
 	for _, s := range w.WR.Local {
 		if err := q.dev.checkLocked(s); err != nil {
 			return err
 		}
 		w.total += s.Len
+	}
+	if w.Op == transport.OpBind && w.total == 0 {
+		return errors.New("twin: a Bind of no memory")
 	}
 	if w.total > twinMaxMessage && w.Op != transport.OpBind {
 		return fmt.Errorf("twin: a message of %d bytes, %d are the most", w.total, twinMaxMessage)
@@ -234,6 +254,11 @@ func (d *twin) checkLocked(s mem.Span) error {
 func (q *qp) bindLocked(win *window, w *work) {
 	if win.cur != nil {
 		q.killLocked(win.cur)
+	}
+	if q.dev.like != nil {
+		win.cur = q.adapterLife(win, w)
+		q.bound[win.cur.stag] = win.cur
+		return
 	}
 	b := &binding{size: w.total, access: w.Access, base: rand.Uint64() >> 1}
 	for b.stag == 0 || q.dev.net.stagTakenLocked(q, b.stag) {
@@ -273,6 +298,9 @@ func (q *qp) Poll(wc []transport.WC) (int, error) {
 	for _, c := range wc[:n] {
 		if c.Op == transport.OpRecv {
 			q.nrecv--
+		} else if q.dev.like != nil {
+			q.nsend -= q.places[0]
+			q.places = q.places[1:]
 		} else {
 			q.nsend--
 		}
@@ -341,10 +369,9 @@ func (q *qp) terminateLocked(term *transport.TerminateError) {
 	if q.err != nil {
 		return
 	}
-	theirs := *term
-	theirs.Remote, theirs.Detail = true, ""
-	q.tellLocked(frame{kind: frameTerminate, err: &theirs})
-	q.failLocked(fmt.Errorf("%w: %w", transport.ErrClosed, term))
+	theirs, ours := q.dev.told(term)
+	q.tellLocked(theirs)
+	q.failLocked(ours)
 }
 
 // tellLocked puts a last frame on the link, whether it has room or not.
@@ -361,9 +388,18 @@ func (q *qp) failLocked(err error) {
 		return
 	}
 	q.err = err
-	for _, w := range slices.Concat(q.reads, q.sendq) {
-		q.cq = append(q.cq, transport.WC{Token: w.Token, Op: w.Op, Err: err})
+	left := slices.Concat(q.reads, q.sendq)
+	if q.dev.like != nil {
+		left = q.order // what is done behind what is not is flushed with it
 	}
+	for _, w := range left {
+		q.cq = append(q.cq, transport.WC{Token: w.Token, Op: w.Op, Err: err})
+		if q.dev.like != nil {
+			q.places = append(q.places, 1+q.lag)
+			q.lag = 0
+		}
+	}
+	q.order = nil
 	for _, r := range q.recvs {
 		q.cq = append(q.cq, transport.WC{Token: r.Token, Op: transport.OpRecv, Err: err})
 	}

@@ -1,0 +1,65 @@
+package block
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// fabrics are the devices that know the Initiator's memory: Options.Device first, if there is one, and those that URLs named.
+type fabrics struct {
+	mu      sync.Mutex
+	devices []transport.Device
+}
+
+// device is what an iser:// URL goes through.
+func (i *Initiator) device(u *URL) (transport.Device, error) {
+	o := &i.o
+	if o.Device != nil && (u.Provider == "" || u.Provider == o.Device.Name()) {
+		return o.Device, nil
+	}
+	if o.Provider == nil {
+		if u.Provider != "" {
+			return nil, badURL("there is no provider %q here", u.Provider)
+		}
+		return nil, errors.New("block: no RDMA device was configured for iser://")
+	}
+	d, err := o.Provider(u.Provider)
+	if err != nil {
+		return nil, fmt.Errorf("block: %w", err)
+	}
+	i.known.mu.Lock()
+	defer i.known.mu.Unlock()
+	if slices.Contains(i.known.devices, d) {
+		return d, nil
+	}
+	i.spare.mu.Lock()
+	defer i.spare.mu.Unlock()
+	if err := i.pool.OnSlab(d); err != nil {
+		return nil, fmt.Errorf("block: register memory with %s: %w", d.Name(), err)
+	}
+	if i.spare.pool != nil {
+		if err := i.spare.pool.OnSlab(d); err != nil {
+			return nil, fmt.Errorf("block: register memory with %s: %w", d.Name(), errors.Join(err, i.pool.Forget(d)))
+		}
+	}
+	i.known.devices = append(i.known.devices, d)
+	return d, nil
+}
+
+// forget takes a pool that is the caller's from the devices that URLs named.
+func (f *fabrics) forget(i *Initiator) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	for _, d := range f.devices {
+		if d != i.o.Device {
+			errs = append(errs, i.pool.Forget(d))
+		}
+	}
+	f.devices = nil
+	return errors.Join(errs...)
+}

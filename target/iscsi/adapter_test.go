@@ -1,0 +1,111 @@
+package iscsi
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/transport"
+	"github.com/sluice-storage/sluice/transport/transporttest"
+)
+
+func TestISEROverAnAdapter(t *testing.T) {
+	transporttest.OverAdapters(t, "^TestReadAndWriteAsAdaptersDo$|OverISER|Discovery|STag|Late|Starv|Window|Unasked", "^$", false)
+}
+
+// On adapters private data comes with zeroes behind it, and a peer that says nothing says zeroes.
+func TestReadAndWriteAsAdaptersDo(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		private []byte
+		inv     bool
+	}{
+		{"Linux", iscsi.CMPrivate(true), true},
+		{"without remote invalidation", iscsi.CMPrivate(false), false},
+		{"without private data", nil, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newAdapterFixture(t)
+			p := f.dialISER(c.private)
+			if got := p.wire().reply; len(got) < 4 || got[0]&0x80 == 0 || (got[0]&0x40 == 0) != c.inv {
+				t.Fatalf("private data of the reply: % x", got)
+			}
+			p.loginISER()
+			p.ready()
+			testReadWriteISER(t, p, c.inv, false)
+		})
+	}
+}
+
+// newAdapterFixture is newTwinFixture over a fabric of adapters.
+func newAdapterFixture(t testing.TB, opts ...func(*Options)) *fixture {
+	t.Helper()
+	newTwins = func() (transport.Device, transport.Device) { return transporttest.AdapterTwin(transporttest.Adapter{}) }
+	defer func() { newTwins = transporttest.Twin }()
+	return newTwinFixture(t, opts...)
+}
+
+// On adapters a response that is behind a Read completes behind it, however long the initiator delays that: the others have their
+// answers meanwhile, as many as the send queue holds, and the rest when it has answered.
+func TestAnInitiatorThatDelaysAReadDelaysNoOtherAnswer(t *testing.T) {
+	const queue = 8
+	f := newAdapterFixture(t, func(o *Options) { o.Limits.Queue = queue })
+	p := f.dialISER(iscsi.CMPrivate(true))
+	p.loginISER()
+	p.ready()
+	held := p.wire().qp.(interface{ HoldReads(bool) })
+	held.HoldReads(true)
+	data := pattern(16384, 3)
+	buf, rem, _ := p.expose(len(data), transport.RemoteRead)
+	copy(buf.Bytes(), data)
+	w := p.command(write10(0, 32))
+	w.Write, w.EDTL = true, uint32(len(data))
+	p.sendISER(&iscsi.ISERHeader{WriteValid: true, WriteSTag: rem.STag, WriteBase: rem.Off}, w, nil, nil)
+	answered := 0
+	ask := func() uint32 {
+		c := p.command(make([]byte, 6)) // TEST UNIT READY
+		p.send(c, nil, nil)
+		return c.ITT
+	}
+	for range 4 * queue {
+		itt := ask()
+		if r := p.want(iscsi.OpSCSIResponse); r.b.ITT() != itt || r.b[3] != 0 {
+			t.Fatalf("answer %d behind a delayed Read: % x", answered, []byte(r.b))
+		}
+		answered++
+	}
+	// READs too: their data is behind the Read as well.
+	for range 4 {
+		back, rem, _ := p.expose(4096, transport.RemoteWrite)
+		c := p.command(read10(64, 8))
+		c.Read, c.EDTL = true, 4096
+		p.sendISER(&iscsi.ISERHeader{ReadValid: true, ReadSTag: rem.STag, ReadBase: rem.Off}, c, nil, nil)
+		if r := p.want(iscsi.OpSCSIResponse); r.b.ITT() != c.ITT || r.b[3] != 0 || !bytes.Equal(back.Bytes(), make([]byte, 4096)) {
+			t.Fatalf("a read behind a delayed Read: % x", []byte(r.b))
+		}
+	}
+	// Far more than the queue holds, as the window allows: nothing ends, and all are answered in the end.
+	waiting := map[uint32]bool{w.ITT: true}
+	released := false
+	for sent := 0; sent < 12*queue || len(waiting) > 0; {
+		for sent < 12*queue && iscsi.SNLessEq(p.cmdSN, p.max) {
+			waiting[ask()] = true
+			sent++
+		}
+		if sent >= 6*queue && !released {
+			released = true
+			held.HoldReads(false)
+		}
+		r := p.want(iscsi.OpSCSIResponse)
+		if !waiting[r.b.ITT()] || r.b[3] != 0 {
+			t.Fatalf("an answer to nothing: % x", []byte(r.b))
+		}
+		delete(waiting, r.b.ITT())
+	}
+	if got := p.readISER(0, 32, true); !bytes.Equal(got, data) {
+		t.Fatal("data differ")
+	}
+	if g := f.rnic.Gauges(); g.Connections != 1 {
+		t.Fatalf("%+v", g)
+	}
+}
