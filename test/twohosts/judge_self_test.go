@@ -3,6 +3,8 @@ package twohosts
 import (
 	"testing"
 	"time"
+
+	"github.com/anishathalye/porcupine"
 )
 
 // The judge takes what a disk may show, and nothing else.
@@ -47,6 +49,10 @@ func TestTheJudge(t *testing.T) {
 		again, err := judge(c.ops, 1, c.power, judgement)
 		if (err == nil) != c.ok || again != c.again {
 			t.Errorf("%s: %v, %d writes count twice", name, err, again)
+		}
+		// What is left out of a long search takes no order away, and none of these mistakes hides behind it.
+		if r := check(blockModel(c.power), plain(repeat(about(c.ops, 0, c.power), int64(sendsAgain[0]))), judgement); c.again == 0 && (r == porcupine.Ok) != c.ok {
+			t.Errorf("%s: %v without what forbids little", name, r)
 		}
 	}
 }

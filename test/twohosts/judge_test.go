@@ -204,14 +204,7 @@ func judge(ops []op, blocks int, power bool, limit time.Duration) (again int, er
 	bound(ops)
 	m := blockModel(power)
 	for b := range blocks {
-		var h []op
-		for _, o := range ops {
-			switch {
-			case o.kind == flush && (!power || o.fate != done):
-			case o.kind == flush || o.kind == crash || o.block == b && (o.kind != read || o.fate == done):
-				h = append(h, o)
-			}
-		}
+		h := about(ops, b, power)
 		if check(m, h, limit/10) == porcupine.Ok {
 			continue
 		}
@@ -221,6 +214,10 @@ func judge(ops []op, blocks int, power bool, limit time.Duration) (again int, er
 			if r = check(m, more, limit); r == porcupine.Ok {
 				break
 			}
+		}
+		if r == porcupine.Unknown {
+			more = plain(more)
+			r = check(m, more, limit)
 		}
 		switch r {
 		case porcupine.Ok:
@@ -232,6 +229,45 @@ func judge(ops []op, blocks int, power bool, limit time.Duration) (again int, er
 		}
 	}
 	return again, nil
+}
+
+// about is what tells of a block.
+func about(ops []op, b int, power bool) (h []op) {
+	for _, o := range ops {
+		switch {
+		case o.kind == flush && (!power || o.fate != done):
+		case o.kind == flush || o.kind == crash || o.block == b && (o.kind != read || o.fate == done):
+			h = append(h, o)
+		}
+	}
+	return h
+}
+
+// plain leaves out what makes a search long and forbids little: comparisons that failed, which say only what a block did not
+// hold, and, as nothing but those can then tell of them, writes without a certain end that were never read. What has no order
+// without them has none with them.
+func plain(h []op) (less []op) {
+	seen := map[uint64]bool{}
+	for _, o := range h {
+		switch o.kind {
+		case read:
+			seen[o.value] = true
+		case swap:
+			if o.fate != not {
+				seen[o.old] = true
+			}
+		}
+	}
+	for _, o := range h {
+		switch {
+		case o.kind == swap && o.fate == not:
+		case (o.kind == write || o.kind == swap) && o.fate != done && !seen[o.value]:
+		case (o.kind == begins || o.kind == ends) && !seen[o.value]:
+		default:
+			less = append(less, o)
+		}
+	}
+	return less
 }
 
 // repeat lets writes that took long take effect any number of times until their end.
