@@ -1,0 +1,211 @@
+package verbs
+
+import (
+	"errors"
+	"math"
+	"time"
+
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// markerID is the request behind which nothing is outstanding. Its number is none of a request's: those have 32 bits.
+const markerID = math.MaxUint64
+
+const (
+	lingerTime = 250 * time.Millisecond // for what was posted before an orderly end to be acknowledged
+	firstNap   = 20 * time.Microsecond
+	longestNap = 2 * time.Millisecond
+)
+
+// Close ends the connection. The peer learns that it ended; verbs have no message that says why.
+func (q *QP) Close(r transport.Reason) error {
+	var t *transport.TerminateError
+	switch {
+	case r.Err == nil:
+		q.end(transport.ErrClosed, r.Cut)
+	case errors.As(r.Err, &t):
+		q.end(t, r.Cut)
+	default:
+		q.end(&LinkError{Reason: "the connection was given up", Err: r.Err}, r.Cut)
+	}
+	return nil
+}
+
+// fail ends the queue pair for the reason err; the first one counts. It may be called with any lock held but life, and by
+// event loops: what blocks is done elsewhere.
+func (q *QP) fail(err error) { q.end(err, true) }
+
+func (q *QP) end(err error, cut bool) {
+	q.life.Lock()
+	if q.state == qpDead {
+		q.life.Unlock()
+		return
+	}
+	adopted := q.state == qpAdopted
+	q.state, q.err, q.cut = qpDead, err, cut
+	q.dead.Store(true)
+	close(q.dying)
+	q.life.Unlock()
+	if adopted {
+		go q.bury()
+		return
+	}
+	q.settle()
+	close(q.ready)
+}
+
+// lost makes an error of a connection's set-up the reason of its queue pair's end.
+func lost(err error) error {
+	if errors.Is(err, transport.ErrClosed) {
+		return err
+	}
+	return &LinkError{Reason: "the connection was not made", Err: err}
+}
+
+// bury takes the queue pair from the adapter, in the order that rule 6 needs: everything outstanding completes, the adapter
+// lets go of all memory, windows and objects are freed, and the owner hears of the end.
+func (q *QP) bury() {
+	defer q.dev.drop(q)
+	q.kick() // an owner that is parked leaves the channel
+	q.build.Lock()
+	if q.hw != 0 {
+		q.stop()
+	}
+	q.destroy()
+	q.build.Unlock()
+	q.settle()
+	if !q.made.Load() {
+		close(q.ready)
+	}
+}
+
+// stop ends the connection and waits until what is outstanding has completed; build is held.
+func (q *QP) stop() {
+	tab := q.dev.tab
+	q.sq.Lock() // a Post that has seen the queue pair alive is over; there is none after it
+	linger := !q.cut && q.connected.Load() && q.sq.head.Load() != q.sq.tail.Load()
+	noMark := q.a.noMark
+	if linger && !noMark {
+		linger = q.mark()
+		noMark = !linger
+	}
+	q.sq.Unlock()
+	if linger {
+		q.drain(lingerTime, func() bool { return q.marked })
+	}
+	if q.asked {
+		_ = tab.Disconnect(q.id) // one that the peer has ended, or that was never made, says so
+	}
+	q.dev.warn("a queue pair could not be stopped", tab.ErrorQP(q.hw))
+	q.sq.Lock()
+	if !noMark && !q.marked && !linger {
+		noMark = !q.mark()
+	}
+	q.sq.Unlock()
+	clean := q.drain(drainTime, func() bool {
+		return (q.rq.kept || q.rq.head.Load() == q.rq.tail.Load()) && (noMark || q.marked || q.sq.head.Load() == q.sq.tail.Load())
+	})
+	if clean && q.a.noMark {
+		q.passQuiet()
+	}
+}
+
+// passQuiet lets go of requests that have no completion because none was asked for: the adapter has returned all others.
+func (q *QP) passQuiet() {
+	q.pollMu.Lock()
+	defer q.pollMu.Unlock()
+	s := &q.sq
+	for seq := s.head.Load(); seq != s.tail.Load(); seq++ {
+		if e := &s.tab[seq&s.mask]; e.signaled {
+			break
+		}
+		s.head.Store(seq + 1)
+	}
+}
+
+// mark posts the request that completes last; sq is held.
+func (q *QP) mark() bool {
+	n, err := q.dev.tab.PostSend(q.hw, []sendWR{{ID: markerID, Op: wrWrite, Flags: flagSignaled}}, nil)
+	return n == 1 && err == nil
+}
+
+// drain takes completions until done says that it is enough, or none comes for so long. It looks again and again: the
+// channel is the owner's, and this is over in no time.
+func (q *QP) drain(limit time.Duration, done func() bool) bool {
+	nap, last := firstNap, time.Now()
+	for {
+		q.pollMu.Lock()
+		some, enough := q.takeLocked(), done()
+		q.pollMu.Unlock()
+		if enough {
+			return true
+		}
+		if some {
+			nap, last = firstNap, time.Now()
+		} else if time.Since(last) > limit {
+			return false
+		}
+		time.Sleep(nap)
+		nap = min(2*nap, longestNap)
+	}
+}
+
+// destroy frees all objects of the library, each after what was made in it; build is held.
+func (q *QP) destroy() {
+	d, tab := q.dev, q.dev.tab
+	if q.hw != 0 {
+		q.a.asyncMu.Lock()
+		delete(q.a.qps, q.hw)
+		d.warn("a queue pair could not be destroyed", tab.DestroyQP(q.id))
+		q.a.asyncMu.Unlock()
+		q.hw = 0
+	}
+	// From here the adapter touches no memory of this connection.
+	q.freeWindows()
+	q.pollMu.Lock()
+	q.cqLive = false
+	if q.cq != 0 {
+		d.warn("a completion queue could not be destroyed", tab.DestroyCQ(q.cq))
+		q.cq = 0
+	}
+	q.pollMu.Unlock()
+	if q.file != nil {
+		_ = q.file.Close() // a descriptor of ours
+	}
+	if q.ch != 0 {
+		d.warn("a completion channel could not be destroyed", tab.DestroyChannel(q.ch))
+		q.ch = 0
+	}
+	if q.id != 0 {
+		d.cm.dropID(q.id)
+		q.id = 0
+	}
+	if q.dom != nil {
+		d.mem.leave(q.dom)
+	}
+}
+
+// settle returns to the owner what has not completed, and then the end.
+func (q *QP) settle() {
+	err := q.why()
+	q.sq.Lock() // Post and PostRecv that have seen the queue pair alive are over
+	q.rq.Lock()
+	q.pollMu.Lock()
+	s, r := &q.sq, &q.rq
+	for seq := s.head.Load(); seq != s.tail.Load(); seq++ {
+		e := &s.tab[seq&s.mask]
+		q.keep(transport.WC{Token: e.token, Op: e.op, Err: err})
+	}
+	s.head.Store(s.tail.Load())
+	for seq := r.head.Load(); seq != r.tail.Load(); seq++ {
+		q.keep(transport.WC{Token: r.tab[seq&r.mask].token, Op: transport.OpRecv, Err: err})
+	}
+	r.head.Store(r.tail.Load())
+	q.readsUp.Store(0)
+	q.settled.Store(true)
+	close(q.over)
+	q.pollMu.Unlock()
+	q.rq.Unlock()
+	q.sq.Unlock()
+	q.notify()
+}

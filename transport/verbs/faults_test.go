@@ -1,0 +1,165 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// life goes through everything that makes and frees objects of the library. It stops at the first error, and ends what there
+// is in order whatever happened.
+func life(t *testing.T, s *sim) (err error) {
+	slab, err := mem.NewSlab(64 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if cerr := slab.Close(); cerr != nil {
+			t.Error(cerr)
+		}
+	}()
+	var sides [2]*side
+	for i, name := range []string{"one", "two"} {
+		d, err := open(s, Options{Devices: []string{name}, ToS: 8})
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if cerr := d.Close(); cerr != nil {
+				t.Error(cerr)
+			}
+		}()
+		sides[i] = &side{TB: t, d: d, slab: slab}
+		sides[i].newQP(transport.QPOptions{Sends: 8, Recvs: 4})
+		if _, err := sides[i].qp.PostRecv([]transport.Recv{{Token: 1, Buf: sides[i].at(0, 512)}}); err != nil {
+			return err
+		}
+		if i == 0 {
+			if err := d.Register(slab); err != nil {
+				return err
+			}
+		}
+	}
+	a, b := sides[0], sides[1]
+	early, err := b.qp.NewWindow()
+	if err != nil {
+		return err
+	}
+	if err := b.d.Register(slab); err != nil {
+		return err
+	}
+	if err := join(a, b, "10.0.0.2:0"); err != nil {
+		return err
+	}
+	late, err := b.qp.NewWindow()
+	if err != nil {
+		return err
+	}
+	err = work(a, b, early, late)
+	var wg sync.WaitGroup
+	for _, x := range sides {
+		if cerr := x.qp.Close(transport.Reason{}); cerr != nil {
+			t.Error(cerr)
+		}
+		wg.Go(func() {
+			if end, _ := x.drain(); !errors.Is(end, transport.ErrClosed) {
+				t.Errorf("the end is %v", end)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(err, a.d.Unregister(slab))
+}
+
+func work(a, b *side, early, late transport.Window) error {
+	for _, w := range []transport.Window{early, late} {
+		if err := b.post(transport.WR{Op: transport.OpBind, Flags: transport.Signaled, Token: 1, Window: w, Access: transport.RemoteRead | transport.RemoteWrite, Local: []mem.Span{b.at(4096, 4096)}}); err != nil {
+			return err
+		}
+		if wc, err := b.next(); err != nil || wc.Err != nil {
+			return errors.Join(err, wc.Err)
+		}
+		if err := a.post(
+			transport.WR{Op: transport.OpWrite, Local: []mem.Span{a.at(0, 4096)}, Remote: w.Remote()},
+			transport.WR{Op: transport.OpRead, Flags: transport.Signaled, Token: 2, Local: []mem.Span{a.at(8192, 4096)}, Remote: w.Remote()},
+		); err != nil {
+			return err
+		}
+		if wc, err := a.next(); err != nil || wc.Err != nil {
+			return errors.Join(err, wc.Err)
+		}
+	}
+	got := b.parkedNext()
+	perr := a.post(transport.WR{Op: transport.OpSendInv, Inv: early.Remote().STag, Local: []mem.Span{a.at(0, 48)}})
+	if perr != nil {
+		_ = b.qp.Close(transport.Reason{})
+	}
+	if err := errors.Join(perr, <-got); err != nil {
+		return err
+	}
+	if _, err := b.qp.PostRecv([]transport.Recv{{Token: 4, Buf: b.at(0, 512)}}); err != nil {
+		return err
+	}
+	if got, perr = b.parkedNext(), a.post(transport.WR{Op: transport.OpSend}); perr != nil {
+		_ = b.qp.Close(transport.Reason{})
+	}
+	if err := errors.Join(perr, <-got); err != nil {
+		return err
+	}
+	if err := b.post(transport.WR{Op: transport.OpInvalidate, Flags: transport.Signaled, Token: 3, Window: late}); err != nil {
+		return err
+	}
+	wc, err := b.next()
+	return errors.Join(err, wc.Err)
+}
+
+// Each call of the library fails once, at each of the first times that it is made: what was made before is freed, in order,
+// and nothing else is.
+func TestEveryCallFailsOnce(t *testing.T) {
+	made := map[string]int{}
+	run := func(t *testing.T, fail func(call string) error) error {
+		s := newSim(t)
+		s.add("one", "mlx5", "10.0.0.1")
+		s.add("two", "mlx5", "10.0.0.2")
+		s.fail = fail
+		err := life(t, s)
+		s.fail = nil
+		if left := s.leaks(); len(left) != 0 {
+			t.Errorf("left behind: %v", left)
+		}
+		return err
+	}
+	if err := run(t, func(call string) error { made[call]++; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for _, must := range []string{"CreateQP", "DestroyQP", "RegMR", "DeregMR", "AllocMW", "DeallocMW", "Connect", "Accept", "PostSend", "PostRecv", "Arm", "Events", "DestroyID"} {
+		if made[must] == 0 {
+			t.Errorf("%s is never called", must)
+		}
+	}
+	for call, n := range made {
+		for k := range min(n, 8) {
+			t.Run(fmt.Sprint(call, k+1), func(t *testing.T) {
+				seen := 0
+				err := run(t, func(c string) error {
+					if c != call {
+						return nil
+					}
+					if seen++; seen == k+1 {
+						return unix.EIO
+					}
+					return nil
+				})
+				if err != nil && err.Error() == "" {
+					t.Error("an error without a word")
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,25 @@
+package verbs
+
+import "github.com/sluice-storage/sluice/transport"
+
+// Gauges counts what exists now: a connection that is gone has given back all of it.
+func (d *Device) Gauges() transport.Gauges {
+	g := transport.Gauges{}
+	for _, q := range d.queuePairs() {
+		if !q.hard() {
+			continue
+		}
+		g.Connections++
+		g.Sends += int(q.sq.tail.Load() - q.sq.head.Load())
+		g.Receives += int(q.rq.tail.Load() - q.rq.head.Load())
+		g.ReadSinks += int(q.readsUp.Load())
+		q.winMu.Lock()
+		for _, w := range q.wins {
+			if w.state != winFree {
+				g.Windows++
+			}
+		}
+		q.winMu.Unlock()
+	}
+	return g
+}

@@ -1,0 +1,229 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// memory is what may be named in work requests: all slabs, in all protection domains. Registration pins pages and takes its
+// time; connections do not wait for it, they look at tables that are never changed (domain.local).
+type memory struct {
+	d *Device
+
+	mu      sync.Mutex
+	closed  bool
+	slabs   map[uint32]*mem.Slab
+	domains map[*domain]struct{}
+	shared  map[*rnic]*domain
+}
+
+// domain is a protection domain and the regions in it.
+type domain struct {
+	a  *rnic
+	pd handle
+	// local is what our own requests name. open is the same memory for the peer, where there are no windows and whole slabs may
+	// be exposed: nil until the connection's upper protocol exposes anything.
+	local, open atomic.Pointer[regions]
+}
+
+// regions are slabs by their ID. A table that is in use is never changed.
+type regions map[uint32]region
+
+type region struct {
+	mr         handle
+	addr       uint64
+	size       int
+	lkey, rkey uint32
+}
+
+func (m *memory) init(d *Device) {
+	m.d, m.slabs, m.domains, m.shared = d, map[uint32]*mem.Slab{}, map[*domain]struct{}{}, map[*rnic]*domain{}
+}
+
+func (m *memory) register(s *mem.Slab) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return transport.ErrClosed
+	}
+	if m.slabs[s.ID()] != nil {
+		return fmt.Errorf("verbs: slab %d is registered twice", s.ID())
+	}
+	for dom := range m.domains {
+		if err := m.add(dom, s); err != nil {
+			return errors.Join(err, m.removeAll(s))
+		}
+	}
+	m.slabs[s.ID()] = s
+	return nil
+}
+
+func (m *memory) unregister(s *mem.Slab) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.slabs, s.ID())
+	return m.removeAll(s)
+}
+
+func (m *memory) removeAll(s *mem.Slab) error {
+	var errs []error
+	for dom := range m.domains {
+		errs = append(errs, m.drop(&dom.local, s.ID()), m.drop(&dom.open, s.ID()))
+	}
+	return errors.Join(errs...)
+}
+
+// domainFor is the domain of a connection over a: the adapter's, or one of its own.
+func (m *memory) domainFor(a *rnic) (*domain, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, transport.ErrClosed
+	}
+	if dom := m.shared[a]; dom != nil {
+		return dom, nil
+	}
+	pd, err := m.d.tab.AllocPD(a.attr.Dev)
+	if err != nil {
+		return nil, fmt.Errorf("verbs: %s: allocate a protection domain: %w", a.attr.Name, err)
+	}
+	dom := &domain{a: a, pd: pd}
+	dom.local.Store(&regions{})
+	for _, s := range m.slabs {
+		if err := m.add(dom, s); err != nil {
+			m.free(dom)
+			return nil, err
+		}
+	}
+	m.domains[dom] = struct{}{}
+	if !a.private() {
+		m.shared[a] = dom
+	}
+	return dom, nil
+}
+
+// private says that each connection over a has a protection domain of its own: where a peer may end regions of it, and
+// where it may be given all of them.
+func (a *rnic) private() bool { return a.ownPD || !a.windows && a.d.opt.WholeSlab }
+
+// leave ends a connection's use of its domain.
+func (m *memory) leave(dom *domain) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.shared[dom.a] != dom {
+		m.free(dom)
+	}
+}
+
+// expose registers all slabs of a connection's own domain once more, for its peer.
+func (m *memory) expose(dom *domain) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if dom.open.Load() != nil {
+		return nil
+	}
+	dom.open.Store(&regions{})
+	for _, s := range m.slabs {
+		if err := m.put(dom, &dom.open, s, accessLocalWrite|accessRemoteRead|accessRemoteWrite); err != nil {
+			return err // what there is goes with the domain
+		}
+	}
+	return nil
+}
+
+func (m *memory) add(dom *domain, s *mem.Slab) error {
+	rights := accessLocalWrite
+	if dom.a.windows {
+		rights |= accessMWBind
+	}
+	if dom.a.sinks {
+		rights |= accessRemoteWrite
+	}
+	err := m.put(dom, &dom.local, s, rights)
+	if err == nil && dom.open.Load() != nil {
+		err = m.put(dom, &dom.open, s, accessLocalWrite|accessRemoteRead|accessRemoteWrite)
+	}
+	return err
+}
+
+func (m *memory) put(dom *domain, in *atomic.Pointer[regions], s *mem.Slab, rights access) error {
+	b := s.Bytes()
+	addr := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	mr, lkey, rkey, err := m.d.tab.RegMR(dom.pd, addr, uint64(len(b)), rights)
+	if err != nil {
+		return fmt.Errorf("verbs: %s: register %d bytes of memory: %w", dom.a.attr.Name, len(b), err)
+	}
+	next := regions{}
+	for id, r := range *in.Load() {
+		next[id] = r
+	}
+	next[s.ID()] = region{mr: mr, addr: uint64(addr), size: len(b), lkey: lkey, rkey: rkey}
+	in.Store(&next)
+	return nil
+}
+
+func (m *memory) drop(from *atomic.Pointer[regions], id uint32) error {
+	have := from.Load()
+	if have == nil {
+		return nil
+	}
+	r, ok := (*have)[id]
+	if !ok {
+		return nil
+	}
+	next := regions{}
+	for k, v := range *have {
+		if k != id {
+			next[k] = v
+		}
+	}
+	from.Store(&next)
+	if err := m.d.tab.DeregMR(r.mr); err != nil {
+		return fmt.Errorf("verbs: deregister memory: %w", err)
+	}
+	return nil
+}
+
+// free frees a domain; m.mu is held.
+func (m *memory) free(dom *domain) {
+	delete(m.domains, dom)
+	for _, t := range []*regions{dom.open.Load(), dom.local.Load()} {
+		if t == nil {
+			continue
+		}
+		for _, r := range *t {
+			m.d.warn("a memory region could not be freed", m.d.tab.DeregMR(r.mr))
+		}
+	}
+	m.d.warn("a protection domain could not be freed", m.d.tab.DeallocPD(dom.pd))
+}
+
+func (m *memory) close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	for dom := range m.domains {
+		m.free(dom)
+	}
+}
+
+// find is where a span is in a table.
+func (t *regions) find(s mem.Span) (region, error) {
+	if s.Slab == nil {
+		return region{}, errNoBuf
+	}
+	r, ok := (*t)[s.Slab.ID()]
+	if !ok {
+		return region{}, fmt.Errorf("verbs: slab %d is not registered with this device", s.Slab.ID())
+	}
+	if s.Off < 0 || s.Len < 0 || s.Off > r.size-s.Len {
+		return region{}, fmt.Errorf("verbs: bytes [%d,%d) of a slab of %d", s.Off, s.Off+s.Len, r.size)
+	}
+	return r, nil
+}

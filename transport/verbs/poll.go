@@ -1,0 +1,294 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// Poll returns completions. Only the owner calls it.
+func (q *QP) Poll(wc []transport.WC) (int, error) {
+	if len(wc) == 0 {
+		return 0, nil
+	}
+	q.pollMu.Lock()
+	defer q.pollMu.Unlock()
+	n := q.deliver(wc)
+	for q.cqLive && n < len(wc) {
+		k, err := q.dev.tab.Poll(q.cq, q.comps[:min(len(q.comps), len(wc)-n)])
+		if err != nil {
+			q.fail(&LinkError{Device: q.a.attr.Name, Reason: "the completion queue failed", Err: err})
+			break
+		}
+		for i := range q.comps[:k] {
+			if q.digest(&q.comps[i], &wc[n]) {
+				n++
+			}
+		}
+		if k < len(q.comps) {
+			break
+		}
+	}
+	if n == 0 && q.settled.Load() {
+		return 0, q.why()
+	}
+	return n, nil
+}
+
+// deliver hands out what was taken from the adapter before; pollMu is held.
+func (q *QP) deliver(wc []transport.WC) int {
+	n := copy(wc, q.done[q.doneAt:])
+	for i := range wc[:n] {
+		if wc[i].Op == transport.OpRecv {
+			q.heldIn.Add(-1)
+		} else {
+			q.held.Add(-1)
+		}
+	}
+	if q.doneAt += n; q.doneAt == len(q.done) {
+		q.done, q.doneAt = q.done[:0], 0
+	}
+	return n
+}
+
+// keep adds a completion for the owner; pollMu is held.
+func (q *QP) keep(wc transport.WC) {
+	q.done = append(q.done, wc)
+	if wc.Op == transport.OpRecv {
+		q.heldIn.Add(1)
+	} else {
+		q.held.Add(1)
+	}
+}
+
+// takeLocked takes all completions that the adapter has; pollMu is held. It reports whether anything changed for the owner.
+func (q *QP) takeLocked() (some bool) {
+	var wc transport.WC
+	for q.cqLive {
+		k, err := q.dev.tab.Poll(q.cq, q.comps)
+		if err != nil {
+			q.fail(&LinkError{Device: q.a.attr.Name, Reason: "the completion queue failed", Err: err})
+			return true
+		}
+		for i := range q.comps[:k] {
+			if q.digest(&q.comps[i], &wc) {
+				q.keep(wc)
+			}
+		}
+		if some = some || k > 0; k < len(q.comps) {
+			break
+		}
+	}
+	return some
+}
+
+// digest makes c a completion of the contract; false means that the upper protocol has no use for it. pollMu is held.
+func (q *QP) digest(c *workComp, wc *transport.WC) bool {
+	if c.Recv != 0 {
+		return q.digestRecv(c, wc)
+	}
+	s := &q.sq
+	if c.ID == markerID {
+		q.marked = true
+		for seq := s.head.Load(); seq != s.tail.Load(); seq++ {
+			q.retire(&s.tab[seq&s.mask], true) // what has no completion of its own has succeeded
+		}
+		s.head.Store(s.tail.Load())
+		return false
+	}
+	_ = s.tail.Load() // orders what Post wrote before what is read here
+	at := uint32(c.ID)
+	for seq := s.head.Load(); seq != at; seq++ {
+		q.retire(&s.tab[seq&s.mask], true) // unsignaled, and done
+	}
+	e := &s.tab[at&s.mask]
+	*wc = transport.WC{Token: e.token, Op: e.op, Len: e.size}
+	ok := c.Status == wcSuccess
+	q.retire(e, ok)
+	want := e.signaled
+	if !ok {
+		wc.Len, wc.Err = 0, q.workErr(c, e.op)
+		want = true
+	}
+	s.head.Store(at + 1)
+	return want
+}
+
+// retire gives back what a request held.
+func (q *QP) retire(e *sqEntry, ok bool) {
+	switch e.op {
+	case transport.OpRead:
+		q.readsUp.Add(-1)
+	case transport.OpBind, transport.OpInvalidate:
+		q.retireWindow(e, ok)
+	}
+}
+
+func (q *QP) digestRecv(c *workComp, wc *transport.WC) bool {
+	r := &q.rq
+	_ = r.tail.Load() // as in digest
+	at := uint32(c.ID)
+	*wc = transport.WC{Token: r.tab[at&r.mask].token, Op: transport.OpRecv}
+	r.head.Store(at + 1)
+	if c.Status != wcSuccess {
+		wc.Err = q.workErr(c, transport.OpRecv)
+		return true
+	}
+	wc.Len = c.Bytes
+	if c.Inv != 0 {
+		if !q.ended(c.Inv) {
+			// siw ends what it is told to, a region of ours too.
+			q.fail(&LinkError{Device: q.a.attr.Name, Reason: "the peer invalidated an STag that is no window of this connection"})
+		}
+		wc.Inv = c.Inv
+	}
+	return true
+}
+
+// workErr is the error of a request that did not succeed. The first one ends the connection: the adapter has stopped it.
+func (q *QP) workErr(c *workComp, op transport.Op) error {
+	if c.Status == wcFlushed {
+		q.fail(&LinkError{Device: q.a.attr.Name, Reason: "the connection was ended by the peer or the network"})
+		return q.why()
+	}
+	err := &WorkError{Status: uint32(c.Status), Vendor: c.Vendor, Op: op}
+	q.fail(err)
+	return err
+}
+
+// lookLocked reports whether Poll has something to say, and if it has not arranges that the channel tells; pollMu is held.
+func (q *QP) lookLocked() bool {
+	if len(q.done) > 0 || !q.cqLive {
+		return true
+	}
+	tab := q.dev.tab
+	if q.armed {
+		n, err := tab.Events(q.ch)
+		if err != nil {
+			q.fail(&LinkError{Device: q.a.attr.Name, Reason: "the completion channel failed", Err: err})
+			return true
+		}
+		q.armed = n == 0
+	}
+	if q.takeLocked() {
+		return true
+	}
+	if q.armed {
+		return false
+	}
+	if err := tab.Arm(q.cq); err != nil {
+		q.fail(&LinkError{Device: q.a.attr.Name, Reason: "the completion queue failed", Err: err})
+		return true
+	}
+	q.armed = true
+	return q.takeLocked() // what came before the arming has no event
+}
+
+// Wait parks the owner until Poll would yield.
+func (q *QP) Wait(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if !q.made.Load() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-q.ready:
+		}
+	}
+	if q.made.Load() {
+		q.watchCtx(ctx)
+	}
+	for !q.dead.Load() {
+		err := q.rc.Read(q.waitFn)
+		q.parked.Store(false)
+		switch {
+		case err == nil:
+			if q.ctxEnded() {
+				return ctx.Err()
+			}
+			if !q.dead.Load() {
+				return nil
+			}
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			// A kick, perhaps a late one of an earlier parking. Whoever kicked has made known why before.
+			_ = q.file.SetReadDeadline(time.Time{})
+		case q.dead.Load(): // the channel is closed
+		default:
+			q.fail(&LinkError{Device: q.a.attr.Name, Reason: "the completion channel failed", Err: err})
+		}
+	}
+	return q.waitEnd(ctx)
+}
+
+// waitEnd waits for the last completions of a dead queue pair.
+func (q *QP) waitEnd(ctx context.Context) error {
+	q.pollMu.Lock()
+	some := len(q.done) > 0
+	q.pollMu.Unlock()
+	if some {
+		return nil
+	}
+	select {
+	case <-q.over:
+		q.unwatch()
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// waitStep is what the runtime's poller runs: true ends the parking.
+func (q *QP) waitStep(uintptr) bool {
+	q.parked.Store(true)
+	q.pollMu.Lock()
+	some := q.lookLocked()
+	q.pollMu.Unlock()
+	if some || q.dead.Load() || q.ctxEnded() {
+		q.parked.Store(false)
+		return true
+	}
+	return false
+}
+
+// watchedCtx is the context of the last Wait.
+type watchedCtx struct {
+	done <-chan struct{}
+	stop func() bool
+	hit  *atomic.Bool
+}
+
+// watchCtx arranges that the end of ctx wakes the owner. It remembers the last context: an owner that waits with the
+// same one again and again allocates nothing.
+func (q *QP) watchCtx(ctx context.Context) {
+	w := &q.watched
+	done := ctx.Done()
+	if done == w.done {
+		return
+	}
+	q.unwatch()
+	if w.done = done; done == nil {
+		return
+	}
+	hit := new(atomic.Bool)
+	w.hit = hit
+	w.stop = context.AfterFunc(ctx, func() {
+		hit.Store(true)
+		q.kick()
+	})
+}
+
+func (q *QP) unwatch() {
+	w := &q.watched
+	if w.stop != nil {
+		w.stop()
+	}
+	*w = watchedCtx{}
+}
+
+// ctxEnded reports whether the context being watched is over.
+func (q *QP) ctxEnded() bool { return q.watched.hit != nil && q.watched.hit.Load() }

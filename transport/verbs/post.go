@@ -1,0 +1,249 @@
+package verbs
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// postBatch is how many requests go with one doorbell.
+const postBatch = 64
+
+// sendQueue are the requests that the adapter has, oldest first. Places are taken by Post and come back with completions,
+// those of unsignaled requests with the next one.
+type sendQueue struct {
+	sync.Mutex
+	tab        []sqEntry
+	mask       uint32
+	head, tail atomic.Uint32
+	quiet      int    // unsignaled requests since the last that was signaled
+	every      int    // of them at most: so that a full queue always has a completion to come
+	batch      uint32 // calls into the library so far, and one
+	wrs        []sendWR
+	sges       []sge
+}
+
+type sqEntry struct {
+	token    uint64
+	win      *window
+	gen      uint32
+	size     uint32
+	op       transport.Op
+	signaled bool // for the upper protocol
+}
+
+func (s *sendQueue) init(n int) {
+	size := pow2(n + marker)
+	s.tab, s.mask, s.every, s.batch = make([]sqEntry, size), uint32(size-1), max(n/2, 1), 1
+}
+
+// room is how many more requests are taken. A completion that the owner has not taken keeps its place.
+func (q *QP) room() int {
+	return q.send - int(q.sq.tail.Load()-q.sq.head.Load()) - int(q.held.Load()) - len(q.sq.wrs)
+}
+
+// Post hands work requests to the adapter, many with one doorbell.
+func (q *QP) Post(wrs []transport.WR) (int, error) {
+	s := &q.sq
+	s.Lock()
+	defer s.Unlock()
+	if q.dead.Load() {
+		return 0, q.why()
+	}
+	if !q.connected.Load() {
+		return 0, errNotConnected
+	}
+	done, err := 0, error(nil)
+	s.wrs, s.sges = s.wrs[:0], s.sges[:0]
+	for i := range wrs {
+		var soft bool
+		if s.boundIn(&wrs[i]) || len(s.wrs) == postBatch {
+			k, rerr := q.ring()
+			if done += k; rerr != nil {
+				return done, rerr
+			}
+		}
+		if soft, err = q.prepare(&wrs[i]); err != nil {
+			break
+		}
+		if soft { // what stands before it starts before it
+			k, rerr := q.ring()
+			if done += k; rerr != nil {
+				return done, rerr
+			}
+			q.softly(&wrs[i])
+			done++
+		}
+	}
+	k, rerr := q.ring()
+	if rerr != nil {
+		err = rerr
+	}
+	return done + k, err
+}
+
+// boundIn reports whether wr binds a window that the batch binds already: the library learns a window's key from a Bind
+// when the call is over.
+func (s *sendQueue) boundIn(wr *transport.WR) bool {
+	if wr.Op != transport.OpBind {
+		return false
+	}
+	w, ok := wr.Window.(*window)
+	return ok && w.batch == s.batch
+}
+
+// prepare appends wr to the batch; soft says that the adapter has no part in it.
+func (q *QP) prepare(wr *transport.WR) (soft bool, err error) {
+	s := &q.sq
+	if q.room() <= 0 {
+		if q.reap(); q.room() <= 0 {
+			return false, transport.ErrQueueFull
+		}
+	}
+	if wr.File.File != nil {
+		return false, errFile
+	}
+	seq := s.tail.Load() + uint32(len(s.wrs))
+	e := &s.tab[seq&s.mask]
+	*e = sqEntry{token: wr.Token, op: wr.Op, signaled: wr.Flags&transport.Signaled != 0}
+	hw := sendWR{ID: uint64(seq)}
+	if wr.Flags&transport.Fence != 0 {
+		hw.Flags |= flagFence
+	}
+	if wr.Flags&transport.Solicited != 0 {
+		hw.Flags |= flagSolicited
+	}
+	switch wr.Op {
+	case transport.OpSend:
+		hw.Op = wrSend
+	case transport.OpSendInv:
+		hw.Op, hw.Inv = wrSendInv, wr.Inv
+	case transport.OpWrite:
+		hw.Op, hw.RemoteAddr, hw.RKey = wrWrite, wr.Remote.Off, wr.Remote.STag
+	case transport.OpRead:
+		if len(wr.Local) > 1 {
+			return false, errReadLocal
+		}
+		if int(q.readsUp.Load()) >= q.depth.Out {
+			return false, transport.ErrTooManyReads
+		}
+		hw.Op, hw.RemoteAddr, hw.RKey = wrRead, wr.Remote.Off, wr.Remote.STag
+	case transport.OpBind:
+		if soft, err = q.bind(wr, e, &hw); soft || err != nil {
+			return soft, err
+		}
+	case transport.OpInvalidate:
+		if soft, err = q.invalidate(wr, e, &hw); soft || err != nil {
+			return soft, err
+		}
+	default:
+		return false, fmt.Errorf("verbs: work request with operation %d, which is none", wr.Op)
+	}
+	if wr.Op != transport.OpBind && wr.Op != transport.OpInvalidate {
+		if err := q.gather(wr.Local, e, &hw); err != nil {
+			return false, err
+		}
+	}
+	if wr.Op == transport.OpRead {
+		q.readsUp.Add(1)
+	}
+	// A Read's place among the outstanding ones comes back only with its completion, so each has one.
+	if s.quiet++; e.signaled || wr.Op == transport.OpRead || s.quiet >= s.every {
+		hw.Flags |= flagSignaled
+		s.quiet = 0
+	}
+	s.wrs = append(s.wrs, hw)
+	return false, nil
+}
+
+// gather appends the pieces of local memory. Empty ones are left out: a length of 0 means 2 GiB to some adapters.
+func (q *QP) gather(local []mem.Span, e *sqEntry, hw *sendWR) error {
+	s := &q.sq
+	known := q.dom.local.Load()
+	mark, total := len(s.sges), 0
+	for i := range local {
+		if local[i].Len == 0 {
+			continue
+		}
+		reg, err := known.find(local[i])
+		if err != nil {
+			s.sges = s.sges[:mark]
+			return err
+		}
+		total += local[i].Len
+		s.sges = append(s.sges, sge{Addr: reg.addr + uint64(local[i].Off), Length: uint32(local[i].Len), LKey: reg.lkey})
+	}
+	c := &q.dev.caps
+	if n := len(s.sges) - mark; n > c.MaxSGE || total > c.MaxMessage {
+		s.sges = s.sges[:mark]
+		return fmt.Errorf("verbs: a request of %d bytes in %d pieces; the adapter takes %d bytes in %d pieces", total, n, c.MaxMessage, c.MaxSGE)
+	}
+	hw.SGEs, e.size = uint16(len(s.sges)-mark), uint32(total)
+	return nil
+}
+
+// ring posts the batch. What the adapter did not take has not been posted.
+func (q *QP) ring() (int, error) {
+	s := &q.sq
+	n := len(s.wrs)
+	if n == 0 {
+		return 0, nil
+	}
+	s.batch++
+	tail := s.tail.Load()
+	s.tail.Store(tail + uint32(n)) // before the call: completions may come before it returns
+	k, err := q.dev.tab.PostSend(q.hw, s.wrs, s.sges)
+	if k < n {
+		s.tail.Store(tail + uint32(k))
+		for i := k; i < n; i++ {
+			q.undo(&s.tab[(tail+uint32(i))&s.mask])
+		}
+		if err == nil {
+			err = transport.ErrQueueFull
+		}
+		err = q.postErr(err)
+		// The count of quiet requests may be of some that were not posted: the next one has a completion.
+		s.quiet = s.every
+	}
+	s.wrs, s.sges = s.wrs[:0], s.sges[:0]
+	return k, err
+}
+
+// undo takes back what a request that was not posted has changed.
+func (q *QP) undo(e *sqEntry) {
+	switch e.op {
+	case transport.OpRead:
+		q.readsUp.Add(-1)
+	case transport.OpBind:
+		q.winMu.Lock()
+		e.win.free()
+		q.winMu.Unlock()
+	case transport.OpInvalidate:
+		q.winMu.Lock()
+		e.win.state = winBound
+		q.winMu.Unlock()
+	}
+}
+
+// softly completes a request in which the adapter has no part.
+func (q *QP) softly(wr *transport.WR) {
+	if wr.Flags&transport.Signaled == 0 {
+		return
+	}
+	q.pollMu.Lock()
+	q.done = append(q.done, transport.WC{Token: wr.Token, Op: wr.Op})
+	q.held.Add(1)
+	q.pollMu.Unlock()
+	q.notify()
+}
+
+// reap takes completions from the adapter to where the owner finds them: what they free is free at once. sq is held. An
+// owner that is parked wakes by their event.
+func (q *QP) reap() {
+	q.pollMu.Lock()
+	q.takeLocked()
+	q.pollMu.Unlock()
+}

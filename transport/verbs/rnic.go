@@ -1,0 +1,209 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// rnic is one adapter that is used.
+type rnic struct {
+	d    *Device
+	attr deviceAttr
+	trait
+
+	file *os.File // its asynchronous events
+
+	// asyncMu is held while events are taken and handed on, and while queue pairs are destroyed: no event is of an object that
+	// is gone, and after a fatal event the library must not be asked for more while something is destroyed.
+	asyncMu sync.Mutex
+	qps     map[handle]*QP
+	gone    bool
+}
+
+// trait is what differs between adapters and is told by none of their attributes.
+type trait struct {
+	windows bool // of type 2B: tried
+	exact   bool // a window's own bounds are checked
+	ownPD   bool // a peer may end any STag of its protection domain: each connection has one of its own
+	sinks   bool // the sink of a Read must be open to remote writes
+	noMark  bool // a queue pair in ERR takes no request to mark the end of what is outstanding
+}
+
+// traitOf knows the soft devices of the kernel and the kinds of hardware.
+func traitOf(a *deviceAttr, windows bool) trait {
+	rxe, siw := strings.HasSuffix(a.Driver, "rxe"), strings.HasSuffix(a.Driver, "siw")
+	return trait{
+		windows: windows,
+		exact:   windows && !rxe, // rxe's responder looks at the bounds of the region below the window
+		ownPD:   siw,             // siw_invalidate_stag takes any STag of the domain
+		sinks:   a.Kind == kindIWARP && !siw,
+		noMark:  siw, // siw_post_send of a queue that is mapped to user space does nothing in ERR
+	}
+}
+
+// adoptAll takes the adapters of devs that are wanted and new; d.mu is held. One that cannot be used is an error and does
+// not keep the others away.
+func (d *Device) adoptAll(devs []deviceAttr) error {
+	var errs []error
+	for i := range devs {
+		if _, there := d.adapters[devs[i].Dev]; there || !d.opt.takes(devs[i].Name) {
+			continue
+		}
+		if err := d.adoptOne(devs[i]); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (d *Device) adoptOne(attr deviceAttr) error {
+	windows, err := d.hasWindows(attr.Dev)
+	if err != nil {
+		return fmt.Errorf("verbs: %s: %w", attr.Name, err)
+	}
+	a := &rnic{d: d, attr: attr, trait: traitOf(&attr, windows), qps: map[handle]*QP{}}
+	if a.file, err = pollable(d.tab.AsyncFD(attr.Dev), attr.Name); err != nil {
+		return fmt.Errorf("verbs: %s: events: %w", attr.Name, err)
+	}
+	d.adapters[attr.Dev] = a
+	d.wg.Add(1)
+	go a.loop()
+	d.opt.Log.Info("an RDMA device is used", zap.String("device", attr.Name), zap.String("driver", attr.Driver), zap.Bool("windows", windows))
+	return nil
+}
+
+// hasWindows tries. Capability bits are not enough: one driver advertises windows that its library cannot bind.
+func (d *Device) hasWindows(dev handle) (bool, error) {
+	pd, err := d.tab.AllocPD(dev)
+	if err != nil {
+		return false, fmt.Errorf("allocate a protection domain: %w", err)
+	}
+	mw, _, err := d.tab.AllocMW(pd)
+	if err == nil {
+		d.warn("a memory window could not be freed", d.tab.DeallocMW(mw))
+	}
+	d.warn("a protection domain could not be freed", d.tab.DeallocPD(pd))
+	if err != nil && !errors.Is(err, errNotSupported) {
+		d.opt.Log.Warn("no memory windows", zap.Error(err))
+	}
+	return err == nil, nil
+}
+
+// adapterOf finds the adapter that a connection goes over; one that came later is taken now.
+func (d *Device) adapterOf(dev handle) (*rnic, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, transport.ErrClosed
+	}
+	if a := d.adapters[dev]; a != nil {
+		return a, nil
+	}
+	devs, err := d.tab.Devices()
+	if err == nil {
+		err = d.adoptAll(devs)
+	}
+	if a := d.adapters[dev]; a != nil {
+		return a, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i := range devs {
+		if devs[i].Dev == dev {
+			return nil, fmt.Errorf("verbs: the way goes over %s, which is not among the devices configured (%s)", devs[i].Name, strings.Join(d.opt.Devices, ", "))
+		}
+	}
+	return nil, &LinkError{Reason: "the RDMA device of this connection is gone"}
+}
+
+// loop takes asynchronous events until the device is closed.
+func (a *rnic) loop() {
+	defer a.d.wg.Done()
+	watch(a.d, a.file, func() error {
+		a.asyncMu.Lock()
+		defer a.asyncMu.Unlock()
+		for {
+			e, ok, err := a.d.tab.Async(a.attr.Dev)
+			if err != nil || !ok {
+				return err
+			}
+			a.event(e)
+		}
+	})
+}
+
+func (a *rnic) stopLoop() { _ = a.file.Close() } // a descriptor of ours: it says nothing
+
+// event acts on e; asyncMu is held.
+func (a *rnic) event(e asyncEvent) {
+	log := a.d.opt.Log.With(zap.String("device", a.attr.Name))
+	switch e.Kind {
+	case asyncDeviceFatal:
+		log.Warn("the RDMA device is gone or has failed", zap.String("event", e.Text))
+		a.gone = true
+		a.failAll(0, "the RDMA device was removed or has failed")
+	case asyncPortError:
+		log.Warn("a port of the RDMA device is down", zap.Int("port", e.Port))
+		a.failAll(e.Port, fmt.Sprintf("port %d is down", e.Port))
+	case asyncPortActive:
+		log.Info("a port of the RDMA device is up", zap.Int("port", e.Port))
+	case asyncQPFatal:
+		if q := a.qps[e.QP]; q != nil {
+			q.fail(&LinkError{Device: a.attr.Name, Reason: "the adapter stopped the connection (" + e.Text + ")"})
+		}
+	case asyncCQError:
+		for _, q := range a.qps {
+			if q.cq == e.CQ {
+				q.fail(&LinkError{Device: a.attr.Name, Reason: "a completion queue failed (" + e.Text + ")"})
+			}
+		}
+	}
+}
+
+// failAll ends the connections of a port, or of all ports. What connects again waits for the port in address resolution.
+func (a *rnic) failAll(port int, reason string) {
+	for _, q := range a.qps {
+		if port == 0 || q.path.Port == port {
+			q.fail(&LinkError{Device: a.attr.Name, Reason: reason})
+		}
+	}
+}
+
+// sumCaps is what all adapters can do.
+func (d *Device) sumCaps() transport.Caps {
+	c := transport.Caps{
+		PerIOWindows: true, ExactWindows: true, RemoteInv: true, InOrder: true,
+		MaxSGE: maxSGE, MaxBindSGE: 1, MaxMessage: maxMessage, MaxReads: maxReads, MaxPrivate: maxPrivate,
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, a := range d.adapters {
+		c.PerIOWindows = c.PerIOWindows && a.windows
+		c.PaddedPrivate = c.PaddedPrivate || a.attr.Kind != kindIWARP
+		c.ExactWindows = c.ExactWindows && a.exact
+		c.MaxSGE = least(c.MaxSGE, a.attr.MaxSGE)
+		c.MaxReads = least(c.MaxReads, min(a.attr.MaxReadIn, a.attr.MaxReadOut))
+		for p := 1; p <= a.attr.Ports; p++ {
+			if port, err := d.tab.Port(a.attr.Dev, p); err == nil {
+				c.MaxMessage = least(c.MaxMessage, int(port.MaxMessage))
+			}
+		}
+	}
+	return c
+}
+
+// least is the smaller limit; an adapter that names none (0) has not got a say.
+func least(a, b int) int {
+	if b <= 0 {
+		return a
+	}
+	return min(a, b)
+}
