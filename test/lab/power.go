@@ -14,12 +14,12 @@ import (
 
 var powerScenarios = []Scenario{
 	{
-		Name: "power-ext4", Class: long, Limit: 40 * time.Minute, Host: []string{"sluiced"}, Script: "power.sh",
+		Name: "power-ext4", Class: long, Turn: true, Limit: 40 * time.Minute, Host: []string{"sluiced"}, Script: "power.sh",
 		About:   "the target's machine loses its power below ext4 over ib_iser: what was synced is there, what was not is an error; LAB_CUTS times",
 		Prepare: preparePower("iser", "ext4", "128MiB"), OnHost: hostPower,
 	},
 	{
-		Name: "power-xfs", Class: long, Limit: 40 * time.Minute, Host: []string{"sluiced"}, Script: "power.sh",
+		Name: "power-xfs", Class: long, Turn: true, Limit: 40 * time.Minute, Host: []string{"sluiced"}, Script: "power.sh",
 		About:   "the same below xfs over iscsi_tcp",
 		Prepare: preparePower("tcp", "xfs", "320MiB"), OnHost: hostPower,
 	},
@@ -43,6 +43,7 @@ func preparePower(transport, kind, size string) func(*Run) error {
 				r.Logf("%v", err)
 			}
 		})
+		f.Tear(4096) // the volume's physical block, below which guests expect no tearing
 		r.medium = f
 		// Another process makes the file: this one serves the file system.
 		if out, err := r.tool("truncate", "-s", size[:len(size)-2], filepath.Join(dir, "disk")); err != nil {
@@ -61,7 +62,7 @@ func hostPower(r *Run, name string, _ []string) (string, error) {
 	switch name {
 	case "off":
 		seed := rand.Uint64()
-		r.medium.CutAfter(rand.IntN(1000), seed)
+		r.medium.CutAfter(rand.IntN(128), seed) // calls, and blocks that become durable: seconds of the work, on a busy machine too
 		for end := time.Now().Add(100 * time.Second); !r.medium.IsOff(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				return "", errors.New("nothing is written for 100 s")

@@ -294,7 +294,7 @@ func (s *stand) trial(p *piece, n int, errno syscall.Errno) (calls []string, hit
 }
 
 // Each change either is made and stays, or is refused and leaves nothing, whichever of its calls to the state directory
-// fails. The short form tries a few calls of each piece; the long one all of them, in all ways.
+// fails. The short form tries a call of each piece in one way, more or less; runs of the long one try all of them, in all ways.
 func TestStormSaves(t *testing.T) {
 	rng := rand.New(rand.NewPCG(storm.Seed(t), 7))
 	for range storm.Rounds(t, 1) {
