@@ -6,19 +6,33 @@ LDFLAGS  = -s -w -X github.com/sluice-storage/sluice/internal/version.Version=$(
 LINT     = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 5s
 
+# The provider for RDMA adapters is compiled where there are a C compiler and the headers of rdma-core (Debian: libibverbs-dev,
+# librdmacm-dev); its libraries are opened at run time. VERBS=no leaves it out: the programs are static then.
+CC       ?= cc
+headers   = printf '\043include <infiniband/verbs.h>\n\043include <rdma/rdma_cma.h>\n' | $(1) -x c -fsyntax-only - 2>/dev/null
+VERBS    ?= $(shell $(call headers,$(CC)) && echo yes || echo no)
+NATIVE    = -tags verbs,netgo,osusergo
+ifeq ($(VERBS),yes)
+BUILD     = CGO_ENABLED=1 $(GO) build $(NATIVE)
+TAGS      = -tags verbs
+else
+BUILD     = CGO_ENABLED=0 $(GO) build
+endif
+
 .PHONY: help build demo test race lint cross fuzz bench neighbour lab conformance soak storm man deb release clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' Makefile
 
-build: ## both binaries into bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluiced ./cmd/sluice
+build: ## both binaries into bin/, for RDMA adapters too where the headers of rdma-core are (VERBS=no: without)
+	$(BUILD) -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluiced ./cmd/sluice
+	@./bin/sluice --version
 
 demo: build ## an ext4 image to a volume over iSER, SIGKILL, restart, read back, e2fsck
 	./bin/sluice demo
 
 test: ## unit, interop and end-to-end tests
-	$(GO) run ./test/count -- $(GO) test -timeout 15m ./...
+	$(GO) run ./test/count -- $(GO) test $(TAGS) -timeout 15m ./...
 
 race: ## the same under the race detector
 	$(GO) run ./test/count -- $(GO) test -race -timeout 20m ./...
@@ -27,10 +41,21 @@ lint: ## gofmt, go vet, golangci-lint with the import rules, the house rules
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./...
 	$(LINT) run ./...
+ifeq ($(VERBS),yes)
+	$(GO) vet $(TAGS) ./transport/... ./internal/version
+	$(LINT) run --build-tags verbs ./transport/... ./internal/version
+endif
 
-cross: ## both binaries without cgo, amd64 and arm64
+cross: ## both binaries without cgo, amd64 and arm64; with the provider for RDMA adapters where there is a compiler for them
 	CGO_ENABLED=0 GOARCH=amd64 $(GO) build -o /dev/null ./cmd/sluiced && CGO_ENABLED=0 GOARCH=amd64 $(GO) build -o /dev/null ./cmd/sluice
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/sluiced && CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/sluice
+	@for t in amd64:x86_64-linux-gnu-gcc arm64:aarch64-linux-gnu-gcc; do \
+		if $(call headers,$${t#*:}); then \
+			echo "with RDMA adapters: $$t"; \
+			for p in sluiced sluice; do CGO_ENABLED=1 CC=$${t#*:} GOARCH=$${t%:*} $(GO) build $(NATIVE) -o /dev/null ./cmd/$$p || exit 1; done; \
+		elif [ -n "$$CI" ]; then echo "$${t#*:} or the headers of rdma-core are missing"; exit 1; \
+		else echo "without RDMA adapters for $${t%:*}: $${t#*:} or the headers of rdma-core are missing"; fi; \
+	done
 
 fuzz: ## every fuzz target for FUZZTIME (5s)
 	$(GO) run ./test/fuzz -time $(FUZZTIME)

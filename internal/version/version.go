@@ -24,13 +24,13 @@ func String() string {
 	return "devel"
 }
 
-// Long is String with what built it: the whole commit, the toolchain and the platform.
+// Long is String with what built it: the whole commit, the toolchain and the platform; and which fabrics it can use.
 func Long() string {
 	c := commit()
 	if c == "" {
 		c = "unknown"
 	}
-	return fmt.Sprintf("%s (commit %s, %s, %s/%s)", String(), c, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("%s (commit %s, %s, %s/%s)\nproviders: %s", String(), c, runtime.Version(), runtime.GOOS, runtime.GOARCH, Providers)
 }
 
 func commit() string {
