@@ -19,6 +19,8 @@ import (
 // guest is one QEMU process. Its root disk is a snapshot: nothing of a run survives.
 type guest struct {
 	r      *Run
+	name   string // of the second guest; the first has none
+	dir    string // its logs
 	share  string
 	cmd    *exec.Cmd
 	stderr *os.File
@@ -26,14 +28,21 @@ type guest struct {
 	lost   chan struct{} // closed by kill: the scenario itself ended the guest
 }
 
-// boot starts the guest with a script. The directory it shares with the host holds:
+// boot starts a guest with a script. The directory it shares with the host holds:
 //
 //	script lib.sh args env files/   what it is to do
 //	out/ rc                         what comes back
 //	host/                           answers to on_host
-func (l *lab) boot(r *Run, script string) (*guest, error) {
-	g := &guest{r: r, share: filepath.Join(r.Tmp, "share"), output: make(chan struct{}), lost: make(chan struct{})}
-	r.guest = g
+//
+// The second guest of a scenario has a name, and the end of the wire that it is given.
+func (l *lab) boot(r *Run, name, script string, wire *os.File) (*guest, error) {
+	g := &guest{r: r, name: name, dir: filepath.Join(r.Dir, name), share: filepath.Join(r.Tmp, name, "share"), output: make(chan struct{}), lost: make(chan struct{})}
+	if name == "" {
+		r.guest = g
+	}
+	if err := os.MkdirAll(g.dir, 0o755); err != nil {
+		return nil, err
+	}
 	for _, d := range []string{"files", "out", "host"} {
 		if err := os.MkdirAll(filepath.Join(g.share, d), 0o755); err != nil {
 			return nil, err
@@ -43,7 +52,7 @@ func (l *lab) boot(r *Run, script string) (*guest, error) {
 		return nil, err
 	}
 	for _, f := range r.s.Files {
-		if err := copyFile(filepath.Join(g.share, "files", f), filepath.Join(l.bin, f)); err != nil {
+		if err := copyFile(filepath.Join(g.share, "files", f), l.binary(r.s, f)); err != nil {
 			return nil, err
 		}
 	}
@@ -67,18 +76,21 @@ func (l *lab) boot(r *Run, script string) (*guest, error) {
 		os.WriteFile(filepath.Join(g.share, "env"), []byte(env), 0o644)); err != nil {
 		return nil, err
 	}
-	ln, err := net.Listen("unix", filepath.Join(r.Tmp, "out.sock"))
+	ln, err := net.Listen("unix", filepath.Join(r.Tmp, name, "out.sock"))
 	if err != nil {
 		return nil, err
 	}
 	go g.stream(ln)
-	if g.stderr, err = os.Create(filepath.Join(r.Dir, "qemu.txt")); err != nil {
+	if g.stderr, err = os.Create(filepath.Join(g.dir, "qemu.txt")); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(r.Ctx, r.s.Limit)
 	r.Defer(cancel)
-	g.cmd = exec.CommandContext(ctx, "qemu-system-x86_64", l.qemuArgs(r, g.share)...)
+	g.cmd = exec.CommandContext(ctx, "qemu-system-x86_64", l.qemuArgs(g, wire != nil)...)
 	g.cmd.Stderr = g.stderr
+	if wire != nil {
+		g.cmd.ExtraFiles = []*os.File{wire} // descriptor 3
+	}
 	// A lab that is killed takes its guests with it.
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := g.cmd.Start(); err != nil {
@@ -87,7 +99,8 @@ func (l *lab) boot(r *Run, script string) (*guest, error) {
 	return g, nil
 }
 
-func (l *lab) qemuArgs(r *Run, share string) []string {
+func (l *lab) qemuArgs(g *guest, wired bool) []string {
+	r := g.r
 	memory := r.s.Memory
 	if memory == 0 {
 		memory = 1024
@@ -98,8 +111,11 @@ func (l *lab) qemuArgs(r *Run, share string) []string {
 	if r.s.Systemd {
 		cmdline += " lab.init=systemd systemd.show_status=0 systemd.log_target=journal"
 	}
-	netdev := "user,id=n0"
-	for _, f := range r.Forward {
+	netdev, forward := "user,id=n0", r.Forward
+	if g.name != "" {
+		forward = nil
+	}
+	for _, f := range forward {
 		host, guest, _ := strings.Cut(f, ":")
 		netdev += ",hostfwd=tcp:127.0.0.1:" + host + "-:" + guest
 	}
@@ -109,15 +125,18 @@ func (l *lab) qemuArgs(r *Run, share string) []string {
 		"-kernel", img + "/vmlinuz", "-initrd", img + "/initrd.img",
 		// An oops ends the guest; a warning is found in its log.
 		"-append", cmdline,
-		"-serial", "file:" + filepath.Join(r.Dir, "console.txt"),
-		"-device", "virtio-serial-pci", "-chardev", "socket,id=out,path=" + filepath.Join(r.Tmp, "out.sock"),
+		"-serial", "file:" + filepath.Join(g.dir, "console.txt"),
+		"-device", "virtio-serial-pci", "-chardev", "socket,id=out,path=" + filepath.Join(r.Tmp, g.name, "out.sock"),
 		"-device", "virtserialport,chardev=out,name=lab.out",
 		"-drive", "if=virtio,format=raw,snapshot=on,file=" + img + "/root.ext4",
-		"-fsdev", "local,id=share,path=" + share + ",security_model=none", "-device", "virtio-9p-pci,fsdev=share,mount_tag=share",
+		"-fsdev", "local,id=share,path=" + g.share + ",security_model=none", "-device", "virtio-9p-pci,fsdev=share,mount_tag=share",
 		"-device", "virtio-rng-pci", "-netdev", netdev, "-device", "virtio-net-pci,netdev=n0,romfile=",
 	}
 	if l.pcap {
-		a = append(a, "-object", "filter-dump,id=dump,netdev=n0,maxlen=256,file="+filepath.Join(r.Dir, "eth0.pcap"))
+		a = append(a, "-object", "filter-dump,id=dump,netdev=n0,maxlen=256,file="+filepath.Join(g.dir, "eth0.pcap"))
+	}
+	if wired {
+		a = append(a, "-netdev", "socket,id=n1,fd=3", "-device", "virtio-net-pci,netdev=n1,romfile=,mac=52:54:00:0a:08:0"+wireEnd(g.name))
 	}
 	return a
 }
@@ -133,7 +152,7 @@ func (g *guest) stream(ln net.Listener) {
 	sc := bufio.NewScanner(c)
 	sc.Buffer(make([]byte, 64<<10), 1<<20)
 	for sc.Scan() {
-		g.r.line(sc.Bytes())
+		g.line(sc.Bytes())
 	}
 	_, _ = io.Copy(io.Discard, c)
 }
@@ -155,7 +174,7 @@ func (g *guest) wait() error {
 	out := filepath.Join(g.share, "out")
 	if entries, err := os.ReadDir(out); err == nil {
 		for _, e := range entries {
-			if err := copyFile(filepath.Join(g.r.Dir, e.Name()), filepath.Join(out, e.Name())); err != nil {
+			if err := copyFile(filepath.Join(g.dir, e.Name()), filepath.Join(out, e.Name())); err != nil {
 				g.r.Logf("keep %s: %v", e.Name(), err)
 			}
 		}

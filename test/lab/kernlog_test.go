@@ -143,6 +143,9 @@ func TestRegistryIsComplete(t *testing.T) {
 			script = s.Name + ".sh"
 		}
 		scripts = append(scripts, script)
+		if s.Second != "" {
+			scripts = append(scripts, s.Second)
+		}
 		if _, err := os.Stat(filepath.Join("scenarios", script)); err != nil {
 			t.Errorf("%s: %v", s.Name, err)
 		}

@@ -32,9 +32,9 @@ func main() {
 }
 
 type options struct {
-	class, names, out, script, kernel string
-	list, build, systemd              bool
-	jobs                              int
+	class, names, out, script, second, kernel string
+	list, build, systemd, verbs               bool
+	jobs                                      int
 }
 
 func run(ctx context.Context, args []string) int {
@@ -45,6 +45,8 @@ func run(ctx context.Context, args []string) int {
 	fs.StringVar(&o.class, "class", every, "gate (short, and two of the long ones in turn), short, long (what takes minutes), every (both), soak (more of the same), reference (kernel against kernel) or all")
 	fs.StringVar(&o.names, "scenario", "", "run only these scenarios, comma separated, and keep a pcap")
 	fs.StringVar(&o.script, "script", "", "run this script instead, in a guest with all binaries in /lab/files; the other arguments are its own")
+	fs.StringVar(&o.second, "second", "", "with -script: the script of a second guest at the other end of a wire")
+	fs.BoolVar(&o.verbs, "verbs", false, "with -script: binaries with the verbs provider, and its suite")
 	fs.StringVar(&o.kernel, "kernel", "", "with -script: the kernel, e.g. 6.12 (default: the stock one)")
 	fs.BoolVar(&o.systemd, "systemd", false, "with -script: the guest boots with systemd")
 	fs.IntVar(&o.jobs, "j", 2, "guests at a time")
@@ -58,8 +60,12 @@ func run(ctx context.Context, args []string) int {
 		return 2
 	}
 	if o.script != "" {
-		chosen = []Scenario{{Name: "script", About: o.script, Script: o.script, Limit: 10 * time.Minute, Kernel: o.kernel, Systemd: o.systemd,
-			Files: []string{"sluice", "sluiced", "exchange", "logreplay", "fsx"}, Prepare: func(r *Run) error { r.Args = fs.Args(); return nil }}}
+		files := []string{"sluice", "sluiced", "exchange", "logreplay", "fsx"}
+		if o.verbs {
+			files = append(files, "verbs.test")
+		}
+		chosen = []Scenario{{Name: "script", About: o.script, Script: o.script, Second: o.second, Limit: 10 * time.Minute, Kernel: o.kernel, Systemd: o.systemd,
+			Files: files, Verbs: o.verbs, Prepare: func(r *Run) error { r.Args = fs.Args(); return nil }}}
 	}
 	if o.list {
 		w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
@@ -153,26 +159,7 @@ func newLab(ctx context.Context, o options, chosen []Scenario) (*lab, error) {
 	if o.build {
 		return l, nil
 	}
-	if l.bin = os.Getenv("LAB_BIN"); l.bin != "" {
-		return l, nil // binaries that somebody else built
-	}
-	l.bin = filepath.Join(l.out, "bin")
-	if err := os.MkdirAll(l.bin, 0o755); err != nil {
-		return nil, err
-	}
-	// The lab is about the binaries as they are shipped: without cgo, so that they run in the guest as they are.
-	pkgs := packages(chosen)
-	if len(pkgs) == 0 {
-		return l, nil
-	}
-	gobuild := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-o", l.bin + "/"}, pkgs...)...)
-	gobuild.Dir = top
-	gobuild.Env = append(os.Environ(), "CGO_ENABLED=0")
-	gobuild.Stdout, gobuild.Stderr = os.Stdout, os.Stderr
-	if err := gobuild.Run(); err != nil {
-		return nil, fmt.Errorf("build the binaries: %w", err)
-	}
-	return l, nil
+	return l, l.build(ctx, top, chosen)
 }
 
 // kernels are those that the scenarios run on.
@@ -181,21 +168,6 @@ func kernels(chosen []Scenario) []string {
 	for _, s := range chosen {
 		if k := s.kernel(); !slices.Contains(got, k) {
 			got = append(got, k)
-		}
-	}
-	return got
-}
-
-// packages are those of the binaries that the scenarios use.
-func packages(chosen []Scenario) []string {
-	from := map[string]string{"sluice": "./cmd/sluice", "sluiced": "./cmd/sluiced", "exchange": "./test/lab/exchange", "logreplay": "./test/lab/logreplay",
-		"fsx": "./test/lab/fsx"}
-	var got []string
-	for _, s := range chosen {
-		for _, b := range append(s.Host, s.Files...) {
-			if p := from[b]; !slices.Contains(got, p) {
-				got = append(got, p)
-			}
 		}
 	}
 	return got

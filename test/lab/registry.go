@@ -21,7 +21,19 @@ var scenarios = slices.Concat(fabricScenarios, iserScenarios, failureScenarios, 
 
 // referenceScenarios have no Sluice in them. When one of these fails, the lab or the machine is at fault.
 var referenceScenarios = []Scenario{
-	{Name: "reference-rping", Class: reference, About: "rping between two ends of the guest's siw", Script: "reference-rping.sh", Limit: 10 * time.Minute},
-	{Name: "reference-lio", Class: reference, About: "ib_iser and LIO's ib_isert over siw: login, verify, ext4", Limit: 10 * time.Minute},
-	{Name: "reference-knfsd", Class: reference, About: "NFS over RDMA between two ends of the guest", Limit: 10 * time.Minute},
+	{Name: "reference-rping", Class: reference, About: "rping between two ends of the guest's siw", Script: "reference-rping.sh", Limit: 20 * time.Minute},
+	{Name: "reference-lio", Class: reference, About: "ib_iser and LIO's ib_isert over siw: login, verify, ext4", Limit: 20 * time.Minute, Prepare: arguments("siw")},
+	{Name: "reference-knfsd", Class: reference, About: "NFS over RDMA between two ends of the guest", Limit: 20 * time.Minute, Prepare: arguments("siw")},
+	{Name: "reference-rxe", Class: reference, About: "RoCE between two ends of the guest: ibv_rc_pingpong, rping, perftest", Limit: 20 * time.Minute},
+	{Name: "reference-rxe-lio", Class: reference, About: "ib_iser and ib_isert over RoCE: login, verify, ext4", Script: "reference-lio.sh", Limit: 20 * time.Minute, Prepare: arguments("rxe")},
+	{Name: "reference-rxe-knfsd", Class: reference, About: "NFS over RDMA over RoCE", Script: "reference-knfsd.sh", Limit: 20 * time.Minute, Prepare: arguments("rxe")},
+	{Name: "reference-wire", Class: reference, About: "two guests with RoCE on a wire: rping, lost packets, an interface that goes down", Second: "wire-serve.sh", Limit: 20 * time.Minute},
+}
+
+// arguments are those of the script.
+func arguments(a ...string) func(*Run) error {
+	return func(r *Run) error {
+		r.Args = a
+		return nil
+	}
 }

@@ -23,6 +23,7 @@ type Scenario struct {
 	Turn  bool   // of the long ones: the gate runs two of these with each commit, in turn
 
 	Script string        // file in scenarios/, NAME.sh if empty
+	Second string        // the script of a second guest, at the other end of a wire (two.go); "" for none
 	Limit  time.Duration // the guest is stopped then
 	Memory int           // MiB of the guest, 1024 if 0
 	Kernel string        // a series that Debian has beside the stock kernel, e.g. "6.12"; stock if empty
@@ -30,6 +31,7 @@ type Scenario struct {
 	// starts by itself. Otherwise the script is nearly alone in the guest, which is up much sooner.
 	Systemd bool
 	Files   []string // binaries under test that the guest gets in /lab/files
+	Verbs   bool     // these binaries have the verbs provider (build.go)
 	Host    []string // binaries under test that the host side uses
 
 	// Prepare runs before the guest boots: it starts targets on the host and fills Args, Env and Forward.
@@ -66,6 +68,7 @@ type Run struct {
 	Forward []string // "HOSTPORT:GUESTPORT"
 	Give    []string // files of the host that the guest gets in /lab/files too
 	Log     *log
+	board   *board // what two guests tell each other
 
 	Ctx     context.Context
 	cleanup []func()
@@ -107,7 +110,7 @@ func (l *log) line(s string) {
 
 // runOne runs one scenario and returns the processor time its guest took.
 func (l *lab) runOne(ctx context.Context, s *Scenario) (cpu time.Duration, err error) {
-	r := &Run{lab: l, s: s, Dir: filepath.Join(l.out, s.Name)}
+	r := &Run{lab: l, s: s, Dir: filepath.Join(l.out, s.Name), board: newBoard()}
 	if err := os.RemoveAll(r.Dir); err != nil {
 		return 0, err
 	}
@@ -137,23 +140,20 @@ func (l *lab) runOne(ctx context.Context, s *Scenario) (cpu time.Duration, err e
 			return 0, fmt.Errorf("prepare: %w", err)
 		}
 	}
-	script := s.Script
-	if script == "" {
-		script = s.Name + ".sh"
-	}
-	if filepath.Dir(script) == "." {
-		script = filepath.Join(l.src, "scenarios", script)
-	}
-	g, err := l.boot(r, script)
+	guests, err := l.bootAll(r)
 	if err != nil {
 		return 0, err
 	}
-	err = g.wait()
-	if st := g.cmd.ProcessState; st != nil {
-		cpu = st.UserTime() + st.SystemTime()
-	}
+	err = waitAll(guests, cancel)
 	// What the kernel says outranks the script's own verdict: a script may well end happily after a warning.
-	if kerr := kernelVerdict(r.Dir); kerr != nil {
+	var kerr error
+	for _, g := range guests {
+		if st := g.cmd.ProcessState; st != nil {
+			cpu += st.UserTime() + st.SystemTime()
+		}
+		kerr = errors.Join(kerr, kernelVerdict(g.dir))
+	}
+	if kerr != nil {
 		return cpu, errors.Join(kerr, err)
 	}
 	if err == nil && s.Finish != nil {
@@ -163,8 +163,12 @@ func (l *lab) runOne(ctx context.Context, s *Scenario) (cpu time.Duration, err e
 }
 
 // line takes each line of the script's output, and answers on_host.
-func (r *Run) line(b []byte) {
-	r.Log.line(string(b))
+func (g *guest) line(b []byte) {
+	if g.name == "" {
+		g.r.Log.line(string(b))
+	} else {
+		g.r.Log.line(g.name + ": " + string(b))
+	}
 	rest, ok := bytes.CutPrefix(b, []byte("## host "))
 	if !ok {
 		return
@@ -173,19 +177,23 @@ func (r *Run) line(b []byte) {
 	if len(words) < 2 {
 		return
 	}
-	go r.answer(words[0], words[1], words[2:])
+	go g.answer(words[0], words[1], words[2:])
 }
 
-func (r *Run) answer(number, name string, args []string) {
+func (g *guest) answer(number, name string, args []string) {
+	r := g.r
 	text, err := "", fmt.Errorf("the scenario has nothing named %q", name)
-	if r.s.OnHost != nil {
+	switch {
+	case name == "tell" || name == "await":
+		text, err = r.board.answer(r.Ctx, name, args)
+	case r.s.OnHost != nil:
 		text, err = r.s.OnHost(r, name, args)
 	}
 	rc := "0\n"
 	if err != nil {
 		rc, text = "1\n", text+"on_host "+name+": "+err.Error()+"\n"
 	}
-	base := filepath.Join(r.guest.share, "host", number)
+	base := filepath.Join(g.share, "host", number)
 	// The status comes last, by rename: the guest looks for it and reads the text then.
 	for _, f := range []struct{ name, data string }{{".out", text}, {".rc", rc}} {
 		if err := os.WriteFile(base+".tmp", []byte(f.data), 0o644); err != nil {

@@ -138,7 +138,7 @@ siw() {
 userland() {
   suite=${LAB_SUITE:-$(. /etc/os-release && echo "$VERSION_CODENAME")}
   local pkgs=busybox-static,iproute2,iputils-ping,kmod,procps,psmisc,strace,tcpdump,netcat-openbsd,ethtool
-  pkgs+=,rdma-core,ibverbs-providers,ibverbs-utils,rdmacm-utils,infiniband-diags
+  pkgs+=,rdma-core,ibverbs-providers,ibverbs-utils,rdmacm-utils,infiniband-diags,perftest
   pkgs+=,open-iscsi,libiscsi-bin,sg3-utils,tgt,multipath-tools,dmsetup
   pkgs+=,nfs-common,nfs-kernel-server,rpcbind,nbd-client,nvme-cli
   pkgs+=,fio,e2fsprogs,xfsprogs,attr,acl,fuse3,libnbd-bin,libnfs-utils
@@ -156,9 +156,10 @@ userland() {
   done_ rootfs "$userkey"
 }
 
-# rdmacheck is compiled on the host against the guest's own libraries; only headers come from the -dev packages.
+# rdmacheck is compiled on the host against the guest's own libraries; only headers come from the -dev packages. The headers
+# stay: binaries with the verbs provider are built with them.
 programs() {
-  progkey="$userkey $(digest <"$here/rdmacheck.c")"
+  progkey="$userkey headers $(digest <"$here/rdmacheck.c")"
   fresh check "$progkey" && return
   say "rdmacheck"
   local dev=$cache/dev lib=$cache/rootfs/usr/lib/x86_64-linux-gnu
@@ -168,7 +169,6 @@ programs() {
   unpack libibverbs-dev "$dev"
   quietly rdmacheck gcc -std=gnu11 -O2 -Wall -Wextra -Werror -I"$dev/usr/include" -o "$cache/rdmacheck" "$here/rdmacheck.c" \
     "$lib/librdmacm.so.1" "$lib/libibverbs.so.1" -Wl,-rpath-link,"$lib" -Wl,--allow-shlib-undefined -lpthread
-  rm -rf "$dev"
   done_ check "$progkey"
 }
 

@@ -36,13 +36,48 @@ waitfor() {
 }
 
 # on_host NAME [ARG...]: asks the driver on the host to do something and waits for its answer, which it prints.
+exec 9>&1 # where the host reads, whatever becomes of the standard output
 asked=0
 on_host() {
-  asked=$((asked + 1))
-  echo "## host $asked $*"
-  waitfor 120 test -e "/share/host/$asked.rc" || return 1
-  cat "/share/host/$asked.out"
-  return "$(cat "/share/host/$asked.rc")"
+  local id
+  asked=$((asked + 1)) id=$BASHPID.$asked # in $(...) the count is a copy
+  echo "## host $id $*" >&9
+  waitfor "${ON_HOST_S:-120}" test -e "/share/host/$id.rc" || return 1
+  cat "/share/host/$id.out"
+  return "$(cat "/share/host/$id.rc")"
+}
+
+# Two guests: tell NAME [TEXT] leaves a note for the other one, await NAME waits for it and prints its text.
+tell() { on_host tell "$@"; }
+await() { ON_HOST_S=${ON_HOST_S:-900} on_host await "$@"; }
+# The second guest ends its script with obey. The first one says: other COMMAND...: the second runs this line, and its status is
+# the status here. What it printed is printed here in one line. other end: the second one's script goes on behind obey.
+other() {
+  local n=$(($(cat /tmp/orders 2>/dev/null || echo 0) + 1)) said
+  echo $n >/tmp/orders
+  tell "do$n" "$@" && said=$(await "did$n") || return
+  [ -z "${said#* }" ] || echo "second: ${said#* }"
+  return "${said%% *}"
+}
+obey() {
+  local n line rc
+  for ((n = 1; ; n++)); do
+    line=$(await "do$n") || return
+    echo "## told: $line"
+    [ "$line" != end ] || { tell "did$n" 0; return; }
+    rc=0
+    eval "$line" >/tmp/said 2>&1 </dev/null || rc=$?
+    cat /tmp/said
+    tell "did$n" "$rc" "$(tr '\n' ' ' </tmp/said | head -c 600)"
+  done
+}
+
+# wire_up: the end of the wire between two guests: eth1, 10.8.0.1 and fd08::1 in the first one, ...2 in the second
+wire_up() {
+  waitfor 20 test -d /sys/class/net/eth1 || return
+  wire_no=$(sed 's/.*://; s/^0//' /sys/class/net/eth1/address)
+  ip link set eth1 mtu "${1:-1500}" up && ip addr add "10.8.0.$wire_no/24" dev eth1 && ip addr add "fd08::$wire_no/64" dev eth1 nodad || return
+  waitfor 20 grep -q up /sys/class/net/eth1/operstate
 }
 
 # ---- fabric
@@ -97,11 +132,43 @@ capture_end() {
 # listening PORT: an iWARP listener is a TCP socket of the kernel's
 listening() { ss -Hltn "sport = :$1" | grep -q .; }
 
-# rping_client ADDRESS PORT COUNT [rping options]: rping's own status is 0 even when nobody answers, so the lines count
+# rdma_listening PORT: a listener of the RDMA connection manager, the kernel's or a program's
+rdma_listening() { rdma resource show cm_id | grep -q "LISTEN.*:$1\b"; }
+
+# rdma_gid ADDRESS: the index of the GID of rdma0 that carries this IPv4 address
+rdma_gid() {
+  local i g want
+  # shellcheck disable=SC2086,SC2046
+  want=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' ${1//./ })
+  for ((i = 0; i < 64; i++)); do
+    read -r g <"/sys/class/infiniband/rdma0/ports/1/gids/$i"
+    [ "$g" != "$want" ] || { echo "$i"; return; }
+  done
+  return 1
+}
+
+# perf TEST ADDRESS [options]: one of perftest's programs with itself, both ends here; prints its line of figures, which begins
+# with the size
+perf() {
+  local test=$1 a=$2 rc=0 server
+  shift 2
+  PERF_PORT=${PERF_PORT:-18515}
+  "$test" -d rdma0 -R -F -p "$PERF_PORT" "$@" >/tmp/perf.server 2>&1 &
+  server=$!
+  waitfor 60 rdma_listening "$PERF_PORT" || { cat /tmp/perf.server; return 1; }
+  timeout 300 "$test" -d rdma0 -R -F -p "$PERF_PORT" "$@" "$a" >/tmp/perf.client 2>&1 || rc=1
+  wait $server || rc=1
+  PERF_PORT=$((PERF_PORT + 1))
+  [ $rc = 0 ] && grep -E '^ *[0-9]+ +[0-9]+ ' /tmp/perf.client && return
+  tail -5 /tmp/perf.server /tmp/perf.client
+  return 1
+}
+
+# rping_client ADDRESS PORT COUNT [rping options] (PING_S: how many seconds it may take, 180): rping's own status is 0 even when nobody answers, so the lines count
 rping_client() {
   local a=$1 p=$2 n=$3 got
   shift 3
-  timeout 60 rping -c -a "$a" -p "$p" -C "$n" -v -V "$@" >/tmp/rping.log 2>/tmp/rping.err
+  timeout "${PING_S:-180}" rping -c -a "$a" -p "$p" -C "$n" -v -V "$@" >/tmp/rping.log 2>/tmp/rping.err
   got=$(grep -ac '^ping data' /tmp/rping.log)
   [ "$got" = "$n" ] && ! grep -aqi 'error\|mismatch\|fail' /tmp/rping.err && return 0
   echo "rping: $got of $n pings; $(head -c 400 /tmp/rping.err)"

@@ -1,6 +1,6 @@
-# The kernel's NFS server and client over siw, in one guest.
+# The kernel's NFS server and client over RDMA, in one guest. Argument: siw or rxe.
 . /lab/lib.sh
-must "siw on eth0" rdma_up siw eth0
+must "$1 on eth0" rdma_up "$1" eth0
 mkdir -p /export /mnt/n && mount -t tmpfs -o size=200m none /export && chmod 777 /export
 must "knfsd" nfsd_up /export
 must "client" nfs_up

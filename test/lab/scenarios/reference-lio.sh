@@ -1,7 +1,7 @@
-# The kernel's target and the kernel's initiator, in one guest, over siw.
+# The kernel's target and the kernel's initiator, in one guest. Argument: siw or rxe.
 . /lab/lib.sh
 t=iqn.2024-01.lab:lio p=10.0.2.15:3260
-must "siw on eth0" rdma_up siw eth0
+must "$1 on eth0" rdma_up "$1" eth0
 must "LIO" lio_up $t 10.0.2.15 3260 iser 256
 must "iscsid" iscsid_up
 must "login" iscsi_login iser $t $p
