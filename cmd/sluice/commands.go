@@ -11,12 +11,13 @@ import (
 	"github.com/sluice-storage/sluice/cmd/sluice/demo"
 	"github.com/sluice-storage/sluice/cmd/sluice/doctor"
 	"github.com/sluice-storage/sluice/cmd/sluice/files"
+	"github.com/sluice-storage/sluice/cmd/sluice/rdmacmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/rping"
 )
 
 // commands is everything sluice can do, in the order of the help text.
 func commands() []*cobra.Command {
-	cs := append(blockcmd.Commands(), files.ExtendCopy(blockcmd.CopyCommand()), benchcmd.Command(), demo.Command(), rping.Command(), configcmd.Command(), doctor.Command(), man(), completions())
+	cs := append(blockcmd.Commands(), files.ExtendCopy(blockcmd.CopyCommand()), benchcmd.Command(), demo.Command(), rping.Command(), configcmd.Command(), doctor.Command(), rdmacmd.Command(), man(), completions())
 	cs = append(cs, files.Commands()...)
 	cs = append(cs, attachcmd.Commands()...)
 	return append(cs, admincmd.Commands()...)

@@ -5,6 +5,7 @@ package admin
 
 import (
 	"context"
+	"strconv"
 	"time"
 )
 
@@ -108,10 +109,35 @@ type Session struct {
 	Transport string    `json:"transport"` // iSER or iSCSI
 	Peer      string    `json:"peer"`      // address
 	Since     time.Time `json:"since"`
-	Commands  uint64    `json:"commands"` // SCSI commands since login
-	Inflight  int       `json:"inflight"` // commands running now
-	Read      uint64    `json:"read"`     // bytes to the initiator
-	Written   uint64    `json:"written"`  // bytes from the initiator
+	Commands  uint64    `json:"commands"`       // SCSI commands since login
+	Inflight  int       `json:"inflight"`       // commands running now
+	Read      uint64    `json:"read"`           // bytes to the initiator
+	Written   uint64    `json:"written"`        // bytes from the initiator
+	Path      *Path     `json:"path,omitempty"` // of iSER
+}
+
+// Path is how an RDMA connection's packets go.
+type Path struct {
+	Provider string `json:"provider"`           // iwarp, verbs
+	Device   string `json:"device,omitempty"`   // the adapter
+	Port     int    `json:"port,omitempty"`     // of the adapter
+	GID      string `json:"gid,omitempty"`      // this side's
+	Exposure string `json:"exposure,omitempty"` // what the initiator may reach of the daemon's memory
+}
+
+// String is for people: "verbs mlx5_0/1".
+func (p *Path) String() string {
+	if p == nil {
+		return ""
+	}
+	s := p.Provider
+	if p.Device != "" {
+		s += " " + p.Device
+	}
+	if p.Port > 0 {
+		s += "/" + strconv.Itoa(p.Port)
+	}
+	return s
 }
 
 // Export is one directory served by NFS.

@@ -31,12 +31,6 @@ func (c *Config) Check() error {
 	if !slices.Contains([]string{"console", "json"}, c.Log.Format) {
 		return at("$.log.format", "log.format %q is neither console nor json", c.Log.Format)
 	}
-	if c.Fabric.Provider != "iwarp" {
-		return at("$.fabric.provider", "fabric.provider %q is not built in; use iwarp", c.Fabric.Provider)
-	}
-	if !slices.Contains([]string{"on", "always", "off", "peer"}, c.Fabric.CRC) {
-		return at("$.fabric.crc", "fabric.crc %q is none of on, always, off, peer", c.Fabric.CRC)
-	}
 	if c.Memory < 32<<20 {
 		return at("$.memory", "memory %v is too little: 32MiB at least", c.Memory)
 	}
@@ -54,7 +48,7 @@ func (c *Config) Check() error {
 			return at("$.admin", "admin.listen needs cert, key and client_ca: whoever reaches it can destroy volumes")
 		}
 	}
-	for _, check := range []func() error{c.checkPortals, c.checkVolumes, c.checkTargets, c.checkExports} {
+	for _, check := range []func() error{c.checkFabric, c.checkPortals, c.checkVolumes, c.checkTargets, c.checkExports} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -56,10 +56,35 @@ type AdminConfig struct {
 	ClientCA string `yaml:"client_ca" json:"client_ca,omitempty"`
 }
 
-// FabricConfig sets the RNIC.
-type FabricConfig struct {
-	Provider string `yaml:"provider" json:"provider"` // iwarp
-	CRC      string `yaml:"crc" json:"crc"`           // on, always, off, peer
+// FabricConfig lists the fabrics that RDMA clients are served over.
+type FabricConfig []ProviderConfig
+
+// ProviderConfig is one of them.
+type ProviderConfig struct {
+	Provider string   `yaml:"provider" json:"provider"`                     // iwarp, verbs
+	CRC      string   `yaml:"crc,omitempty" json:"crc,omitempty"`           // iwarp: on, always, off, peer
+	Devices  []string `yaml:"devices,omitempty" json:"devices,omitempty"`   // verbs: adapters by name; all if empty
+	Exposure string   `yaml:"exposure,omitempty" json:"exposure,omitempty"` // verbs: windows, whole-slab
+
+	implied bool // not configured: used where there are adapters
+}
+
+// UnmarshalYAML takes a list, or the one provider of older files.
+func (f *FabricConfig) UnmarshalYAML(node ast.Node) error {
+	if _, is := node.(*ast.SequenceNode); is {
+		var l []ProviderConfig
+		if err := yaml.NodeToValue(node, &l, yaml.Strict()); err != nil {
+			return err
+		}
+		*f = append(FabricConfig{}, l...)
+		return nil
+	}
+	var one ProviderConfig
+	if err := yaml.NodeToValue(node, &one, yaml.Strict()); err != nil {
+		return err
+	}
+	*f = FabricConfig{one}
+	return nil
 }
 
 // TimeoutsConfig bounds how long a peer may keep the daemon waiting.

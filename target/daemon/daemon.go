@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"
-	"github.com/sluice-storage/sluice/transport/iwarp"
+	"github.com/sluice-storage/sluice/transport"
 )
 
 // Daemon is one running target.
@@ -35,7 +35,8 @@ type Daemon struct {
 	source   string        // the file, for people
 	started  time.Time
 	memory   *mem.Pool
-	device   *iwarp.Device
+	device   transport.Device // shares the portals' sockets; nil without one
+	adapters []*adapters      // have listeners of their own
 	server   *iscsi.Server
 	given    map[string]net.Listener // sockets of the service manager, by address
 	drained  chan struct{}           // closed when an operator asks for the end
@@ -94,8 +95,9 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 	if d.audit, d.auditEnd, err = auditLogger(cfg.Log, log); err != nil {
 		return nil, err
 	}
-	crc := map[string]iwarp.CRC{"on": iwarp.CRCAuto, "always": iwarp.CRCOn, "off": iwarp.CRCOff, "peer": iwarp.CRCPeer}[cfg.Fabric.CRC]
-	d.device = iwarp.New(iwarp.Options{CRC: crc})
+	if err := d.openFabric(cfg.Fabric); err != nil {
+		return nil, err
+	}
 	d.memory = mem.NewPool(int64(cfg.Memory))
 	discovery, err := cfg.DiscoveryAuth.auth()
 	if err != nil {
@@ -303,6 +305,7 @@ func (d *Daemon) servePortal(p *portal) {
 			}
 		}
 	})
+	d.serveAdapters(ctx, p)
 	d.log.Info("portal open", zap.Stringer("address", p.l.Addr()), zap.Uint16("group", p.cfg.Group))
 }
 
@@ -417,6 +420,9 @@ func (d *Daemon) closeAll(ctx context.Context) error {
 	errs = append(errs, d.closeVolumes(ctx))
 	if d.device != nil {
 		errs = append(errs, d.device.Close())
+	}
+	for _, a := range d.adapters {
+		errs = append(errs, a.close())
 	}
 	return errors.Join(errs...)
 }

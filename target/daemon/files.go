@@ -31,7 +31,10 @@ type files struct {
 	reg  *rpc.Registered // with the system's rpcbind, nil without
 	udp  *rpc.Server     // what is served by UDP beside it
 	tcp  net.Listener
-	rdma transport.Listener
+	rdma transport.Listener // of the software RNIC
+	// over is the address that adapters serve, empty for none; end stops them.
+	over string
+	end  context.CancelFunc
 	wg   sync.WaitGroup
 }
 
@@ -92,9 +95,15 @@ func (d *Daemon) openFiles(c *Config) (_ *files, err error) {
 			return nil, fmt.Errorf("files.tcp %s: %w; does this machine's own NFS server have the port?", c.Files.TCP, err)
 		}
 	}
-	if c.Files.RDMA != "none" {
+	if c.Files.RDMA != "none" && d.device != nil {
 		if f.rdma, err = d.device.Listen(context.Background(), c.Files.RDMA); err != nil {
 			return nil, fmt.Errorf("files.rdma %s: %w; does this machine's own NFS server have the port?", c.Files.RDMA, err)
+		}
+	}
+	if c.Files.RDMA != "none" {
+		f.over = c.Files.RDMA
+		if f.rdma != nil {
+			f.over = listening(f.over, f.rdma.Addr().String())
 		}
 	}
 	if err := f.openBinder(c); err != nil {
@@ -228,6 +237,23 @@ func (d *Daemon) serveFiles() {
 		d.log.Info("files open", zap.String("over", "RDMA"), zap.Stringer("address", f.rdma.Addr()))
 		f.wg.Go(func() { fail("rdma", f.rpc.ServeRDMA(d.device, f.rdma)) })
 	}
+	if f.over != "" {
+		var ctx context.Context
+		ctx, f.end = context.WithCancel(context.Background())
+		for _, a := range d.adapters {
+			f.wg.Go(func() { a.serveFiles(ctx, f, f.over) })
+		}
+	}
+}
+
+// listening is where adapters listen beside a socket: the address that is configured, with the port that the socket got where
+// none was.
+func listening(configured, got string) string {
+	host, port, err := net.SplitHostPort(configured)
+	if _, p, gerr := net.SplitHostPort(got); err == nil && gerr == nil && port == "0" {
+		return net.JoinHostPort(host, p)
+	}
+	return configured
 }
 
 // tell logs what is served where.
@@ -240,7 +266,7 @@ func (f *files) tell(d *Daemon) {
 // url is what a client of this machine can use: it names the ports, for no rpcbind may know them.
 func (f *files) url(name string) string {
 	if f.tcp == nil {
-		return "nfs+rdma://" + f.rdma.Addr().String() + name
+		return "nfs+rdma://" + f.over + name
 	}
 	a := f.tcp.Addr().(*net.TCPAddr)
 	return fmt.Sprintf("nfs://%s%s?nfsport=%d&mountport=%d", hostOf(a), name, a.Port, a.Port)
@@ -261,6 +287,9 @@ func (f *files) close(ctx context.Context) error {
 	var errs []error
 	if f.reg != nil {
 		errs = append(errs, f.reg.Close()) // first: nobody new should be sent here
+	}
+	if f.end != nil {
+		f.end()
 	}
 	if f.rpc != nil {
 		errs = append(errs, f.rpc.Close(ctx))

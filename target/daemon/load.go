@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
 // ConfigError is a configuration that cannot be served: one sentence, with the file and, where the parser knows it,
@@ -177,11 +179,18 @@ func (c *Config) fill(dir string) {
 	if c.Memory == 0 {
 		c.Memory = DefaultMemory
 	}
-	if c.Fabric.Provider == "" {
-		c.Fabric.Provider = "iwarp"
+	if c.Fabric == nil {
+		c.Fabric = FabricConfig{{Provider: fabric.IWARP}, {Provider: fabric.Verbs, implied: true}}
 	}
-	if c.Fabric.CRC == "" {
-		c.Fabric.CRC = "on"
+	for i := range c.Fabric {
+		p := &c.Fabric[i]
+		setString(&p.Provider, fabric.IWARP)
+		switch p.Provider {
+		case fabric.IWARP:
+			setString(&p.CRC, fabric.CRCs[0])
+		case fabric.Verbs:
+			setString(&p.Exposure, fabric.Exposures[0])
+		}
 	}
 	setDuration(&c.Timeouts.Login, DefaultLoginTimeout)
 	setDuration(&c.Timeouts.Peer, DefaultPeerTimeout)

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/hist"
 	"github.com/sluice-storage/sluice/internal/version"
 	"github.com/sluice-storage/sluice/target/iscsi"
-	"github.com/sluice-storage/sluice/transport/iwarp"
+	"github.com/sluice-storage/sluice/transport"
 )
 
 // metrics reads plain counters when it is scraped: the data path knows nothing of Prometheus.
@@ -59,6 +59,7 @@ var (
 	mMemRefused  = desc("memory_refusals_total", "Requests for buffers that had to wait because all registered memory was in use.")
 	mStags       = desc("stags", "STags that exist now: windows a peer may name, and sinks of outstanding RDMA Reads.", "provider", "kind")
 	mConns       = desc("fabric_connections", "RDMA connections open now.", "provider")
+	mPaths       = desc("fabric_sessions", "iSER sessions by provider and adapter; the software RNIC has no adapter.", "provider", "device")
 	mSends       = desc("fabric_work_requests", "Work requests under way.", "provider")
 	mRecvs       = desc("fabric_receives", "Receives posted: messages that peers may send.", "provider")
 	mFlushes     = desc("fabric_flushes_total", "Times a full socket handed the rest to the flusher.")
@@ -69,7 +70,7 @@ var (
 // Describe implements prometheus.Collector.
 func (m metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mInfo, mSessions, mInflight, mCommands, mIn, mOut, mCopied, mRejects, mWindow, mSize, mOps, mBytes, mErrors, mMemory,
-		mLatency, mSense, mQueue, mConflicts, mLogins, mRedirects, mLoginRefuse, mEnded, mHeld, mCached, mMapped, mMemWait, mMemRefused, mStags, mConns, mSends,
+		mLatency, mSense, mQueue, mConflicts, mLogins, mRedirects, mLoginRefuse, mEnded, mHeld, mCached, mMapped, mMemWait, mMemRefused, mStags, mConns, mPaths, mSends,
 		mRecvs, mFlushes, mWakes, mTakenBack, mMemoryMax, mFabricBytes, mFPDUs, mSyscalls, mTerminates, mRefused, mFabricCopy} {
 		ch <- d
 	}
@@ -103,13 +104,38 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 	for reason, n := range c.Ended {
 		count(mEnded, n, reason)
 	}
-	g, provider := m.d.device.Gauges(), m.d.device.Name()
-	gauge(mStags, float64(g.Windows), provider, "window")
-	gauge(mStags, float64(g.ReadSinks), provider, "read_sink")
-	gauge(mConns, float64(g.Connections), provider)
-	gauge(mSends, float64(g.Sends), provider)
-	gauge(mRecvs, float64(g.Receives), provider)
-	s := m.d.device.Stats()
+	for _, dev := range m.d.devices() {
+		g, provider := dev.Gauges(), dev.Name()
+		gauge(mStags, float64(g.Windows), provider, "window")
+		gauge(mStags, float64(g.ReadSinks), provider, "read_sink")
+		gauge(mConns, float64(g.Connections), provider)
+		gauge(mSends, float64(g.Sends), provider)
+		gauge(mRecvs, float64(g.Receives), provider)
+		if x, is := dev.(transport.Streamer); is {
+			streamMetrics(x.Stats(), count)
+		}
+	}
+	for way, n := range pathsOf(m.d.server.Sessions()) {
+		gauge(mPaths, float64(n), way.provider, way.device)
+	}
+	m.portGroups(gauge)
+	m.files(ch, gauge, count)
+}
+
+type way struct{ provider, device string }
+
+// pathsOf counts iSER sessions by provider and adapter.
+func pathsOf(all []iscsi.SessionInfo) map[way]int {
+	n := map[way]int{}
+	for _, s := range all {
+		if s.Path != nil {
+			n[way{s.Path.Provider, s.Path.Device}]++
+		}
+	}
+	return n
+}
+
+func streamMetrics(s transport.StreamStats, count func(*prometheus.Desc, uint64, ...string)) {
 	count(mFabricBytes, s.BytesIn, "in")
 	count(mFabricBytes, s.BytesOut, "out")
 	count(mFPDUs, s.FPDUsIn, "in")
@@ -125,18 +151,12 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 		count(mFabricCopy, s.CopiedIn[i], "in", copyClass(i))
 		count(mFabricCopy, s.CopiedOut[i], "out", copyClass(i))
 	}
-	m.portGroups(gauge)
-	m.files(ch, gauge, count)
 }
 
 // copyClass is the upper bound of a size class as a label.
 func copyClass(i int) string {
-	for n := 1; n <= 1<<20; n <<= 1 {
-		for _, v := range []int{n - 1, n} {
-			if iwarp.CopyClass(v) == i && iwarp.CopyClass(v+1) == i+1 {
-				return strconv.Itoa(v)
-			}
-		}
+	if i < len(transport.CopyBounds) {
+		return strconv.Itoa(transport.CopyBounds[i])
 	}
 	return "+Inf"
 }

@@ -19,10 +19,14 @@ func (d *Daemon) Sessions() []admin.Session {
 }
 
 func sessionOf(s iscsi.SessionInfo) admin.Session {
-	return admin.Session{
+	out := admin.Session{
 		ID: strconv.Itoa(int(s.TSIH)), Target: s.Target, Initiator: s.Initiator, Transport: s.Transport, Peer: s.Remote, Since: s.Since,
 		Commands: s.Commands, Inflight: s.Active, Read: s.BytesOut, Written: s.BytesIn,
 	}
+	if p := s.Path; p != nil {
+		out.Path = &admin.Path{Provider: p.Provider, Device: p.Device, Port: p.Port, GID: p.GID, Exposure: p.Exposure}
+	}
+	return out
 }
 
 // CloseSession implements admin.Backend.

@@ -22,9 +22,9 @@ func session() *cobra.Command {
 				return err
 			}
 			return ui.Print(c, ss, func(t *ui.Table) {
-				t.Row("ID", "INITIATOR", "TARGET", "OVER", "FROM", "SINCE", "RUNNING", "READ", "WRITTEN")
+				t.Row("ID", "INITIATOR", "TARGET", "OVER", "THROUGH", "FROM", "SINCE", "RUNNING", "READ", "WRITTEN")
 				for _, s := range ss {
-					t.Row(s.ID, s.Initiator, s.Target, s.Transport, s.Peer, time.Since(s.Since).Round(time.Second), s.Inflight, ui.Bytes(int64(s.Read)), ui.Bytes(int64(s.Written)))
+					t.Row(s.ID, s.Initiator, s.Target, s.Transport, s.Path.String(), s.Peer, time.Since(s.Since).Round(time.Second), s.Inflight, ui.Bytes(int64(s.Read)), ui.Bytes(int64(s.Written)))
 				}
 			})
 		},
@@ -60,6 +60,16 @@ func trace() *cobra.Command {
 				const clock = "15:04:05.000"
 				s := tr.Session
 				t.Row("session", s.ID+" of "+s.Initiator+" with "+s.Target+" over "+s.Transport+" from "+s.Peer)
+				if p := s.Path; p != nil {
+					way := p.String()
+					if p.GID != "" {
+						way += ", from " + p.GID
+					}
+					if p.Exposure != "" {
+						way += "; the initiator may reach of the daemon's memory: " + p.Exposure
+					}
+					t.Row("through", way)
+				}
 				if tr.Ended != "" {
 					t.Row("ended", tr.Ended)
 				}

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-storage/sluice/cmd/sluice/blockcmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/nfs"
+	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
 type options struct {
@@ -76,7 +77,8 @@ func (o *options) flags(c *cobra.Command) {
 	f.BoolVar(&o.readOnly, "read-only", false, "allow no writes")
 	f.BoolVar(&o.foreground, "foreground", false, "serve in this process until it is interrupted")
 	complete(c, "face", faces...)
-	complete(c, "crc", "on", "always", "peer", "off")
+	complete(c, "crc", fabric.CRCs...)
+	complete(c, "provider", fabric.Providers...)
 	complete(c, "reconnect", "30s", "5m", "forever")
 }
 

@@ -22,7 +22,7 @@ func (m *mounting) checkExport() error {
 	case m.o.conn.Credentials != "" || m.o.conn.Initiator != "":
 		return ui.Usagef("an NFS export has neither CHAP credentials nor an initiator name")
 	case len(m.opts) > 0 && !slices.Contains(m.flags, "-s"):
-		return ui.Usagef("unknown mount option %s for an NFS export; known are ro, allow_other, local_locks, attr_timeout=, reconnect=, name=, crc=", strings.Join(m.opts, ","))
+		return ui.Usagef("unknown mount option %s for an NFS export; known are ro, allow_other, local_locks, attr_timeout=, reconnect=, name=, crc=, provider=", strings.Join(m.opts, ","))
 	}
 	if err := fuseUsable(); err != nil {
 		return refused("an export is mounted by FUSE, and %w", err)
@@ -36,12 +36,12 @@ func (m *mounting) checkExport() error {
 // serveExport mounts an NFS export by FUSE and serves it until its owner ends it.
 func (o *options) serveExport(ctx context.Context, url string, own *owner, ready func() error) (err error) {
 	r := own.r
-	dev, err := o.conn.Device()
+	set, err := o.conn.Fabric()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dev.Close()) }()
-	fs, name, err := nfs.Mount(ctx, url, nfs.Options{Device: dev})
+	defer func() { err = errors.Join(err, set.Close()) }()
+	fs, name, err := nfs.Mount(ctx, url, nfs.Options{Provider: set.Device})
 	if err != nil {
 		return err
 	}

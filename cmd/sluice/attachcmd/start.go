@@ -2,6 +2,7 @@ package attachcmd
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/initiator/nfs"
+	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
 // readyLimit is how long a helper may take to attach.
@@ -103,6 +105,9 @@ func (o *options) record(url string) (*Record, string, error) {
 // inWords is what the options are in the table's words, so that an attachment can be compared with the table.
 func (o *options) inWords() ([]string, error) {
 	l := []string{"reconnect=" + (*limit)(&o.conn.Reconnect).String(), "crc=" + o.conn.CRC}
+	if p := o.conn.Provider; p != "" && p != fabric.Providers[0] {
+		l = append(l, "provider="+p)
+	}
 	if o.readOnly {
 		l = append(l, "ro")
 	}
@@ -331,7 +336,7 @@ func (r *Record) free() error {
 
 // helperArgs is the helper's command line. The URL may hold a secret, which must not stand there for all to read.
 func (o *options) helperArgs(r *Record) ([]string, error) {
-	args := []string{"attach", "--foreground", "--name", r.Name, "--crc", o.conn.CRC, "--initiator", o.conn.Initiator}
+	args := []string{"attach", "--foreground", "--name", r.Name, "--crc", o.conn.CRC, "--provider", cmp.Or(o.conn.Provider, fabric.Providers[0]), "--initiator", o.conn.Initiator}
 	if o.conn.Reconnect != 0 {
 		args = append(args, "--reconnect", (*limit)(&o.conn.Reconnect).String())
 	}

@@ -13,17 +13,19 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
-	"github.com/sluice-storage/sluice/cmd/internal/crcflag"
+	"github.com/sluice-storage/sluice/cmd/internal/fabricflag"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/internal/mem"
-	"github.com/sluice-storage/sluice/transport/iwarp"
+	"github.com/sluice-storage/sluice/transport"
+	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
 // Connection is what every command that reaches a volume can be told.
 type Connection struct {
 	Initiator   string // iSCSI name
+	Provider    string // iwarp, verbs
 	CRC         string // on, always, off, peer
 	Credentials string // a file with CHAP names and secrets
 	// Reconnect is how long requests wait for a lost target: 0 for the default, negative for ever.
@@ -34,22 +36,19 @@ type Connection struct {
 // Flags adds the connection's flags.
 func (c *Connection) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Initiator, "initiator", "", "iSCSI name to log in with (default: made of the host name)")
-	crcflag.Add(fs, &c.CRC)
+	fabricflag.AddProvider(fs, &c.Provider)
+	fabricflag.AddCRC(fs, &c.CRC)
 	fs.StringVar(&c.Credentials, "credentials", "", "file with CHAP credentials: lines username=, password=, target_username=, target_password=")
 }
 
-// Open makes the initiator and its software RNIC; the function it returns closes both.
+// Open makes the initiator and its fabric device; the function it returns closes both.
 func (c *Connection) Open() (*block.Initiator, func() error, error) {
 	return c.OpenWith(mem.NewPool(memory), 0)
 }
 
-// Device is a software RNIC with the checksum policy that was asked for. Close it.
-func (c *Connection) Device() (*iwarp.Device, error) {
-	policy, err := crcflag.Parse(c.CRC)
-	if err != nil {
-		return nil, err
-	}
-	return iwarp.New(iwarp.Options{CRC: policy}), nil
+// Fabric makes devices as was asked for. Close it.
+func (c *Connection) Fabric() (*fabric.Set, error) {
+	return fabricflag.Flags{Provider: c.Provider, CRC: c.CRC}.Set()
 }
 
 // OpenWith is Open with a pool, which it takes over, and a number of commands under way on a session (0 for the default).
@@ -61,16 +60,16 @@ func (c *Connection) OpenWith(pool *mem.Pool, depth int) (*block.Initiator, func
 			return nil, nil, err
 		}
 	}
-	dev, err := c.Device()
+	set, err := c.Fabric()
 	if err != nil {
 		return nil, nil, err
 	}
-	o.Device = dev
+	o.Provider = set.Device
 	ini, err := block.New(o)
 	if err != nil {
-		return nil, nil, errors.Join(explain(err), dev.Close())
+		return nil, nil, errors.Join(explain(err), set.Close())
 	}
-	return ini, func() error { return errors.Join(ini.Close(), pool.Close(), dev.Close()) }, nil
+	return ini, func() error { return errors.Join(ini.Close(), pool.Close(), set.Close()) }, nil
 }
 
 // memory is what a command may hold: two copies' worth of pieces, and as much in the initiator.
@@ -86,14 +85,18 @@ func explain(err error) error {
 		sense *block.SenseError
 		bad   *block.ErrURL
 		op    *net.OpError
+		no    *transport.ErrRejected
+		word  *fabric.ErrWord
 		dns   *net.DNSError
 		code  ui.ExitError
 	)
 	switch {
 	case err == nil, errors.As(err, &code):
 		return err
-	case errors.As(err, &bad):
+	case errors.As(err, &bad), errors.As(err, &word):
 		return ui.Usage(err)
+	case errors.As(err, &no):
+		return ui.ExitError{Code: ui.CodeRefused, Err: err}
 	case errors.As(err, &login):
 		switch login.Status {
 		case iscsi.LoginNotFound:
@@ -105,7 +108,7 @@ func explain(err error) error {
 	case errors.As(err, &sense) && sense.ASC == 0x25: // LOGICAL UNIT NOT SUPPORTED
 		return ui.ExitError{Code: ui.CodeRefused, Err: fmt.Errorf("%w; the target has no such LUN", err)}
 	case errors.As(err, &dns), errors.As(err, &op) && op.Op == "dial", errors.Is(err, block.ErrNoPath):
-		return ui.ExitError{Code: ui.CodeNoPeer, Err: fmt.Errorf("%w; does a target listen there?", err)}
+		return ui.ExitError{Code: ui.CodeNoPeer, Err: fmt.Errorf("%w; does a target listen there? One behind RDMA adapters (RoCE, InfiniBand) listens for --provider verbs, or ?provider=verbs in the URL", err)}
 	case errors.Is(err, block.ErrMiscompare):
 		return ui.ExitError{Code: ui.CodeDiffer, Err: err}
 	}

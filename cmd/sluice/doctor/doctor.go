@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/target/daemon"
+	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
 // Finding is the result of one look.
@@ -40,11 +41,13 @@ type machine struct {
 	listen         func(addr string) error
 	rlimit         func(resource int) (uint64, error)
 	release        func() string
+	adapters       func() (none bool, err error) // why no RDMA adapter can be used
 }
 
 func here(stateDir string) machine {
 	return machine{
-		sys: "/sys", proc: "/proc", dev: "/dev", stateDir: stateDir,
+		adapters: fabric.Adapters,
+		sys:      "/sys", proc: "/proc", dev: "/dev", stateDir: stateDir,
 		listen: func(addr string) error {
 			l, err := net.Listen("tcp", addr)
 			if err != nil {
@@ -139,18 +142,6 @@ func (m machine) limits() []Finding {
 		f.State, f.Advice = note, "a thousand sessions need as many descriptors: ulimit -n 65536, or LimitNOFILE= in the unit"
 	}
 	return []Finding{f}
-}
-
-func (m machine) rdma() []Finding {
-	devs, _ := filepath.Glob(filepath.Join(m.sys, "class/infiniband/*"))
-	if len(devs) == 0 {
-		return []Finding{{What: "RDMA devices", State: good, Saw: "none; the built-in software RNIC needs none"}}
-	}
-	var names []string
-	for _, d := range devs {
-		names = append(names, filepath.Base(d))
-	}
-	return []Finding{{What: "RDMA devices", State: good, Saw: strings.Join(names, ", ")}}
 }
 
 func (m machine) mtu() []Finding {

@@ -23,8 +23,15 @@ func sick(t *testing.T) machine {
 			t.Fatal(err)
 		}
 	}
+	port := filepath.Join(dir, "class/infiniband/mlx5_0/ports/1")
+	if err := os.MkdirAll(port, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(port, "state"), []byte("1: DOWN\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	return machine{
-		sys: dir, proc: dir, dev: dir, stateDir: "/proc/nowhere",
+		sys: dir, proc: dir, dev: dir, stateDir: "/proc/nowhere", adapters: func() (bool, error) { return true, errors.New("there is no rdma-core") },
 		listen:  func(string) error { return unix.EADDRINUSE },
 		rlimit:  func(int) (uint64, error) { return 256, nil },
 		release: func() string { return "4.19.0-21-amd64" },
@@ -38,6 +45,7 @@ func TestASickMachineGetsAdviceForEverything(t *testing.T) {
 	}
 	for what, state := range map[string]string{
 		"kernel": bad, "open files": note, "MTU of eth0": note, "kernel modules": note, "/dev/fuse": note,
+		"port 1 of mlx5_0": note, "kernel module ib_uverbs": note, "kernel module rdma_ucm": note, "rdma-core": note, "locked memory": note,
 		"state directory": bad, "port 127.0.0.1:3260": note,
 	} {
 		if f := found[what]; f.State != state || f.Advice == "" {

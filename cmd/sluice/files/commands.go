@@ -14,11 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-storage/sluice/cmd/internal/fabricflag"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/transport"
-	"github.com/sluice-storage/sluice/transport/iwarp"
+	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
 // Commands are all but cp, which ExtendCopy adds to the volumes' cp.
@@ -27,14 +28,17 @@ func Commands() []*cobra.Command {
 }
 
 const urlHelp = `URLs are nfs://HOST[:PORT]/PATH for TCP and nfs+rdma://HOST[:PORT]/PATH (or ?rdma) for RDMA, with the arguments
-nfsport, mountport, uid and gid where they are needed.`
+nfsport, mountport, uid and gid where they are needed; provider=verbs goes through RDMA adapters, others than software iWARP.`
 
 // mounted runs f on the file system of a URL.
 func mounted(c *cobra.Command, url string, f func(ctx context.Context, v *nfs.FS, name string) error) (err error) {
 	if !nfs.IsURL(url) {
 		return ui.Usagef("%s is no nfs:// or nfs+rdma:// URL", url)
 	}
-	o, done := options(iwarp.CRCAuto)
+	o, done, err := options(fabricflag.Flags{})
+	if err != nil {
+		return err
+	}
 	defer func() { err = explain(errors.Join(err, done())) }()
 	v, name, err := nfs.Mount(c.Context(), url, o)
 	if err != nil {
@@ -44,17 +48,26 @@ func mounted(c *cobra.Command, url string, f func(ctx context.Context, v *nfs.FS
 	return f(c.Context(), v, name)
 }
 
-// options give a mount the software RNIC; it does nothing until a URL asks for it.
-func options(crc iwarp.CRC) (nfs.Options, func() error) {
-	var dev transport.Device = iwarp.New(iwarp.Options{CRC: crc})
-	return nfs.Options{Device: dev}, dev.Close
+// options give a mount the fabric; nothing of it is made until a URL asks for it.
+func options(f fabricflag.Flags) (nfs.Options, func() error, error) {
+	set, err := f.Set()
+	if err != nil {
+		return nfs.Options{}, nil, err
+	}
+	return nfs.Options{Provider: set.Device}, set.Close, nil
 }
 
 // explain gives an error the exit code that it stands for.
 func explain(err error) error {
 	var code ui.ExitError
 	var m mount3.Status
+	var no *transport.ErrRejected
+	var word *fabric.ErrWord
 	switch {
+	case errors.As(err, &word):
+		return ui.Usage(err)
+	case errors.As(err, &no):
+		return ui.ExitError{Code: ui.CodeRefused, Err: err}
 	case err == nil, errors.As(err, &code):
 		return err
 	case errors.As(err, &m), errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrExist):

@@ -15,10 +15,9 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-storage/sluice/cmd/internal/crcflag"
+	"github.com/sluice-storage/sluice/cmd/internal/fabricflag"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/nfs"
-	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
 // copyPiece is how much is read and written at a time: eight of the largest transfers, which go out side by side.
@@ -83,13 +82,16 @@ type sink interface {
 
 // Copy copies a file, or with recursive a tree, from or to an NFS server, or from one to another.
 func Copy(c *cobra.Command, from, to string, recursive, quiet bool) (err error) {
-	crc := iwarp.CRCAuto
-	if f := c.Flags().Lookup("crc"); f != nil {
-		if crc, err = crcflag.Parse(f.Value.String()); err != nil {
-			return err
+	var ff fabricflag.Flags
+	for name, into := range map[string]*string{"crc": &ff.CRC, "provider": &ff.Provider} {
+		if f := c.Flags().Lookup(name); f != nil {
+			*into = f.Value.String()
 		}
 	}
-	o, done := options(crc)
+	o, done, err := options(ff)
+	if err != nil {
+		return err
+	}
 	defer func() { err = explain(errors.Join(err, done())) }()
 	ctx := c.Context()
 	src, a, cl, err := openPlace(ctx, from, o, c)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-storage/sluice/cmd/internal/fabricflag"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/nfs"
 	client "github.com/sluice-storage/sluice/initiator/rpc"
@@ -17,12 +18,12 @@ import (
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	irpc "github.com/sluice-storage/sluice/internal/rpc"
 	"github.com/sluice-storage/sluice/target/rpc"
-	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
 func gatewayCommand() *cobra.Command {
 	var listen string
 	var binder bool
+	var ff fabricflag.Flags
 	c := &cobra.Command{
 		Use:   "gateway URL",
 		Short: "Give NFS clients that only know TCP a server that is reached by RDMA",
@@ -38,12 +39,19 @@ it listens on loopback unless told otherwise.
 			if !nfs.IsURL(args[0]) {
 				return ui.Usagef("%s is no nfs:// or nfs+rdma:// URL", args[0])
 			}
-			o, done := options(iwarp.CRCAuto)
-			err := gateway(c.Context(), args[0], listen, binder, o, func(a net.Addr) {
+			o, done, err := options(ff)
+			if err != nil {
+				return err
+			}
+			err = gateway(c.Context(), args[0], listen, binder, o, func(a net.Addr) {
 				ui.Note(c.ErrOrStderr(), "gateway to %s on %s", args[0], a)
 			})
 			return explain(errors.Join(err, done()))
 		},
+	}
+	ff.Add(c.Flags())
+	if err := fabricflag.Complete(c); err != nil {
+		panic(err) // a flag that was just added
 	}
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:2049", "address to take calls on")
 	c.Flags().BoolVar(&binder, "rpcbind", false, "answer rpcbind on port 111 of the same address, for clients that must ask it")

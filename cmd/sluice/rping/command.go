@@ -10,17 +10,17 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-storage/sluice/cmd/internal/crcflag"
+	"github.com/sluice-storage/sluice/cmd/internal/fabricflag"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/transport"
-	"github.com/sluice-storage/sluice/transport/iwarp"
+	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
 type flags struct {
 	address    string
 	size       int
 	count      int
-	crc        string
+	fabric     fabricflag.Flags
 	revision   int
 	p2p        bool
 	ird, ord   int
@@ -36,7 +36,8 @@ func Command() *cobra.Command {
 		Use:   "rping",
 		Short: "Ping over RDMA, with the protocol of librdmacm's rping",
 		Long: `rping moves a line of text by RDMA Read and back by RDMA Write and compares it. Its peer is another
-"sluice rping", or the rping program of librdmacm on a machine with an iWARP adapter or siw.`,
+"sluice rping", or the rping program of librdmacm on a machine with an iWARP adapter or siw. With --provider verbs
+it goes through this machine's RDMA adapters, and the peer's may be of any kind that these reach: RoCE, InfiniBand, iWARP.`,
 	}
 	c.AddCommand(clientCommand(), serverCommand())
 	return c
@@ -77,7 +78,7 @@ func serverCommand() *cobra.Command {
 func (f *flags) common(c *cobra.Command) {
 	c.Flags().StringVar(&f.address, "address", "127.0.0.1", "host or host:port, port "+DefaultPort+" if left out")
 	c.Flags().IntVar(&f.count, "count", 0, "pings, 0 for no end")
-	crcflag.Add(c.Flags(), &f.crc)
+	f.fabric.Add(c.Flags())
 	c.Flags().IntVar(&f.ird, "ird", 1, "RDMA Reads of the peer to serve at a time")
 	c.Flags().IntVar(&f.ord, "ord", 1, "own RDMA Reads at a time")
 	c.Flags().BoolVar(&f.verify, "verify", true, "let the server too compare what it gets")
@@ -86,14 +87,11 @@ func (f *flags) common(c *cobra.Command) {
 }
 
 func (f *flags) device() (transport.Device, error) {
-	crc, err := crcflag.Parse(f.crc)
-	if err != nil {
-		return nil, err
-	}
 	if f.revision != 0 && f.revision != 1 && f.revision != 2 {
 		return nil, ui.Usagef("--mpa-rev is 1 or 2, not %d", f.revision)
 	}
-	return iwarp.New(iwarp.Options{CRC: crc, Revision: f.revision, PeerToPeer: f.p2p}), nil
+	d, err := fabric.New(f.fabric.Provider, fabric.Options{CRC: f.fabric.CRC, Revision: f.revision, PeerToPeer: f.p2p})
+	return d, fabricflag.Explain(err)
 }
 
 func (f *flags) config(c *cobra.Command) Config {

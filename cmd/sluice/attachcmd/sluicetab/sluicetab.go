@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
 // Limits of a table, with their reasons.
@@ -41,6 +42,7 @@ type Entry struct {
 	Face        string   // auto, device, file, socket, ublk
 	Socket      string   // where the socket goes, "" for the usual place
 	CRC         string   // "" for the default
+	Provider    string   // likewise
 	Initiator   string   // iSCSI name, "" for the default
 	Reconnect   time.Duration
 	ReadOnly    bool
@@ -226,7 +228,7 @@ func Face(name string) (string, bool) {
 	return f, ok
 }
 
-const knownOptions = "as=, auto, noauto, nofail, ro, rw, reconnect=, crc=, initiator=, socket=, _netdev"
+const knownOptions = "as=, auto, noauto, nofail, ro, rw, reconnect=, crc=, provider=, initiator=, socket=, _netdev"
 
 func (p *line) options(e *Entry, f field) error {
 	at := f.at
@@ -280,10 +282,15 @@ func (e *Entry) option(key, value string, has bool) string {
 		}
 		e.Reconnect = d
 	case "crc":
-		if !slices.Contains([]string{"on", "always", "peer", "off"}, value) {
+		if !slices.Contains(fabric.CRCs, value) {
 			return fmt.Sprintf("crc=%s is none of on, always, peer, off", value)
 		}
 		e.CRC = value
+	case "provider":
+		if !slices.Contains(fabric.Providers, value) {
+			return fmt.Sprintf("provider=%s is none of %s", value, strings.Join(fabric.Providers, ", "))
+		}
+		e.Provider = value
 	case "initiator":
 		if err := iscsi.CheckName(value); err != nil {
 			return err.Error()

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/sluice-storage/sluice/target/daemon"
+	"github.com/sluice-storage/sluice/transport"
+	"github.com/sluice-storage/sluice/transport/fabric"
+	"github.com/sluice-storage/sluice/transport/transporttest"
+)
+
+// manyFabrics runs a daemon whose machine has an adapter: a twin that promises no more than one does.
+func manyFabrics(t *testing.T, conf string) (portal, rdma, dir string, d *daemon.Daemon, lines *observer.ObservedLogs) {
+	t.Helper()
+	net := transporttest.NewNetwork()
+	t.Cleanup(fabric.Replace(fabric.Verbs, func(fabric.Options) (transport.Device, error) {
+		return net.Adapter(transporttest.Adapter{Provider: fabric.Verbs}), nil
+	}))
+	dir = t.TempDir()
+	export := filepath.Join(dir, "export")
+	if err := os.Mkdir(export, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "sluiced.yaml")
+	text := conf + fmt.Sprintf(`
+state_dir: %q
+timeouts: {drain: 1s}
+portals: [{address: "127.0.0.1:0"}]
+files: {tcp: none, rdma: "127.0.0.1:0"}
+exports: [{path: %q, name: /data, clients: [{match: 127.0.0.1, squash: none, any_port: true}]}]
+volumes: [{name: a, engine: mem, size: 8MiB}]
+targets: [{name: %q, luns: [{lun: 0, volume: a}]}]
+`, dir, export, testTarget)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	load := func() (*daemon.Config, error) { return daemon.LoadServing(file, "", "") }
+	cfg, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, lines := observer.New(zap.DebugLevel)
+	d, err = daemon.New(cfg, load, zap.New(core))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	said := func(message string, n int) string {
+		for limit := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) { // a log has no event
+			if l := lines.FilterMessage(message).All(); len(l) >= n {
+				return fmt.Sprint(l[0].ContextMap()["address"])
+			}
+			if time.Now().After(limit) {
+				t.Fatalf("the daemon does not say %q: %v", message, lines.All())
+			}
+		}
+	}
+	portal, rdma = said("portal open", 1), said("files open", 1)
+	if strings.Contains(conf, "verbs") || conf == "" {
+		said("RDMA adapters listen", 2)
+	}
+	for d.Ready() != nil {
+		time.Sleep(time.Millisecond) // polls a state that has no event
+	}
+	return portal, rdma, dir, d, lines
+}
+
+// One portal takes iSCSI over TCP, iSER over software iWARP and iSER over adapters, and one address NFS over both; the word verbs in a URL
+// or behind --provider chooses, and what serves is shown.
+func TestOnePortalServesEveryFabric(t *testing.T) {
+	portal, rdma, dir, d, _ := manyFabrics(t, "")
+	want := make([]byte, 300<<10)
+	for i := range want {
+		want[i] = byte(rand.Uint32())
+	}
+	img := filepath.Join(dir, "img")
+	if err := os.WriteFile(img, want, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	volume := portal + "/" + testTarget + "/0"
+	must(t, nil, "cp", "--quiet", img, "iser://"+volume+"?provider=verbs")
+	for i, args := range [][]string{{"iser://" + volume}, {"iscsi://" + volume}, {"--provider", "verbs", "iser://" + volume}, {"iser://" + volume + "?provider=verbs"}} {
+		out := filepath.Join(dir, fmt.Sprint("out", i))
+		must(t, nil, append(append([]string{"cp", "--quiet"}, args...), out)...)
+		if got, err := os.ReadFile(out); err != nil || !bytes.HasPrefix(got, want) {
+			t.Errorf("%v: %v, %d bytes", args, err, len(got))
+		}
+	}
+	if out := must(t, nil, "discover", "--provider", "verbs", "iser://"+portal); strings.Count(out, portal) != 1 {
+		t.Errorf("the portal is not there once:\n%s", out)
+	}
+	files := "nfs+rdma://" + rdma + "/data"
+	must(t, nil, "cp", "--quiet", img, files+"/img?provider=verbs")
+	if got := must(t, nil, "cat", files+"/img"); got != string(want) {
+		t.Errorf("%d bytes over iWARP", len(got))
+	}
+	if got := must(t, nil, "cat", files+"/img?provider=verbs"); got != string(want) {
+		t.Errorf("%d bytes over an adapter", len(got))
+	}
+	must(t, nil, "bench", "--provider", "verbs", "--bs", "4KiB", "--iodepth", "4", "--runtime", "200ms", "iser://"+volume)
+	// Who is here while a session lasts.
+	_ = d
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := sluice(t, nil, "bench", "--runtime", "20s", "--bs", "4KiB", "iser://"+volume+"?provider=verbs")
+		done <- err
+	}()
+	sock := []string{"--socket", filepath.Join(dir, "admin.sock")}
+	for limit := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) { // a list has no event
+		ss := d.Sessions()
+		if len(ss) == 1 && ss[0].Path != nil {
+			if p := ss[0].Path; p.Provider != "verbs" || p.Device != "twin0" || p.Port != 1 || p.GID == "" || p.Exposure == "" {
+				t.Errorf("%+v", p)
+			}
+			if out := must(t, nil, append([]string{"session", "list"}, sock...)...); !strings.Contains(out, "verbs twin0/1") {
+				t.Errorf("no adapter in\n%s", out)
+			}
+			if out := must(t, nil, append([]string{"session", "trace", ss[0].ID}, sock...)...); !strings.Contains(out, "may reach") {
+				t.Errorf("no exposure in\n%s", out)
+			}
+			must(t, nil, append([]string{"session", "close", ss[0].ID, "--yes"}, sock...)...)
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("no session over the adapter: %+v", ss)
+		}
+	}
+	<-done // however it ended
+}

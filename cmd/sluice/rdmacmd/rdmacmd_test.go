@@ -1,0 +1,66 @@
+package rdmacmd
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-storage/sluice/cmd/sluice/ui"
+	"github.com/sluice-storage/sluice/transport/fabric"
+)
+
+func run(t *testing.T, list func(fabric.Options) ([]fabric.Adapter, error), usable func() (bool, error), args ...string) (out, errs string, err error) {
+	t.Helper()
+	root := &cobra.Command{Use: "sluice", SilenceUsage: true, SilenceErrors: true}
+	ui.AddOutputFlag(root)
+	root.AddCommand(command(list, usable))
+	var o, e bytes.Buffer
+	root.SetOut(&o)
+	root.SetErr(&e)
+	root.SetArgs(append([]string{"rdma"}, args...))
+	err = root.Execute()
+	return o.String(), e.String(), err
+}
+
+// A machine without adapters, or without rdma-core, is no fault: an empty list, a sentence with what to do, exit code 0.
+func TestAMachineWithoutAdaptersGetsASentenceAndAnEmptyList(t *testing.T) {
+	why := errors.New("there is no rdma-core; install it")
+	list := func(fabric.Options) ([]fabric.Adapter, error) { return nil, why }
+	out, errs, err := run(t, list, func() (bool, error) { return true, why }, "--output", "json")
+	var r Report
+	if err != nil || json.Unmarshal([]byte(out), &r) != nil || r.Adapters == nil || len(r.Adapters) != 0 || !strings.Contains(r.Why, "install it") {
+		t.Fatalf("%v\n%s%s", err, out, errs)
+	}
+	if _, errs, err = run(t, list, func() (bool, error) { return true, why }); err != nil || !strings.Contains(errs, "install it") {
+		t.Fatalf("%v\n%s", err, errs)
+	}
+}
+
+// One that has adapters and cannot look at them is at fault.
+func TestAdaptersThatCannotBeListedAreAnError(t *testing.T) {
+	why := errors.New("permission denied")
+	_, _, err := run(t, func(fabric.Options) ([]fabric.Adapter, error) { return nil, why }, func() (bool, error) { return false, why })
+	if !errors.Is(err, why) {
+		t.Fatal(err)
+	}
+}
+
+func TestAdaptersAreShownWithWhatIsDoneWithThem(t *testing.T) {
+	list := func(fabric.Options) ([]fabric.Adapter, error) {
+		return []fabric.Adapter{{Name: "mlx5_0", Driver: "mlx5_core", Fabric: "RoCE", Windows: true, Target: "nothing", Initiator: "a window for each I/O", MaxSGE: 30, MaxReads: 16,
+			Ports: []fabric.Port{{Number: 1, State: "active", Link: "Ethernet", MTU: 4096, GIDs: []fabric.GID{{Index: 3, GID: "::ffff:192.0.2.7", Kind: "RoCE v2", Interface: "eth0"}}}}}}, nil
+	}
+	out, _, err := run(t, list, func() (bool, error) { return false, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"mlx5_0", "mlx5_core", "port 1", "active", "192.0.2.7 RoCE v2 eth0", "a window for each I/O", "nothing", "16 RDMA Reads"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/target/iscsi"
+	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/transport"
+	"github.com/sluice-storage/sluice/transport/fabric"
+)
+
+// adapterRetry is how often adapters that are configured and not there, and addresses that no adapter has, are looked for again.
+const adapterRetry = 15 * time.Second
+
+// checkFabric looks at the providers.
+func (c *Config) checkFabric() error {
+	if len(c.Fabric) == 0 {
+		return at("$.fabric", "fabric names no provider; leave the key out for the default, or name some of %s", strings.Join(fabric.Providers, ", "))
+	}
+	for i, p := range c.Fabric {
+		path := func(key string) string { return fmt.Sprintf("$.fabric[%d].%s", i, key) }
+		if len(c.Fabric) == 1 { // both forms
+			path = func(key string) string { return "$.fabric." + key }
+		}
+		if !slices.Contains(fabric.Providers, p.Provider) {
+			return at(path("provider"), "fabric: provider %q is none of %s", p.Provider, strings.Join(fabric.Providers, ", "))
+		}
+		if slices.ContainsFunc(c.Fabric[:i], func(o ProviderConfig) bool { return o.Provider == p.Provider }) {
+			return at(path("provider"), "fabric: provider %s is there twice; one entry may name several devices", p.Provider)
+		}
+		if p.Provider != fabric.IWARP && p.CRC != "" {
+			return at(path("crc"), "fabric: crc is of the frames of software iWARP; adapters have their own checksums")
+		}
+		if p.CRC != "" && !slices.Contains(fabric.CRCs, p.CRC) {
+			return at(path("crc"), "fabric.crc %q is none of on, always, off, peer", p.CRC)
+		}
+		if p.Provider != fabric.Verbs && (len(p.Devices) > 0 || p.Exposure != "") {
+			return at(path("devices"), "fabric: devices and exposure are of RDMA adapters (provider: verbs)")
+		}
+		if p.Exposure != "" && !slices.Contains(fabric.Exposures, p.Exposure) {
+			return at(path("exposure"), "fabric: exposure %q is none of %s", p.Exposure, strings.Join(fabric.Exposures, ", "))
+		}
+	}
+	return nil
+}
+
+// adapters is a provider whose devices listen beside the sockets: RDMA adapters. It is opened when it can be: what is missing may
+// come, a driver that loads late for one, and takes nothing else down.
+type adapters struct {
+	d   *Daemon
+	cfg ProviderConfig
+
+	mu    sync.Mutex
+	dev   transport.Device
+	ended bool
+	said  map[string]string // the last complaint, by what it is about
+}
+
+// openFabric makes the devices. Software iWARP shares the portals' sockets; adapters have listeners of their own.
+func (d *Daemon) openFabric(cfg FabricConfig) error {
+	for _, p := range cfg {
+		if p.Provider == fabric.IWARP {
+			dev, err := fabric.New(p.Provider, fabric.Options{CRC: p.CRC, Log: d.log})
+			if err != nil {
+				return err
+			}
+			d.device = dev
+			continue
+		}
+		if p.implied {
+			if none, err := fabric.Adapters(); err != nil {
+				if none {
+					d.log.Debug("no RDMA adapters: software iWARP alone serves RDMA clients", zap.Error(err))
+				} else {
+					d.log.Warn("RDMA adapters are not used; software iWARP alone serves RDMA clients. `sluice doctor` says more", zap.Error(err))
+				}
+				continue
+			}
+			d.log.Info("RDMA adapters serve beside software iWARP, because there are some; `fabric` in the configuration chooses")
+		}
+		a := &adapters{d: d, cfg: p, said: map[string]string{}}
+		d.adapters = append(d.adapters, a)
+		_, _ = a.device() // what is wrong is logged, and tried again
+	}
+	return nil
+}
+
+// device opens the provider, if it is not open.
+func (a *adapters) device() (transport.Device, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.dev != nil || a.ended {
+		if a.ended {
+			return nil, transport.ErrClosed
+		}
+		return a.dev, nil
+	}
+	dev, err := fabric.New(a.cfg.Provider, fabric.Options{Devices: a.cfg.Devices, Exposure: a.cfg.Exposure, Log: a.d.log})
+	if err != nil {
+		a.complainLocked("", "RDMA adapters are configured and cannot be used; everything else is served", err)
+		return nil, err
+	}
+	a.said[""] = ""
+	a.dev = dev
+	return dev, nil
+}
+
+// complainLocked logs what is wrong with something once, and again when it is something else.
+func (a *adapters) complainLocked(about, what string, err error, f ...zap.Field) {
+	if a.said[about] == err.Error() {
+		return
+	}
+	a.said[about] = err.Error()
+	a.d.log.Warn(what, append(f, zap.String("provider", a.cfg.Provider), zap.Error(err))...)
+}
+
+func (a *adapters) close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ended = true
+	if a.dev == nil {
+		return nil
+	}
+	return a.dev.Close()
+}
+
+// listen keeps a listener at an address until the context ends: serve is called with each. An adapter may come later, lose its
+// address, or be taken out; none of that is the end of anything else.
+func (a *adapters) listen(ctx context.Context, address string, serve func(transport.Device, transport.Listener) error) {
+	for ctx.Err() == nil {
+		dev, err := a.device()
+		var l transport.Listener
+		if err == nil {
+			if l, err = dev.Listen(ctx, address); err == nil {
+				a.mu.Lock()
+				a.said[address] = ""
+				a.mu.Unlock()
+				a.d.log.Info("RDMA adapters listen", zap.String("provider", a.cfg.Provider), zap.Stringer("address", l.Addr()))
+				err = serve(dev, l)
+			}
+			if err != nil && ctx.Err() == nil {
+				what := "RDMA adapters do not serve an address; everything else there is served"
+				if errors.Is(err, syscall.EADDRINUSE) {
+					what = "RDMA adapters do not serve an address, because its port is taken: an iWARP adapter shares TCP's ports. " +
+						"Leave that adapter out of `devices` in `fabric`, and software iWARP serves its clients; everything else there is served"
+				}
+				a.mu.Lock()
+				a.complainLocked(address, what, err, zap.String("address", address))
+				a.mu.Unlock()
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(adapterRetry):
+		}
+	}
+}
+
+// serveAdapters serves a portal on the adapters that have its address.
+func (d *Daemon) serveAdapters(ctx context.Context, p *portal) {
+	for _, a := range d.adapters {
+		d.portalWG.Go(func() {
+			a.listen(ctx, listening(p.cfg.Address, p.l.Addr().String()), func(dev transport.Device, l transport.Listener) error {
+				err := d.server.ServeRDMA(ctx, dev, l, iscsi.Portal{Group: d.groupOf(p), Beside: p.l.Addr()})
+				if errors.Is(err, iscsi.ErrClosed) {
+					return nil
+				}
+				return err
+			})
+		})
+	}
+}
+
+func (d *Daemon) groupOf(p *portal) uint16 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return p.cfg.Group
+}
+
+// serveFiles serves the files on the adapters that have the address.
+func (a *adapters) serveFiles(ctx context.Context, f *files, address string) {
+	a.listen(ctx, address, func(dev transport.Device, l transport.Listener) error {
+		err := f.rpc.ServeRDMA(dev, l)
+		if errors.Is(err, rpc.ErrServerClosed) {
+			return nil
+		}
+		return err
+	})
+}
+
+// devices are those that are open.
+func (d *Daemon) devices() []transport.Device {
+	var l []transport.Device
+	if d.device != nil {
+		l = append(l, d.device)
+	}
+	for _, a := range d.adapters {
+		a.mu.Lock()
+		if a.dev != nil {
+			l = append(l, a.dev)
+		}
+		a.mu.Unlock()
+	}
+	return l
+}
