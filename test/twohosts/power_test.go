@@ -90,7 +90,7 @@ func told(ops []op) (heard int, err error) {
 				continue
 			}
 			says := func(f op) bool {
-				return f.ret > c.call && (strings.Contains(f.err, block.ErrPowerLost.Error()) || strings.Contains(f.err, block.ErrMedium.Error()))
+				return f.ret > c.call && (strings.Contains(f.err, block.ErrPowerLost.Error()) || strings.Contains(f.err, "MEDIUM ERROR"))
 			}
 			if slices.ContainsFunc(flushes, says) {
 				heard++
