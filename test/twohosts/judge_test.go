@@ -211,7 +211,7 @@ func judge(ops []op, blocks int, power bool, limit time.Duration) (again int, er
 		r, more := porcupine.Unknown, h
 		for _, least := range sendsAgain {
 			more = repeat(h, int64(least))
-			if r = check(m, more, limit); r == porcupine.Ok {
+			if r = check(m, more, limit/4); r == porcupine.Ok {
 				break
 			}
 		}
