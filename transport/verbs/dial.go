@@ -151,7 +151,6 @@ func (q *QP) connect(ctx context.Context, dst netip.AddrPort, p transport.ConnPa
 		}
 		in, out = q.a.reads(p.ReadsIn, p.ReadsOut)
 		o := &q.dev.opt
-		q.asked = true
 		if err := q.dev.tab.Connect(q.id, connParam{Private: p.Private, ResponderResources: in, InitiatorDepth: out, Retry: *o.Retry, RNRRetry: *o.RNRRetry}); err != nil {
 			return fmt.Errorf("verbs: connect to %s: %w", dst, err)
 		}

@@ -27,7 +27,6 @@ type QP struct {
 	dom        *domain
 	id, ch, hw handle
 	cq         handle
-	asked      bool // a connection was asked for or answered: there is something to disconnect
 	file       *os.File
 	rc         syscall.RawConn
 	path       where
