@@ -149,7 +149,7 @@ func (s *session) taskResponse(b iscsi.BHS) (*task, error) {
 		t.answered, t.err = true, t.abortedErr(s.ini.o.CommandTimeout)
 		return t, nil
 	case ctlReset:
-		s.resetDone(p.Response)
+		s.resetDone(p.ITT, p.Response)
 		return nil, nil
 	}
 	return nil, &iscsi.ProtocolError{Clause: "11.6", Detail: "a task management response to no request of ours"}

@@ -31,6 +31,13 @@ func (v *Volume) fenced(p *path, gen int) bool {
 	return p.fences != gen
 }
 
+// lossesOf counts the sessions of p that were lost.
+func (v *Volume) lossesOf(p *path) int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return p.losses
+}
+
 // unfencedLocked reports whether a lost session of p may still run commands that matter.
 func (v *Volume) unfencedLocked(p *path) bool {
 	waits := p.loose
@@ -51,10 +58,11 @@ func (v *Volume) cameLocked(p *path, s *session) reqList {
 	return v.unfenceLocked(p)
 }
 
-// unfence lets go what waited for the end of a lost session's commands, unless that was another loss than fence number gen.
-func (v *Volume) unfence(p *path, gen int) {
+// unfence lets go what waited for the end of a lost session's commands. It does nothing where that is known already, or where a session
+// was lost after the fence had begun, loss number lost being the last before: what it had sent may have come behind the fence.
+func (v *Volume) unfence(p *path, gen, lost int) {
 	v.mu.Lock()
-	if p.fences != gen {
+	if p.fences != gen || p.losses != lost {
 		v.mu.Unlock()
 		return
 	}
@@ -113,15 +121,15 @@ func (v *Volume) fencing(p *path) {
 	v.wg.Go(func() {
 		begun := time.Now()
 		for wait := v.ini.o.MinBackoff; !v.fenced(p, gen); wait = min(2*wait, v.ini.o.MaxBackoff) {
-			err := ErrNoPath
+			err, lost := ErrNoPath, v.lossesOf(p)
 			for _, q := range p.fencePaths(*v.active.Load()) {
 				if err = p.fence(v.ctx, q, gen, time.Since(begun) >= fenceGrace); err == nil {
 					break
 				}
 			}
 			if err == nil {
-				v.unfence(p, gen)
-				break
+				v.unfence(p, gen, lost)
+				break // for another loss it begins anew
 			}
 			v.ini.o.Log.Debug("fence", zap.String("path", p.u.String()), zap.Error(err))
 			if !v.sleep(wait) {

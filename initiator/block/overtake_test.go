@@ -189,3 +189,138 @@ func TestAPathLostTwiceIsFencedTwice(t *testing.T) {
 		closeAll(t, f, v)
 	})
 }
+
+// A LOGICAL UNIT RESET that is not answered in time may be answered late: that is no answer to the next one, whose tag is another
+// (RFC 7143 section 11.2.1.8: a tag is unique while the task is out).
+func TestTheLateAnswerToAResetIsNotThatOfTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t)
+		f.group = func(c *fakeConn, _ iscsi.ISID) string { return c.addr[:1] }
+		v := f.openPaths(Options{ReconnectLimit: -1, CommandTimeout: -1}, 2)
+		var mu sync.Mutex // the hook runs for each connection
+		var tags []uint32
+		var at *fakeConn
+		writes, held := 0, false
+		f.set(func() {
+			f.hook = func(c *fakeConn, b iscsi.BHS, _ []byte) bool {
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case b.Opcode() == iscsi.OpTaskRequest:
+					tags, at = append(tags, b.ITT()), c
+					return len(tags) < 3
+				case b.Opcode() == iscsi.OpSCSICommand && b.CDB()[0] == opWrite16:
+					writes++
+					if c.addr[:1] == "a" && !held {
+						held = true
+						c.expCmd = b.CmdSN() + 1
+						return true
+					}
+				}
+				return false
+			}
+		})
+		done := goWrite(v, 2)
+		synctest.Wait()
+		f.lose("a")
+		resets := func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(tags)
+		}
+		for resets() < 2 {
+			time.Sleep(time.Second)
+		}
+		answer := func(k int) {
+			synctest.Wait()
+			at.send(&iscsi.TaskResponse{ITT: tags[k], Numbers: at.numbers()}, nil)
+			synctest.Wait()
+		}
+		answer(0)
+		if tags[0] == tags[1] || writes != 2 {
+			t.Errorf("tags %#x; %d writes after the late answer", tags, writes)
+		}
+		if len(tags) == 2 {
+			answer(1)
+		}
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		closeAll(t, f, v)
+	})
+}
+
+// A reset that fences a lost session says nothing of a session of the same path that was lost after the reset was asked for: what that
+// one had sent may come behind it.
+func TestAFenceDoesNotCoverALossThatCameLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t)
+		moved := false // the lost session's portal group, so that the login alone is no fence
+		f.group = func(fc *fakeConn, _ iscsi.ISID) string {
+			if moved && fc.addr[:1] == "a" {
+				return "2"
+			}
+			return fc.addr[:1]
+		}
+		v := f.openPaths(Options{ReconnectLimit: -1, CommandTimeout: -1, MinBackoff: time.Second}, 2)
+		k := &keeper{keep: 1}
+		k.on(f)
+		var at *fakeConn
+		var tag uint32
+		f.set(func() {
+			keeps := f.hook
+			f.hook = func(c *fakeConn, b iscsi.BHS, data []byte) bool {
+				if b.Opcode() != iscsi.OpTaskRequest || b[1]&0x7f == byte(iscsi.AbortTask) {
+					return keeps(c, b, data)
+				}
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				switch {
+				case c.addr[:1] == "a":
+					c.send(&iscsi.TaskResponse{ITT: b.ITT(), Response: iscsi.TaskNotSupported, Numbers: c.numbers()}, nil)
+					return true
+				case at == nil: // it is answered later
+					at, tag = c, b.ITT()
+					return true
+				}
+				return false
+			}
+		})
+		done := [2]chan error{goWrite(v, 2)}
+		synctest.Wait()
+		f.set(func() { moved = true })
+		f.lose("a")
+		f.set(func() { f.away = "" })
+		for asked := false; !asked; k.set(func() { asked = at != nil }) {
+			time.Sleep(time.Second)
+		}
+		k.set(func() { k.keep = 1 })
+		done[1] = goWrite(v, 2)
+		synctest.Wait()
+		f.lose("a")
+		synctest.Wait()
+		was := 0
+		k.set(func() {
+			if was = k.writes["b"]; k.kept != 2 {
+				t.Errorf("%d writes wait for an answer: the test shows nothing", k.kept)
+			}
+		})
+		at.send(&iscsi.TaskResponse{ITT: tag, Numbers: at.numbers()}, nil)
+		synctest.Wait()
+		k.set(func() {
+			if k.writes["b"] != was {
+				t.Error("a write is sent again whose first copy may come behind the reset")
+			}
+		})
+		for _, c := range done {
+			for range 2 {
+				if err := <-c; err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		closeAll(t, f, v)
+	})
+}

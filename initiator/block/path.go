@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,7 +28,7 @@ type path struct {
 
 	// login is held while a session of this path's ISID begins, be it the path's own or a fence: the later one would
 	// end the earlier.
-	login sync.Mutex
+	login chan struct{}
 	err   error // why the path is down; the volume's lock
 	gen   int   // counts sessions that came up; the volume's lock
 	other bool  // another unit was seen there last; the volume's lock
@@ -42,10 +41,24 @@ type path struct {
 	loose    bool     // a command of a lost session may still run, and nothing waits for its end any more; the volume's lock
 }
 
+// begin waits for the turn to begin a session of the path's ISID; begun ends it.
+func (p *path) begin(ctx context.Context) error {
+	select {
+	case p.login <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (p *path) begun() { <-p.login }
+
 // connect logs in, asks who is there and starts the session's owner.
 func (p *path) connect(ctx context.Context) (*session, *Geometry, error) {
-	p.login.Lock()
-	defer p.login.Unlock()
+	if err := p.begin(ctx); err != nil {
+		return nil, nil, err
+	}
+	defer p.begun()
 	s, err := p.v.ini.connect(ctx, p.u, p.isid)
 	if err != nil {
 		return nil, nil, err
@@ -203,8 +216,10 @@ func (v *Volume) worn(r *Request) bool {
 // fence makes sure, over another path, that no command of a lost session runs any more. A reset clears other hosts' commands
 // as well, without a word where the unit has no TAS: there it is only done when late says so.
 func (p *path) fence(ctx context.Context, over *path, gen int, late bool) error {
-	p.login.Lock()
-	defer p.login.Unlock()
+	if err := p.begin(ctx); err != nil {
+		return err
+	}
+	defer p.begun()
 	if p.v.fenced(p, gen) {
 		return nil
 	}

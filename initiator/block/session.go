@@ -46,10 +46,11 @@ type session struct {
 	group  uint16 // target port group; the volume's lock
 	// witness: it has been up for as long as any unflushed write is old, so that what it says of the target's power is of
 	// all of them; set before it is in use
-	witness bool
-	resetC  chan iscsi.TaskStatus
-	resets  sync.Mutex    // held from a LOGICAL UNIT RESET to its answer, around mu
-	ended   chan struct{} // closed when nothing of the session runs any more
+	witness  bool
+	resetC   chan iscsi.TaskStatus
+	resetSeq uint32        // counts resets, for their tags
+	resets   sync.Mutex    // held from a LOGICAL UNIT RESET to its answer, around mu
+	ended    chan struct{} // closed when nothing of the session runs any more
 
 	mu       sync.Mutex
 	dead     bool // no command may start; the owner loop is ending or has ended
@@ -403,7 +404,8 @@ func (s *session) reset(ctx context.Context) error {
 	}
 	c := make(chan iscsi.TaskStatus, 1)
 	s.resetC = c
-	req := iscsi.TaskRequest{Immediate: true, Function: iscsi.LogicalUnitReset, LUN: s.lun, ITT: ctlReset, RefTag: iscsi.Reserved, CmdSN: s.cmdSN,
+	s.resetSeq = (s.resetSeq + 1) & 0xffff // a late answer to an earlier one is none to this
+	req := iscsi.TaskRequest{Immediate: true, Function: iscsi.LogicalUnitReset, LUN: s.lun, ITT: ctlReset | s.resetSeq, RefTag: iscsi.Reserved, CmdSN: s.cmdSN,
 		ExpStatSN: s.statSN}
 	err := s.sendControl(&req, nil)
 	s.mu.Unlock()
@@ -423,8 +425,8 @@ func (s *session) reset(ctx context.Context) error {
 	}
 }
 
-func (s *session) resetDone(r iscsi.TaskStatus) {
-	if s.resetC != nil {
+func (s *session) resetDone(itt uint32, r iscsi.TaskStatus) {
+	if s.resetC != nil && itt == ctlReset|s.resetSeq {
 		s.resetC <- r
 		s.resetC = nil
 	}

@@ -60,7 +60,7 @@ func (i *Initiator) Open(ctx context.Context, urls ...string) (*Volume, error) {
 			return nil, badURL("the target's name is missing; `discover` lists them")
 		}
 		port := i.port(u)
-		v.paths = append(v.paths, &path{v: v, u: u, isid: port.isid, port: port, look: make(chan struct{}, 1)})
+		v.paths = append(v.paths, &path{v: v, u: u, isid: port.isid, port: port, look: make(chan struct{}, 1), login: make(chan struct{}, 1)})
 	}
 	type first struct {
 		s *session
