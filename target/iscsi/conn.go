@@ -103,6 +103,7 @@ type conn struct {
 	burst     int      // taken in the batch under way
 	edge      uint32   // MaxCmdSN when the batch under way was begun
 	control   int      // queued PDUs that no window bounds
+	unsent    int      // SCSI responses that have not left
 	unasked   unasked
 	tasks     []*task
 	itts      []uint32 // initiator task tags of tasks, side by side: each command is looked up once
@@ -243,6 +244,19 @@ func (c *conn) controlLocked(h iscsi.BHS, data []byte) {
 	}
 	c.control++
 	c.link.sendLocked(h, data)
+}
+
+// countResponseLocked counts a SCSI response that is queued. The window bounds them as long as the initiator learns from responses how
+// far it may go; one that counts commands itself and reads nothing ends its connection.
+func (c *conn) countResponseLocked() {
+	c.unsent++
+	if c.unsent <= c.srv.opt.Limits.Queue+maxImmediate+maxQueuedControl || c.state == stateDead {
+		return
+	}
+	if c.killErr == nil {
+		c.killErr = errNotReading
+		go c.link.close(errNotReading)
+	}
 }
 
 // kick flushes unless the owner will do it anyway.

@@ -38,6 +38,9 @@ func (x *iserLink) sendPDULocked(h iscsi.BHS, data []byte, inv uint32, t *task, 
 	if x.dead {
 		return
 	}
+	if !control {
+		x.c.countResponseLocked()
+	}
 	if len(x.late.pdus) == 0 {
 		err := x.queuePDULocked(h, data, inv, t, control, x.c.srv.opt.Memory.Get)
 		if err == nil {
@@ -336,6 +339,8 @@ func (x *iserLink) sent(i int, err error) {
 	t := s.move
 	if s.control {
 		c.control--
+	} else {
+		c.unsent--
 	}
 	s.move, s.control = nil, false
 	x.freeSend = append(x.freeSend, i)

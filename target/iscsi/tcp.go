@@ -219,6 +219,8 @@ func (x *tcpLink) respondLocked(t *task) {
 	var r iscsi.SCSIResponse
 	t.response(&r)
 	blk := x.block()
+	blk.status = true
+	x.c.countResponseLocked()
 	r.Put(blk.header())
 	x.c.numbersLocked(blk.header(), true)
 	if r.DataLen > 0 {

@@ -17,7 +17,8 @@ const blockData = 272
 type block struct {
 	b       [iscsi.BHSLen + iscsi.DigestLen + blockData]byte
 	tail    [3 + iscsi.DigestLen]byte
-	control bool
+	control bool // is counted in conn.control
+	status  bool // is counted in conn.unsent
 	next    *block
 }
 
@@ -35,7 +36,7 @@ type seg struct {
 
 func (x *tcpLink) block() *block {
 	if b := x.blocks; b != nil {
-		x.blocks, b.next, b.control = b.next, nil, false
+		x.blocks, b.next, b.control, b.status = b.next, nil, false, false
 		return b
 	}
 	return new(block)
@@ -117,6 +118,8 @@ func (x *tcpLink) dataInLocked(t *task) {
 		h := k.header()
 		p.Put(h)
 		if collapse {
+			k.status = true
+			c.countResponseLocked()
 			c.numbersLocked(h, true)
 		} else {
 			c.numbersLocked(h, false)
@@ -212,6 +215,9 @@ func (x *tcpLink) wroteLocked(err error) bool {
 		if s.blk != nil {
 			if s.blk.control {
 				x.c.control--
+			}
+			if s.blk.status {
+				x.c.unsent--
 			}
 			s.blk.next, x.blocks = x.blocks, s.blk
 		}
