@@ -99,7 +99,13 @@ type fixture struct {
 // newFixture serves one target on loopback TCP.
 func newFixture(t testing.TB, opts ...func(*Options)) *fixture {
 	t.Helper()
-	f := bare(t, opts...)
+	return bare(t, opts...).listen()
+}
+
+// listen serves on loopback TCP until the test ends.
+func (f *fixture) listen() *fixture {
+	t := f.t
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	f.addr = l.Addr().String()
@@ -180,6 +186,12 @@ func newPipeFixture(t testing.TB, opts ...func(*Options)) (*fixture, func() *pee
 
 func bare(t testing.TB, opts ...func(*Options)) *fixture {
 	t.Helper()
+	return bareIn(t, "", "0001", opts...)
+}
+
+// bareIn is bare with a directory for state and the serial number of its disk.
+func bareIn(t testing.TB, state, serial string, opts ...func(*Options)) *fixture {
+	t.Helper()
 	core, logs := observer.New(zapcore.InfoLevel)
 	f := &fixture{t: t, pool: mem.NewPool(128 << 20), logs: logs}
 	o := Options{Memory: f.pool, Log: zap.New(core), Timeouts: Timeouts{Drain: 2 * time.Second}}
@@ -189,9 +201,9 @@ func bare(t testing.TB, opts ...func(*Options)) *fixture {
 	below, err := bmem.Open(bmem.Options{Size: diskSize, Logical: 512})
 	must(t, err)
 	f.dev = &gate{Device: below, arrived: make(chan struct{}, 1024)}
-	f.st, err = scsi.NewTarget(scsi.TargetOptions{Name: testTarget, Memory: f.pool})
+	f.st, err = scsi.NewTarget(scsi.TargetOptions{Name: testTarget, Memory: f.pool, StateDir: state})
 	must(t, err)
-	lu, err := scsi.NewLogicalUnit(scsi.LUOptions{Device: f.dev, Name: "disk", Serial: "0001"})
+	lu, err := scsi.NewLogicalUnit(scsi.LUOptions{Device: f.dev, Name: "disk", Serial: serial})
 	must(t, err)
 	f.lu = lu
 	must(t, f.st.AddLUN(0, lu))

@@ -1,14 +1,8 @@
 package scsi
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 
@@ -118,17 +112,7 @@ type portGroup struct {
 
 // aluaPath is where a target's port group states lie.
 func aluaPath(dir, target string) string {
-	h := sha256.Sum256([]byte(target))
-	return filepath.Join(dir, "target-"+hex.EncodeToString(h[:8])+".json")
-}
-
-// Forget removes the states of port groups of a target that is served no more, from the StateDir of its TargetOptions: a later
-// target of its name begins with those that it is configured with.
-func Forget(dir, target string) error {
-	if err := os.Remove(aluaPath(dir, target)); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return targetFile(dir, "target", target)
 }
 
 func (a *alua) init(t *Target) error {

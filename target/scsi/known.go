@@ -1,6 +1,11 @@
 package scsi
 
-import "sync"
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"sync"
+)
 
 // A LUN number can come to mean another unit while writes for the first one are on their way: one unit attention stops one
 // of them, and the rest would land on a disk that their host does not know. So such a LUN is closed to a nexus that has
@@ -10,7 +15,7 @@ import "sync"
 // host that has lost its session logs in again under the same name and sends what is left over, without looking. 3F/03 is
 // never said instead: Linux sends an INQUIRY of its own at that, which would open the LUN to writes that are for the old unit.
 
-// knownUnits is what an I_T nexus takes its LUNs for. It outlives its sessions.
+// knownUnits is what an I_T nexus takes its LUNs for. It outlives its sessions, and the daemon (knownfile.go).
 type knownUnits struct {
 	sessions int    // guarded by Target.mu
 	last     uint64 // guarded by Target.mu: the login, in the order of the target's
@@ -19,8 +24,13 @@ type knownUnits struct {
 	units map[uint16]unitName
 }
 
-// unitName is what tells one logical unit from another: a volume that comes back is the same unit.
-type unitName struct{ naa, eui, serial string }
+// unitName tells one logical unit from another: a volume that comes back is the same unit. It is a digest of all its designators.
+type unitName string
+
+func nameOf(naa, eui []byte, serial string) unitName {
+	h := sha256.Sum256(fmt.Appendf(nil, "%x %x %q", naa, eui, serial))
+	return unitName(hex.EncodeToString(h[:16]))
+}
 
 // knownLocked is what a nexus that logs in takes the LUNs for; t.mu is held. Initiators choose their names themselves: of those
 // that have gone, the one that has been away longest is forgotten.
@@ -92,6 +102,7 @@ func (i *itl) use() {
 	if _, ok := n.known.units[i.lun]; ok {
 		return
 	}
+	n.target.noteKnown(i.lu)
 	n.known.units[i.lun] = i.lu.name
 	if now := (*n.luns.Load())[i.lun]; now != nil && now.lu.name != i.lu.name {
 		// The LUN became another unit just now, and this command is not the last that is for the old one.
@@ -158,6 +169,7 @@ func (i *itl) open(c *Command) {
 	}
 	n.known.mu.Unlock()
 	if opens {
+		n.target.noteKnown(i.lu)
 		i.clearAttention(ASCLUNsChanged)
 	}
 }

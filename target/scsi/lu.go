@@ -170,7 +170,7 @@ func (lu *LogicalUnit) identify() {
 		eui = lu.opt.EUI
 	}
 	lu.naa, lu.eui, lu.serial = naa, eui, serial
-	lu.name = unitName{naa: string(naa), eui: string(eui), serial: serial}
+	lu.name = nameOf(naa, eui, serial)
 }
 
 // DeriveIdentity makes designators and a serial number of a name, or of a serial number where that is not empty.

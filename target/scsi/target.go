@@ -1,9 +1,11 @@
 package scsi
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 
@@ -17,8 +19,8 @@ type TargetOptions struct {
 	Log  *zap.Logger
 	// Memory is the pool that nexuses without a share of their own take from.
 	Memory *mem.Pool
-	// StateDir holds what survives a restart: reservations with APTPL, saved mode pages, port group states. Empty means
-	// that nothing does, and that APTPL is refused.
+	// StateDir holds what survives a restart: reservations with APTPL, saved mode pages, port group states, what hosts take
+	// LUNs for. Empty means that nothing does, and that APTPL is refused.
 	StateDir string
 	// ALUA says which kinds of asymmetric access the target does; the zero value is both.
 	ALUA ALUAMode
@@ -39,6 +41,9 @@ type Target struct {
 	known   map[nexusID]*knownUnits
 	logins  uint64
 
+	saveMu sync.Mutex  // one writer of what is known; taken before mu
+	noting atomic.Bool // a note of it is about to be written
+
 	alua alua
 }
 
@@ -51,7 +56,7 @@ func NewTarget(opt TargetOptions) (*Target, error) {
 		opt.Log = zap.NewNop()
 	}
 	t := &Target{opt: opt, log: opt.Log, luns: map[uint16]*LogicalUnit{}, nexuses: map[*Nexus]struct{}{}, known: map[nexusID]*knownUnits{}}
-	if err := t.alua.init(t); err != nil {
+	if err := errors.Join(t.alua.init(t), t.recall()); err != nil {
 		return nil, err
 	}
 	return t, nil

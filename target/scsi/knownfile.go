@@ -1,0 +1,113 @@
+package scsi
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"go.uber.org/zap"
+)
+
+// What hosts take the LUNs of a target for outlives the daemon: a LUN that is given to another unit while it is away is closed as
+// any other (known.go), for a host begins its new session with what was in flight in the last one. The file is written in the
+// background after a nexus has used a LUN for the first time or has looked at another unit; what a kill of the daemon takes away is
+// at most the last of that.
+
+// knownNote is the file's content.
+type knownNote struct {
+	Target  string       `json:"target"`
+	Nexuses []knownNexus `json:"nexuses"` // the one that has been away longest first
+}
+
+type knownNexus struct {
+	nexusID
+	Units map[uint16]unitName `json:"units"`
+}
+
+// targetFile is a file of a target's in a directory for state.
+func targetFile(dir, kind, target string) string {
+	h := sha256.Sum256([]byte(target))
+	return filepath.Join(dir, kind+"-"+hex.EncodeToString(h[:8])+".json")
+}
+
+func knownPath(dir, target string) string { return targetFile(dir, "nexuses", target) }
+
+// recall reads what an earlier daemon has noted.
+func (t *Target) recall() error {
+	if t.opt.StateDir == "" {
+		return nil
+	}
+	var note knownNote
+	if err := readState(knownPath(t.opt.StateDir, t.opt.Name), &note); err != nil {
+		return err
+	}
+	for _, n := range note.Nexuses[max(0, len(note.Nexuses)-maxMet):] {
+		if n.Units == nil {
+			continue
+		}
+		t.logins++
+		t.known[n.nexusID] = &knownUnits{last: t.logins, units: n.Units}
+	}
+	return nil
+}
+
+// noteKnown has what nexuses take the LUNs for written down; the unit's end waits for that.
+func (t *Target) noteKnown(lu *LogicalUnit) {
+	if t.opt.StateDir == "" || t.noting.Swap(true) {
+		return
+	}
+	if !lu.inBackground(func() {
+		t.noting.Store(false) // what comes from now on is for the next note
+		if err := t.saveKnown(); err != nil {
+			t.log.Warn("what hosts take the LUNs of a target for could not be noted; should one become another volume while the daemon is away, their writes are not held back",
+				zap.String("target", t.opt.Name), zap.Error(err))
+		}
+	}) {
+		t.noting.Store(false)
+	}
+}
+
+func (t *Target) saveKnown() error {
+	t.saveMu.Lock()
+	defer t.saveMu.Unlock()
+	type nexus struct {
+		id   nexusID
+		k    *knownUnits
+		last uint64
+	}
+	var all []nexus
+	t.mu.Lock()
+	for id, k := range t.known {
+		all = append(all, nexus{id, k, k.last})
+	}
+	t.mu.Unlock()
+	slices.SortFunc(all, func(a, b nexus) int { return cmp.Compare(a.last, b.last) })
+	note := knownNote{Target: t.opt.Name, Nexuses: []knownNexus{}}
+	for _, n := range all {
+		n.k.mu.Lock()
+		units := maps.Clone(n.k.units)
+		n.k.mu.Unlock()
+		if len(units) > 0 {
+			note.Nexuses = append(note.Nexuses, knownNexus{n.id, units})
+		}
+	}
+	return writeDurably(knownPath(t.opt.StateDir, t.opt.Name), &note)
+}
+
+// Forget removes what is kept of a target that is served no more, from the StateDir of its TargetOptions: a later target of its name
+// begins with the states of port groups that it is configured with, and is new to all hosts.
+func Forget(dir, target string) error {
+	var errs []error
+	for _, path := range []string{aluaPath(dir, target), knownPath(dir, target)} {
+		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
