@@ -59,10 +59,13 @@ type table struct {
 
 func newTable() *table { return &table{logs: map[string][]float64{}} }
 
-// add takes one part of a pair; both have to have the same rows.
-func (t *table) add(part string, old, now map[string]float64) error {
+// add takes a pair; both have to have the same rows, and those of the pairs before.
+func (t *table) add(old, now map[string]float64) error {
 	if a, b := slices.Sorted(maps.Keys(old)), slices.Sorted(maps.Keys(now)); !slices.Equal(a, b) {
-		return fmt.Errorf("%s: the old one has the rows %q, the new one %q", part, a, b)
+		return fmt.Errorf("the old one has the rows %q, the new one %q", a, b)
+	}
+	if len(t.logs) > 0 && !slices.Equal(slices.Sorted(maps.Keys(old)), slices.Sorted(maps.Keys(t.logs))) {
+		return fmt.Errorf("the rows %q are not those of the pairs before", slices.Sorted(maps.Keys(old)))
 	}
 	for row, v := range old {
 		t.logs[row] = append(t.logs[row], math.Log(now[row]/v))

@@ -66,7 +66,7 @@ func TestTheBarsFailWhatIsSlower(t *testing.T) {
 
 func TestRowsThatOneSideLacksAreAnError(t *testing.T) {
 	tb := newTable()
-	if tb.add("block", map[string]float64{"a": 1}, map[string]float64{"a": 1, "b": 1}) == nil {
+	if tb.add(map[string]float64{"a": 1}, map[string]float64{"a": 1, "b": 1}) == nil {
 		t.Error("a row without its partner is taken")
 	}
 }
