@@ -2,9 +2,13 @@ package main
 
 import (
 	"bytes"
+	"debug/elf"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -13,20 +17,91 @@ const module = "github.com/sluice-storage/sluice"
 // programs are what is linked, in the order of their mention.
 var programs = []string{"sluice", "sluiced"}
 
-// compile links the programs into dir, for Linux on arch, without cgo. Nothing of the machine goes in: no paths
-// (-trimpath), no time, and of git what src says, so that a build from an unpacked archive is the same.
+// compilers are the C compilers by architecture, under the names that Debian gives them on every machine, and their packages.
+var compilers = map[string]struct{ cc, debianPackage string }{
+	"amd64": {"x86_64-linux-gnu-gcc", "gcc-x86-64-linux-gnu"},
+	"arm64": {"aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"},
+}
+
+// compile links the programs into dir, for Linux on arch, with the provider for RDMA adapters. They need the C library and
+// nothing else: rdma-core is opened when it is used. Nothing of the machine goes in: no paths (-trimpath), no time, no
+// linker's note, and of git what src says, so that a build from an unpacked archive is the same.
 func compile(src *source, arch, dir string) error {
+	c, ok := compilers[arch]
+	if !ok {
+		return fmt.Errorf("nothing is handed out for %s", arch)
+	}
+	if _, err := exec.LookPath(c.cc); err != nil {
+		return fmt.Errorf("%w; the programs have a part in C: install %s", err, c.debianPackage)
+	}
+	env := []string{"CGO_ENABLED=1", "GOARCH=" + arch, "CC=" + c.cc, "CGO_CFLAGS=-O2", "CGO_CPPFLAGS=", "CGO_LDFLAGS=", "LC_ALL=C"}
+	err := link(src, dir, env, " -B none -linkmode=external -extldflags=-Wl,--build-id=none,-z,relro,-z,now", "-buildmode=pie", "-tags=verbs,netgo,osusergo")
+	if err != nil {
+		return fmt.Errorf("%w; the headers of rdma-core (libibverbs-dev, librdmacm-dev) and of the C library (libc6-dev-%s-cross) are needed", err, arch)
+	}
+	return nil
+}
+
+// compileStatic links them for this machine without any part in C.
+func compileStatic(src *source, dir string) error {
+	return link(src, dir, []string{"CGO_ENABLED=0"}, "")
+}
+
+func link(src *source, dir string, env []string, ldflags string, args ...string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	flags := fmt.Sprintf("-s -w -buildid= -X %[1]s/internal/version.Version=%[2]s -X %[1]s/internal/version.Commit=%[3]s", module, src.version, src.commit)
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", dir + string(filepath.Separator)}
+	args = append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags", flags + ldflags, "-o", dir + string(filepath.Separator)}, args...)
 	for _, p := range programs {
 		args = append(args, "./cmd/"+p)
 	}
-	env := []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=", "GOEXPERIMENT="}
-	_, err := output(src.root, env, "go", args...)
+	_, err := output(src.root, append([]string{"GOOS=linux", "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=", "GOEXPERIMENT="}, env...), "go", args...)
 	return err
+}
+
+// libcFloor is the oldest version of the GNU C library that has all that the programs in bin use, and names what else they
+// need: there must be nothing.
+func libcFloor(bin string) (string, error) {
+	floor := []int{0, 0}
+	for _, p := range programs {
+		f, err := elf.Open(filepath.Join(bin, p))
+		if err != nil {
+			return "", err
+		}
+		defer func() { _ = f.Close() }() // read only
+		libs, err := f.ImportedLibraries()
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", p, err)
+		}
+		for _, l := range libs {
+			if l != "libc.so.6" && !strings.HasPrefix(l, "ld-linux-") {
+				return "", fmt.Errorf("%s is linked with %s: it would not start without", p, l)
+			}
+		}
+		syms, err := f.ImportedSymbols()
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", p, err)
+		}
+		for _, s := range syms {
+			v, ok := strings.CutPrefix(s.Version, "GLIBC_")
+			if !ok {
+				continue
+			}
+			var at []int
+			for _, part := range strings.Split(v, ".") {
+				n, err := strconv.Atoi(part)
+				if err != nil {
+					return "", fmt.Errorf("%s uses %s of %s: no version", p, s.Name, s.Version)
+				}
+				at = append(at, n)
+			}
+			if slices.Compare(at, floor) > 0 {
+				floor = at
+			}
+		}
+	}
+	return strings.Trim(strings.Join(strings.Fields(fmt.Sprint(floor)), "."), "[]"), nil
 }
 
 // pages are the manual pages and completion scripts, by file name.

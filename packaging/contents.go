@@ -15,6 +15,7 @@ type contents struct {
 	files   tree // by installed path
 	sbom    []byte
 	notices []byte
+	libc    string // the oldest GNU C library that the programs run with
 }
 
 // Where things are installed below /.
@@ -61,6 +62,10 @@ func collect(src *source, work, arch string) (*contents, error) {
 			return nil, err
 		}
 		c.files.add("usr/bin/"+p, 0o755, b)
+	}
+	var err error
+	if c.libc, err = libcFloor(bin); err != nil {
+		return nil, err
 	}
 	for _, helper := range []string{"mount.sluice", "umount.sluice"} { // mount(8) and umount(8) run them
 		c.files.link("usr/sbin/"+helper, "../bin/sluice")
@@ -134,12 +139,19 @@ func (c *contents) addPages(p *pages) {
 	}
 }
 
+// needs is what a tarball says of the machine that it is for.
+const needs = `The programs run on Linux (%s) with the GNU C library %s or later, and need nothing else.
+For RDMA adapters the machine wants rdma-core: its libraries libibverbs.so.1 and librdmacm.so.1 and the library of the adapter
+(Debian: rdma-core, librdmacm1, ibverbs-providers; docs/rdma.md). They are opened when an adapter is used; without them all else works.
+`
+
 // prefixed is the tarball's form: everything as it would lie below /, in one directory, with the terms beside it.
 func (c *contents) prefixed(dir string) tree {
 	t := tree{}
 	for name, f := range c.files {
 		t[path.Join(dir, name)] = f
 	}
+	t.add(path.Join(dir, "NEEDS"), 0o644, fmt.Appendf(nil, needs, c.arch, c.libc))
 	t.add(path.Join(dir, "sluice.spdx.json"), 0o644, c.sbom)
 	t.add(path.Join(dir, "THIRD-PARTY"), 0o644, c.notices)
 	return t

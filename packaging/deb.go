@@ -29,7 +29,7 @@ func writeDeb(src *source, c *contents, work, out, compression string) (string, 
 		}
 	}
 	facts := map[string]any{
-		"Version": src.debianVersion(), "Arch": c.arch, "Commit": src.commit, "Year": src.time.Year(),
+		"Version": src.debianVersion(), "Arch": c.arch, "Libc": c.libc, "Commit": src.commit, "Year": src.time.Year(),
 		"Date": src.time.Format("Mon, 02 Jan 2006 15:04:05 -0700"),
 	}
 	changelog, err := render("changelog", facts)

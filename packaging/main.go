@@ -62,7 +62,7 @@ func run(what, out, compression string) error {
 
 // makeMan writes the manual pages as they are in the packages, not compressed.
 func makeMan(src *source, work, out string) error {
-	if err := compile(src, runtime.GOARCH, filepath.Join(work, "bin")); err != nil {
+	if err := compileStatic(src, filepath.Join(work, "bin")); err != nil {
 		return err
 	}
 	p, err := readPages(src, filepath.Join(work, "bin"), work)

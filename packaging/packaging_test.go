@@ -42,6 +42,8 @@ func TestMain(m *testing.M) {
 
 func built(t *testing.T) (*source, *contents) {
 	t.Helper()
+	need.File(t, "/usr/include/infiniband/verbs.h", "libibverbs-dev")
+	need.File(t, "/usr/include/rdma/rdma_cma.h", "librdmacm-dev")
 	work.once.Do(func() {
 		work.src = &source{version: "v1.2.3", commit: strings.Repeat("c0ffee00", 5), time: time.Unix(1_700_000_000, 0).UTC()}
 		if work.src.root, work.err = filepath.Abs(".."); work.err != nil {
@@ -114,7 +116,7 @@ func TestBillNamesEveryLinkedModule(t *testing.T) {
 	if err := json.Unmarshal(c.sbom, &doc); err != nil {
 		t.Fatal(err)
 	}
-	out := must(output(src.root, []string{"CGO_ENABLED=0"}, "go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}@{{.Version}}{{end}}{{end}}", "./cmd/sluice", "./cmd/sluiced"))(t)
+	out := must(output(src.root, []string{"CGO_ENABLED=1"}, "go", "list", "-tags=verbs,netgo,osusergo", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}@{{.Version}}{{end}}{{end}}", "./cmd/sluice", "./cmd/sluiced"))(t)
 	want := strings.Fields(string(out))
 	slices.Sort(want)
 	want = slices.Compact(want)
@@ -251,7 +253,7 @@ func TestTarball(t *testing.T) {
 			t.Errorf("%+v", h)
 		}
 	}
-	for _, name := range []string{"sluice-x/usr/bin/sluiced", "sluice-x/sluice.spdx.json", "sluice-x/THIRD-PARTY", "sluice-x/usr/share/doc/sluice/quickstart.md"} {
+	for _, name := range []string{"sluice-x/usr/bin/sluiced", "sluice-x/sluice.spdx.json", "sluice-x/THIRD-PARTY", "sluice-x/NEEDS", "sluice-x/usr/share/doc/sluice/quickstart.md"} {
 		if !seen[name] {
 			t.Errorf("no %s", name)
 		}
