@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,7 +16,7 @@ func (d *Daemon) managedExport(name string) bool {
 
 // AddPortal implements admin.Backend.
 func (d *Daemon) AddPortal(ctx context.Context, p admin.Portal, dryRun bool) (admin.Done, error) {
-	if _, _, err := net.SplitHostPort(p.Address); err != nil {
+	if !listens(p.Address) {
 		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: fmt.Sprintf("portal address %q is not host:port (IPv6 as [::1]:3260)", p.Address)}
 	}
 	return d.change(ctx, dryRun, "portal "+p.Address+" opened", func(m *managed) error {

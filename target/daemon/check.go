@@ -41,7 +41,7 @@ func (c *Config) Check() error {
 		return at("$.limits.per_host", "limits.per_host %d is not from 1 to limits.connections, which is %d", c.Limits.PerHost, c.Limits.Connections)
 	}
 	if a := c.Admin; a.Listen != "" {
-		if _, _, err := net.SplitHostPort(a.Listen); err != nil {
+		if !listens(a.Listen) {
 			return at("$.admin.listen", "admin.listen %q is not host:port (IPv6 as [::1]:3264)", a.Listen)
 		}
 		if a.Cert == "" || a.Key == "" || a.ClientCA == "" {
@@ -56,11 +56,21 @@ func (c *Config) Check() error {
 	return nil
 }
 
+// listens says whether an address has the form of one that can be listened on. What a dry run takes must not fail for its form when
+// it is bound.
+func listens(addr string) bool {
+	_, port, err := net.SplitHostPort(addr)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	return err == nil
+}
+
 func (c *Config) checkPortals() error {
 	seen := map[string]bool{}
 	for i, p := range c.Portals {
 		where := fmt.Sprintf("$.portals[%d].address", i)
-		if _, _, err := net.SplitHostPort(p.Address); err != nil {
+		if !listens(p.Address) {
 			return at(where, "portal address %q is not host:port (IPv6 as [::1]:3260)", p.Address)
 		}
 		if seen[p.Address] {
@@ -230,7 +240,7 @@ func (c *Config) checkPortGroups(i int, t TargetConfig) error {
 func (c *Config) checkExports() error {
 	if f := c.Files; f != nil {
 		for key, addr := range map[string]string{"tcp": f.TCP, "rdma": f.RDMA} {
-			if _, _, err := net.SplitHostPort(addr); err != nil && addr != "none" {
+			if addr != "none" && !listens(addr) {
 				return at("$.files."+key, "files.%s %q is neither host:port nor none", key, addr)
 			}
 		}
