@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-storage/sluice/cmd/internal/fabricflag"
 	"github.com/sluice-storage/sluice/cmd/sluice/admincmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/attachcmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/benchcmd"
@@ -20,5 +21,17 @@ func commands() []*cobra.Command {
 	cs := append(blockcmd.Commands(), files.ExtendCopy(blockcmd.CopyCommand()), benchcmd.Command(), demo.Command(), rping.Command(), configcmd.Command(), doctor.Command(), rdmacmd.Command(), man(), completions())
 	cs = append(cs, files.Commands()...)
 	cs = append(cs, attachcmd.Commands()...)
-	return append(cs, admincmd.Commands()...)
+	cs = append(cs, admincmd.Commands()...)
+	for _, c := range cs {
+		completeFabric(c)
+	}
+	return cs
+}
+
+// completeFabric offers the words of --provider and --crc wherever a command has them.
+func completeFabric(c *cobra.Command) {
+	_ = fabricflag.Complete(c) // fails where the command does so itself
+	for _, sub := range c.Commands() {
+		completeFabric(sub)
+	}
 }

@@ -18,8 +18,9 @@ import (
 	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
-// adapterRetry is how often adapters that are configured and not there, and addresses that no adapter has, are looked for again.
-const adapterRetry = 15 * time.Second
+// adapterRetry is how often adapters that are configured and not there, and addresses that no adapter has, are looked for again. Tests
+// shorten it.
+var adapterRetry = 15 * time.Second
 
 // checkFabric looks at the providers.
 func (c *Config) checkFabric() error {
@@ -120,7 +121,11 @@ func (a *adapters) complainLocked(about, what string, err error, f ...zap.Field)
 		return
 	}
 	a.said[about] = err.Error()
-	a.d.log.Warn(what, append(f, zap.String("provider", a.cfg.Provider), zap.Error(err))...)
+	level := zap.WarnLevel
+	if a.cfg.implied { // the default, which asks for what there is
+		level = zap.InfoLevel
+	}
+	a.d.log.Log(level, what, append(f, zap.String("provider", a.cfg.Provider), zap.Error(err))...)
 }
 
 func (a *adapters) close() error {
