@@ -239,7 +239,13 @@ func (j *copyJob) copy(ctx context.Context, from, to string, i fs.FileInfo) erro
 				}
 				continue
 			}
-			if err := j.copy(ctx, name, j.dst.join(to, e.Name()), e); err != nil {
+			if _, far := j.top.(*nfs.Info); far && e.IsDir() && !j.oneServer {
+				// A listing has no handles, and by them alone the directory that is made is known under another name of its server.
+				if e, err = j.src.stat(ctx, name); err != nil {
+					return err
+				}
+			}
+			if err := j.copy(ctx, name, j.dst.join(to, path.Base(name)), e); err != nil {
 				return err
 			}
 		}

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -169,6 +171,95 @@ func TestACopyStaysBelowItsTarget(t *testing.T) {
 		content(t, filepath.Join(outside, "file"), "kept")
 		alone(t, outside, "file")
 	})
+}
+
+// The same holds for a target at another server, though its own client would follow a link there that the hostile one has listed
+// just before.
+func TestACopyToAServerStaysBelowItsTarget(t *testing.T) {
+	for _, second := range []string{"a directory", "a file"} {
+		t.Run(second, func(t *testing.T) {
+			const name, target = "SAMENAME", "../other/it"
+			var dir string
+			var shown []byte
+			swap := sync.OnceFunc(func() {
+				if err := errors.Join(os.Remove(filepath.Join(dir, name)), os.Rename(filepath.Join(dir, string(shown)), filepath.Join(dir, name))); err != nil {
+					t.Error(err)
+				}
+			})
+			dir, url := serveTCP(t, func(b []byte) {
+				copy(b, bytes.ReplaceAll(b, shown, []byte(name)))
+				if bytes.Contains(b, []byte(target)) { // the link has been read
+					swap()
+				}
+			})
+			if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+			// What is listed after the link has a name that the proxy makes the link's.
+			for i := 0; shown == nil; i++ {
+				path := filepath.Join(dir, fmt.Sprintf("%s%04d", "NEXT", i))
+				if second == "a file" {
+					put(t, path, "hostile")
+				} else {
+					put(t, filepath.Join(path, "f"), "hostile")
+				}
+				d, err := os.Open(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				l, err := d.Readdirnames(-1)
+				if err = errors.Join(err, d.Close()); err != nil {
+					t.Fatal(err)
+				}
+				if l[0] == name {
+					shown = []byte(filepath.Base(path))
+				} else if err := os.RemoveAll(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			away, there := serve(t)
+			put(t, filepath.Join(away, "other/it/f"), "kept")
+			if second == "a file" {
+				if err := os.RemoveAll(filepath.Join(away, "other/it")); err != nil {
+					t.Fatal(err)
+				}
+				put(t, filepath.Join(away, "other/it"), "kept")
+			}
+			_, err := sluice(t, "cp", "-q", "-r", url, there+"/new")
+			var link *LinkError
+			if second == "a file" {
+				if err != nil {
+					t.Error(err)
+				}
+				content(t, filepath.Join(away, "other/it"), "kept")
+				content(t, filepath.Join(away, "new", name), "hostile")
+				return
+			}
+			if !errors.As(err, &link) {
+				t.Errorf("%v", err)
+			}
+			content(t, filepath.Join(away, "other/it/f"), "kept")
+			alone(t, filepath.Join(away, "other/it"), "f")
+		})
+	}
+}
+
+// A directory is not copied into itself, by whatever name of its server.
+func TestACopyIntoItselfIsRefusedByAnyNameOfTheServer(t *testing.T) {
+	dir, url := serve(t)
+	put(t, filepath.Join(dir, "a/b/f"), "kept")
+	other := strings.Replace(url, "127.0.0.1", "localhost", 1)
+	if other == url {
+		t.Fatal(url)
+	}
+	_, err := sluice(t, "cp", "-q", "-r", url+"/a", other+"/a/b/c")
+	var ee ui.ExitError
+	if !errors.As(err, &ee) || ee.Code != ui.CodeUsage {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "a/b/c/b/c/b")); err == nil {
+		t.Error("it was copied into itself")
+	}
 }
 
 func TestACopyOfAFileToItselfIsRefused(t *testing.T) {

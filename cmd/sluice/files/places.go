@@ -163,19 +163,10 @@ func (r remote) create(ctx context.Context, name string, perm fs.FileMode) (sink
 		perm = old.Mode().Perm()
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
+	default:
+		old = nil
 	}
-	temp := path.Join(path.Dir(name), wholefile.Temp(path.Base(name)))
-	f, err := r.v.OpenFile(ctx, temp, os.O_CREATE|os.O_EXCL, perm)
-	if err != nil {
-		return nil, fmt.Errorf("%s is made beside its place and moved there when it is whole: %w", name, err)
-	}
-	w := &remoteFile{File: f, ctx: ctx, v: r.v, temp: temp, name: name}
-	if old != nil {
-		if err := w.keep(old); err != nil {
-			return nil, errors.Join(err, w.Close())
-		}
-	}
-	return w, nil
+	return r.begin(ctx, name, old, perm)
 }
 
 // resolve follows a last element that is a link: what it leads to is replaced, not the link.
@@ -247,11 +238,6 @@ func (r remote) symlink(ctx context.Context, target, name string) error {
 }
 func (r remote) remove(ctx context.Context, name string) error { return r.v.Remove(ctx, name) }
 func (r remote) join(dir, name string) string                  { return path.Join(dir, name) }
-
-// below is the same: a server's names stay in what it exports.
-func (r remote) below(ctx context.Context, dir string) (place, string, func() error, error) {
-	return r, dir, func() error { return nil }, r.mkdir(ctx, dir)
-}
 
 // pipe is standard input or output.
 type pipe struct {
