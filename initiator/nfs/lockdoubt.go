@@ -33,19 +33,66 @@ func (l *Locks) settle(fh []byte, o LockOwner, r LockRange) {
 	l.wg.Go(func() { l.settleAll(k, d) })
 }
 
-// settled waits for settle.
-func (l *Locks) settled(ctx context.Context, k lockKey) error {
+// turn is that of one owner and file: one call is under way at a time. What a call that was given up has left could not be told from
+// what another has got meanwhile.
+type turn struct {
+	taken chan struct{} // holds one while it is somebody's
+	users int           // who has it or waits for it; guarded by the lock of all
+}
+
+func (l *Locks) take(ctx context.Context, k lockKey) error {
 	l.mu.Lock()
-	d := l.doubt[k]
-	l.mu.Unlock()
-	if d == nil {
-		return nil
+	t := l.turns[k]
+	if t == nil {
+		t = &turn{taken: make(chan struct{}, 1)}
+		l.turns[k] = t
 	}
+	t.users++
+	l.mu.Unlock()
 	select {
-	case <-d.over:
+	case t.taken <- struct{}{}:
 		return nil
 	case <-ctx.Done():
+		l.leave(k, t)
 		return ctx.Err()
+	}
+}
+
+func (l *Locks) leave(k lockKey, t *turn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t.users--; t.users == 0 {
+		delete(l.turns, k)
+	}
+}
+
+// end gives the turn back.
+func (l *Locks) end(k lockKey) {
+	l.mu.Lock()
+	t := l.turns[k]
+	l.mu.Unlock()
+	<-t.taken
+	l.leave(k, t)
+}
+
+// begin waits for the turn, and until nothing is in doubt.
+func (l *Locks) begin(ctx context.Context, k lockKey) error {
+	for {
+		if err := l.take(ctx, k); err != nil {
+			return err
+		}
+		l.mu.Lock()
+		d := l.doubt[k]
+		l.mu.Unlock()
+		if d == nil {
+			return nil
+		}
+		l.end(k)
+		select {
+		case <-d.over:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 
@@ -83,6 +130,10 @@ func (l *Locks) settleAll(k lockKey, d *doubt) {
 // settleOne gives a range back and takes again what the owner held in it before the call that was given up. It reports
 // false where the server has not answered.
 func (l *Locks) settleOne(k lockKey, r LockRange) bool {
+	if l.take(l.bg, k) != nil {
+		return false
+	}
+	defer l.end(k)
 	fh := []byte(k.fh)
 	var refused *LockError
 	if err := l.unlock(l.bg, fh, k.owner, r); err != nil && !errors.As(err, &refused) {

@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -71,6 +73,7 @@ type Locks struct {
 	held   map[lockKey][]LockRange
 	cookie uint32
 	doubt  map[lockKey]*doubt // locks of which the server may know what we do not
+	turns  map[lockKey]*turn  // calls under way
 	seen   uint64             // connections made when the locks were last known to be held
 	bg     context.Context
 	stop   context.CancelFunc
@@ -89,7 +92,7 @@ func (v *FS) Locks(ctx context.Context, name string, log *zap.Logger) (*Locks, e
 	if log == nil {
 		log = zap.NewNop()
 	}
-	l := &Locks{v: v, c: v.rpc, name: name, log: log, held: map[lockKey][]LockRange{}, doubt: map[lockKey]*doubt{}, done: make(chan struct{})}
+	l := &Locks{v: v, c: v.rpc, name: name, log: log, held: map[lockKey][]LockRange{}, doubt: map[lockKey]*doubt{}, turns: map[lockKey]*turn{}, done: make(chan struct{})}
 	null := func() error {
 		return l.c.Do(ctx, &rpc.Call{Prog: nlm4.Prog, Vers: nlm4.Vers, Proc: nlm4.ProcNull, Cred: v.cred})
 	}
@@ -156,16 +159,11 @@ func (l *Locks) wire(fh []byte, o LockOwner, r LockRange) nlm4.Lock {
 // context allows. A server in its grace period is waited for in any case.
 func (l *Locks) Lock(ctx context.Context, fh []byte, o LockOwner, r LockRange, wait bool) error {
 	for pause := lockPoll; ; pause = min(2*pause, lockPollMax) {
-		if err := l.settled(ctx, lockKey{string(fh), o}); err != nil {
-			return err
-		}
-		st, err := l.try(ctx, fh, o, r, false)
+		st, err := l.tryInTurn(ctx, fh, o, r)
 		switch {
 		case err != nil:
-			l.settle(fh, o, r) // it may have been granted
 			return err
 		case st == nlm4.Granted:
-			l.note(fh, o, r, true)
 			return nil
 		case st == nlm4.DeniedGrace:
 		case st != nlm4.Denied && st != nlm4.Blocked:
@@ -183,6 +181,23 @@ func (l *Locks) Lock(ctx context.Context, fh []byte, o LockOwner, r LockRange, w
 	}
 }
 
+// tryInTurn asks for a lock once, and keeps account of it.
+func (l *Locks) tryInTurn(ctx context.Context, fh []byte, o LockOwner, r LockRange) (nlm4.Stat, error) {
+	k := lockKey{string(fh), o}
+	if err := l.begin(ctx, k); err != nil {
+		return 0, err
+	}
+	defer l.end(k)
+	st, err := l.try(ctx, fh, o, r, false)
+	switch {
+	case err != nil:
+		l.settle(fh, o, r) // it may have been granted
+	case st == nlm4.Granted:
+		l.note(fh, o, r, true)
+	}
+	return st, err
+}
+
 func (l *Locks) try(ctx context.Context, fh []byte, o LockOwner, r LockRange, reclaim bool) (nlm4.Stat, error) {
 	a := nlm4.LockArgs{Cookie: l.next(), Exclusive: r.Exclusive, Lock: l.wire(fh, o, r), Reclaim: reclaim}
 	var res nlm4.Res
@@ -193,9 +208,12 @@ func (l *Locks) try(ctx context.Context, fh []byte, o LockOwner, r LockRange, re
 // Unlock gives back what the owner holds of a range, which may be nothing. Where the server does not answer in the time that
 // the context gives, it is asked again behind the caller's back.
 func (l *Locks) Unlock(ctx context.Context, fh []byte, o LockOwner, r LockRange) error {
+	k := lockKey{string(fh), o}
 	l.note(fh, o, r, false) // first: a restart of the server now must not bring it back
-	err := l.settled(ctx, lockKey{string(fh), o})
+	err := l.begin(ctx, k)
 	if err == nil {
+		defer l.end(k)
+		l.note(fh, o, r, false) // what was granted meanwhile too
 		err = l.unlock(ctx, fh, o, r)
 	}
 	var refused *LockError
@@ -304,47 +322,39 @@ func (l *Locks) watch(ctx context.Context) {
 // reclaim takes every lock that is held once more: as a reclaim, and where the server is not in its grace period, which
 // means that it may never have been away, as a lock like any other.
 func (l *Locks) reclaim(ctx context.Context) bool {
-	type item struct {
-		k lockKey
-		r LockRange
-	}
-	var all []item
 	l.mu.Lock()
-	for k, rs := range l.held {
-		for _, r := range rs {
-			all = append(all, item{k, r})
-		}
-	}
+	all := slices.Collect(maps.Keys(l.held))
 	l.mu.Unlock()
-	for _, i := range all {
-		fh := []byte(i.k.fh)
-		st, err := l.try(ctx, fh, i.k.owner, i.r, true)
-		if err == nil && st == nlm4.DeniedGrace {
-			st, err = l.try(ctx, fh, i.k.owner, i.r, false)
-		}
-		if err != nil {
+	for _, k := range all {
+		if !l.reclaimOf(ctx, k) {
 			return false
-		}
-		if !l.still(i.k, i.r) { // unlocked meanwhile
-			_ = l.Unlock(ctx, fh, i.k.owner, i.r)
-			continue
-		}
-		if st != nlm4.Granted {
-			l.log.Error("a lock was lost when the server restarted: somebody else has it", zap.Uint32("pid", i.k.owner.PID),
-				zap.Uint64("start", i.r.Start), zap.Uint64("end", i.r.End), zap.Error(&LockError{st}))
-			l.note(fh, i.k.owner, i.r, false)
 		}
 	}
 	return true
 }
 
-func (l *Locks) still(k lockKey, r LockRange) bool {
+func (l *Locks) reclaimOf(ctx context.Context, k lockKey) bool {
+	if l.begin(ctx, k) != nil {
+		return false
+	}
+	defer l.end(k)
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, h := range l.held[k] {
-		if h.Start <= r.End && h.End >= r.Start {
-			return true
+	held := slices.Clone(l.held[k])
+	l.mu.Unlock()
+	fh := []byte(k.fh)
+	for _, r := range held {
+		st, err := l.try(ctx, fh, k.owner, r, true)
+		if err == nil && st == nlm4.DeniedGrace {
+			st, err = l.try(ctx, fh, k.owner, r, false)
+		}
+		if err != nil {
+			return false
+		}
+		if st != nlm4.Granted {
+			l.log.Error("a lock was lost when the server restarted: somebody else has it", zap.Uint32("pid", k.owner.PID),
+				zap.Uint64("start", r.Start), zap.Uint64("end", r.End), zap.Error(&LockError{st}))
+			l.note(fh, k.owner, r, false)
 		}
 	}
-	return false
+	return true
 }

@@ -162,3 +162,34 @@ func TestAnUnlockThatIsGivenUpIsDone(t *testing.T) {
 	}
 	s.free(t, all)
 }
+
+// A call that is given up while another of its owner is under way, answered late, takes nothing of what that one gets.
+func TestACallThatIsGivenUpTakesNothingOfOneBesideIt(t *testing.T) {
+	s := newLockStand(t, nlm4.ProcLock)
+	me, part, all := infs.LockOwner{ID: 1}, infs.LockRange{Start: 0, End: 9, Exclusive: true}, infs.LockRange{Start: 0, End: 99, Exclusive: true}
+	got, other := make(chan error, 1), make(chan error, 1)
+	go func() { got <- s.first.Lock(ctxOf(t), s.fh, me, part, false) }()
+	<-s.slow.entered // granted, and not answered
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { other <- s.first.Lock(ctx, s.fh, me, all, false) }()
+	meanwhile := func(done func() bool) { // time for what must not happen
+		for end := time.Now().Add(100 * time.Millisecond); !done() && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	meanwhile(func() bool { return len(s.slow.entered) > 0 })
+	cancel()
+	if err := <-other; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	meanwhile(func() bool { return s.m.Locks() == 0 })
+	close(s.slow.gate)
+	must(t, <-got)
+	must(t, s.first.Lock(ctxOf(t), s.fh, me, infs.LockRange{Start: 200, End: 200}, false)) // after what is in doubt
+	if err := s.next.Lock(ctxOf(t), s.fh, infs.LockOwner{ID: 9}, part, false); !errors.Is(err, infs.ErrLocked) {
+		t.Errorf("a lock that was granted is not held: %v", err)
+	}
+	s.free(t, infs.LockRange{Start: 10, End: 99, Exclusive: true})
+	must(t, s.first.Unlock(ctxOf(t), s.fh, me, all))
+	s.free(t, all)
+}
