@@ -63,7 +63,7 @@ func servePipes(t *testing.T, o Options) (*Server, *program, *pipeListener, func
 		if err := <-done; !errors.Is(err, ErrServerClosed) {
 			t.Error(err)
 		}
-		if n := s.room.used.Load(); n != 0 {
+		if n := s.room.used.Load() + s.strangers.used.Load(); n != 0 {
 			t.Errorf("%d bytes of requests were never given back", n)
 		}
 	}

@@ -126,7 +126,8 @@ type Call struct {
 	dead    bool // Superseded has said so
 	own     bool // the goroutine at hand may execute it though it might block
 	lane    *lane
-	room    int64 // taken of the server's room for requests, bytes
+	room    int64 // taken of the room for requests, bytes
+	strange bool  // of the strangers' too
 }
 
 // replier is the transport that a call came from.
@@ -233,22 +234,14 @@ func (c *Call) dropSink() {
 // release gives the call's memory back. The call is not to be used after it.
 func (c *Call) release() {
 	c.dropSink()
-	if c.body != nil {
-		putBytes(c.body)
-		c.body = nil
-	}
-	if c.room > 0 {
-		c.server.room.give(c.room)
-		c.room = 0
-	}
+	c.letMsgGo()
 	out := c.Out[:0]
 	if cap(out) > maxReply {
 		out = nil
 	}
 	s := c.server
 	c.Call = rpc.Call{}
-	c.Args = xdr.Reader{}
-	c.Peer, c.from, c.prog, c.msg, c.cached, c.next, c.rdma = nil, nil, nil, nil, nil, nil, nil
+	c.Peer, c.from, c.prog, c.cached, c.next, c.rdma = nil, nil, nil, nil, nil, nil
 	c.Worker, c.own, c.screen, c.dead, c.copied, c.lane = false, false, false, false, 0, nil
 	c.dataArr[0], c.sinkArr = nil, [2][]byte{}
 	c.Out = out

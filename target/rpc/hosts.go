@@ -39,6 +39,7 @@ type connState struct {
 type host struct {
 	addr  netip.Addr
 	conns map[conn]*connState
+	room  room // of requests of its streams
 
 	claims atomic.Pointer[claims]
 }
@@ -72,6 +73,7 @@ func (s *Server) admit(c conn, a netip.Addr, st *connState) bool {
 	}
 	if h == nil {
 		h = &host{addr: a, conns: make(map[conn]*connState)}
+		h.room.max = s.room.max / 2
 		s.hosts[a] = h
 	}
 	s.born++

@@ -3,10 +3,15 @@ package rpc
 import (
 	"sync"
 	"sync/atomic"
+
+	"github.com/sluice-storage/sluice/internal/xdr"
 )
 
-// room bounds the memory that the requests of all streams take together. Who does not find any waits, first come first
+// room bounds the memory that the requests of streams take together. Who does not find any waits, first come first
 // served, and its peer with it: TCP's window is the backpressure.
+//
+// There is one for all streams, one for each host and one for all peers that have shown no right yet. The last two have half,
+// so that neither one host nor any number of strangers keeps the rest from calling.
 type room struct {
 	max     int64
 	used    atomic.Int64
@@ -76,4 +81,47 @@ func (r *room) admitLocked() {
 		close(p.ready)
 	}
 	r.waiting.Store(int64(len(r.queue)))
+}
+
+// takeRoom waits for room for n bytes, in the order in which who waits keeps nothing from those that wait for less: its host's,
+// the strangers', the server's. It reports false when the server ends.
+func (c *stream) takeRoom(call *Call, n int64) bool {
+	s := c.s
+	strange := !c.peer.trusted.Load()
+	if !c.host.room.take(n, s.ending) {
+		return false
+	}
+	if strange && !s.strangers.take(n, s.ending) {
+		c.host.room.give(n)
+		return false
+	}
+	if !s.room.take(n, s.ending) {
+		if strange {
+			s.strangers.give(n)
+		}
+		c.host.room.give(n)
+		return false
+	}
+	call.room, call.strange = n, strange
+	return true
+}
+
+// letMsgGo gives the memory of the message back: nobody reads it any more.
+func (c *Call) letMsgGo() {
+	if c.body != nil {
+		putBytes(c.body)
+		c.body = nil
+	}
+	c.msg, c.Args = nil, xdr.Reader{}
+	if c.room == 0 {
+		return
+	}
+	if st, ok := c.from.(*stream); ok {
+		st.host.room.give(c.room)
+	}
+	if c.strange {
+		c.server.strangers.give(c.room)
+	}
+	c.server.room.give(c.room)
+	c.room = 0
 }

@@ -50,9 +50,10 @@ type Server struct {
 	wg      sync.WaitGroup
 	watch   sync.WaitGroup
 	ending  chan struct{} // closed by Close
-	room    room
 	bulk    bulk
 	stats   counters
+
+	room, strangers room // of requests: of all streams, and of those whose peers have shown no right
 
 	splice func(from int, to uintptr, n int, more bool) (int, syscall.Errno) // spliceOut, but in tests
 }
@@ -61,7 +62,7 @@ type Server struct {
 func NewServer(opt Options, programs ...Program) *Server {
 	s := &Server{opt: opt, log: opt.Log, progs: make(map[uint32]Program), closers: make(map[io.Closer]struct{}),
 		hosts: make(map[netip.Addr]*host), ending: make(chan struct{}), splice: spliceOut}
-	s.room.max = maxRequests
+	s.room.max, s.strangers.max = maxRequests, maxRequests/2
 	if s.log == nil {
 		s.log = zap.NewNop()
 	}

@@ -33,8 +33,10 @@ const (
 	procCount = 3 // kept: how often it was executed
 	procBulk  = 4 // that many bytes of payload
 	procPanic = 5
-	procSpoil = 6 // panics in what is shared
-	procHold  = 7 // that many bytes of payload when the gate opens
+	procSpoil = 6  // panics in what is shared
+	procHold  = 7  // that many bytes of payload when the gate opens
+	procTrust = 8  // the caller has a right
+	procAsk   = 10 // kept: how often it was executed, for callers without a right
 )
 
 type program struct {
@@ -61,11 +63,13 @@ func (p *program) Serve(c *Call) Verdict {
 	if c.Args.Err() != nil {
 		return c.Garbage()
 	}
-	if !c.Worker && c.Proc != procEcho && c.Proc != procBulk {
+	if !c.Worker && c.Proc != procEcho && c.Proc != procBulk && c.Proc != procTrust {
 		return Again
 	}
 	switch c.Proc {
 	case procEcho:
+	case procTrust:
+		c.Peer.Trust()
 	case procWait:
 		p.entered <- struct{}{}
 		<-p.gate

@@ -224,7 +224,7 @@ func (c *stream) readRecord(call *Call, n int, last bool) error {
 			c.s.refuse(refRecord)
 			return &rpc.RecordError{Len: have + n, Max: MaxRecord}
 		}
-		if !c.takeRoom(call, have+n, last) {
+		if !c.makeRoom(call, have+n, last) {
 			return net.ErrClosed
 		}
 		if have+n > c.w-c.r {
@@ -252,21 +252,16 @@ func (c *stream) readRecord(call *Call, n int, last bool) error {
 	}
 }
 
-// takeRoom waits for room for a record that is n bytes long so far. A record of several fragments takes all that it could
+// makeRoom waits for room for a record that is n bytes long so far. A record of several fragments takes all that it could
 // need at once: two that have a part each could wait for one another.
-func (c *stream) takeRoom(call *Call, n int, last bool) bool {
+func (c *stream) makeRoom(call *Call, n int, last bool) bool {
 	if n <= inlineBody || call.room > 0 {
 		return true
 	}
-	want := int64(n)
 	if !last {
-		want = MaxRecord
+		n = MaxRecord
 	}
-	if !c.s.room.take(want, c.s.ending) {
-		return false
-	}
-	call.room = want
-	return true
+	return c.takeRoom(call, int64(n))
 }
 
 // lookAhead decides how far to look ahead behind a fragment of n bytes. Bulk data comes in powers of two behind a header
@@ -396,8 +391,10 @@ func (c *stream) sinkFor(call *Call, n int) ([][]byte, error) {
 }
 
 // reply counts the result from here on: what is still being executed, perhaps on a medium that hangs, is bounded by the workers,
-// and must not keep the connection's other calls from being read.
+// and must not keep the connection's other calls from being read. The call itself has been executed, and keeps no memory until
+// its client takes the reply.
 func (c *stream) reply(call *Call, flush bool) {
+	call.letMsgGo()
 	if call.plain != nil {
 		call.hold(c, len(*call.plain))
 	}

@@ -1,0 +1,109 @@
+package rpc
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+)
+
+const fewRequests = 4 << 20 // room for them, in these tests
+
+func serveFew(t *testing.T) (*pipeListener, func()) {
+	s, _, l, end := servePipes(t, Options{})
+	s.room.max, s.strangers.max = fewRequests, fewRequests/2
+	return l, end
+}
+
+// A client that does not take its replies holds no memory with the calls that they answer.
+func TestACallThatIsAnsweredHoldsNoRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, end := serveFew(t)
+		defer end()
+		for i := range 5 {
+			bad := l.dial(fmt.Sprintf("10.0.0.%d:700", 10+i))
+			go func() {
+				for xid := range uint32(maxInFlight) {
+					if _, err := bad.Write(large(xid, procEcho, 1, 100<<10)); err != nil {
+						return
+					}
+				}
+			}()
+			defer func() { _ = bad.Close() }()
+		}
+		synctest.Wait()
+		good := l.dial("10.0.0.1:700")
+		defer func() { _ = good.Close() }()
+		r := readAll(good)
+		go func() { _, _ = good.Write(large(1, procEcho, 1, 100<<10)) }()
+		synctest.Wait()
+		if r.n.Load() != 1 {
+			t.Error("calls wait for clients that do not take the replies to theirs")
+		}
+	})
+}
+
+// begin lets a host hold all the room that it gets, with records that do not end.
+func begin(t *testing.T, l *pipeListener, host string, trust bool) func() {
+	var ends []func() error
+	for i := range 2 * fewRequests >> 20 {
+		nc := l.dial(fmt.Sprintf("%s:%d", host, 700+i))
+		ends = append(ends, nc.Close)
+		go func() {
+			if trust {
+				if _, err := nc.Write(record(1, procTrust, 1)); err != nil {
+					return
+				}
+				if _, err := message(nc); err != nil {
+					return
+				}
+			}
+			_, _ = nc.Write(large(2, procEcho, 1, 1<<20)[:100<<10]) // until it is closed
+		}()
+	}
+	synctest.Wait()
+	return func() {
+		for _, f := range ends {
+			_ = f()
+		}
+	}
+}
+
+// One host has half of the room, and all that have shown no right have half of it.
+func TestNeitherAHostNorStrangersHoldAllRoom(t *testing.T) {
+	answered := func(t *testing.T, l *pipeListener, from string, trust bool) bool {
+		nc := l.dial(from)
+		defer func() { _ = nc.Close() }()
+		r, n := readAll(nc), int64(1)
+		if trust {
+			write(t, nc, record(1, procTrust, 1))
+			n++
+		}
+		go func() { _, _ = nc.Write(large(2, procEcho, 1, 100<<10)) }()
+		synctest.Wait()
+		return r.n.Load() == n
+	}
+	t.Run("a host", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			l, end := serveFew(t)
+			defer end()
+			defer begin(t, l, "10.0.0.9", true)()
+			if answered(t, l, "10.0.0.9:999", true) {
+				t.Error("one host has more than half of the room")
+			}
+			if !answered(t, l, "10.0.0.1:999", true) || !answered(t, l, "10.0.0.2:999", false) {
+				t.Error("one host holds all room")
+			}
+		})
+	})
+	t.Run("strangers", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			l, end := serveFew(t)
+			defer end()
+			defer begin(t, l, "10.0.0.8", false)()
+			defer begin(t, l, "10.0.0.9", false)()
+			if !answered(t, l, "10.0.0.1:999", true) {
+				t.Error("hosts without a right hold all room")
+			}
+		})
+	})
+}
