@@ -11,6 +11,8 @@ import (
 // like (RFC 1813 section 4.5). It is one for all transports, so that a client that reconnects, perhaps from another
 // port, still finds its reply. A call is the same when client address, XID, procedure and a checksum over the whole
 // message agree; the record mark of a stream is no part of it.
+//
+// Only what was executed for a caller who has shown a right is kept: others could fill the cache with calls that do nothing.
 
 const cacheShards = 16
 
@@ -32,8 +34,9 @@ type cacheEntry struct {
 	newer *cacheEntry
 }
 
-// cacheClient are the entries of one client in a shard.
+// cacheClient are the entries of one client in a shard; all addresses that may be one client's count together.
 type cacheClient struct {
+	addr           netip.Addr
 	n              int
 	newest, oldest *cacheEntry
 }
@@ -81,10 +84,11 @@ func (r *replyCache) begin(c *Call) (*cacheEntry, cacheState) {
 		}
 		s.removeLocked(e)
 	}
-	of := s.clients[k.addr]
+	host := hostOf(k.addr)
+	of := s.clients[host]
 	if of == nil {
-		of = &cacheClient{}
-		s.clients[k.addr] = of
+		of = &cacheClient{addr: host}
+		s.clients[host] = of
 	}
 	for e := of.oldest; e != nil && now.Sub(e.when) > cacheAge; {
 		next := e.newer
@@ -103,7 +107,7 @@ func (r *replyCache) begin(c *Call) (*cacheEntry, cacheState) {
 	}
 	of.newest = e
 	of.n++
-	s.clients[k.addr] = of // it may have lost its last entry above
+	s.clients[host] = of // it may have lost its last entry above
 	s.m[k] = e
 	return e, cacheNew
 }
@@ -156,6 +160,6 @@ func (s *cacheShard) removeLocked(e *cacheEntry) {
 		of.newest = e.older
 	}
 	if of.n--; of.n == 0 {
-		delete(s.clients, e.key.addr)
+		delete(s.clients, of.addr)
 	}
 }

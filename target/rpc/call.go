@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"sync/atomic"
@@ -192,6 +193,11 @@ func (c *Call) Fail(s rpc.AcceptStat) Verdict {
 	c.Out = rpc.AppendReply(c.Out[:0], c.XID, s)
 	c.payload = -1
 	return Done
+}
+
+// succeeded reports that the program has executed the call, whatever its result is: the reply's header ends with SUCCESS.
+func (c *Call) succeeded() bool {
+	return len(c.Out) >= rpc.ReplyLen && binary.BigEndian.Uint32(c.Out[rpc.ReplyLen-4:]) == uint32(rpc.Success)
 }
 
 // failures are the refusals that Fail stands for.

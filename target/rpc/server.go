@@ -233,7 +233,7 @@ func (s *Server) run(c *Call, worker bool) (v Verdict, err error) {
 			c.Restart()
 		}
 		if c.cached != nil && v != Again && v != Later {
-			s.cache.end(c.cached, c.Out, v == Done && c.payload < 0)
+			s.cache.end(c.cached, c.Out, v == Done && c.payload < 0 && c.Peer.trusted.Load() && c.succeeded())
 			c.cached = nil
 		}
 	}()

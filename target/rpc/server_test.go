@@ -57,7 +57,7 @@ func (p *program) Screen(c *Call) Verdict {
 func (*program) ID() uint32                     { return 400000 }
 func (*program) Versions() (low, high uint32)   { return 1, 2 }
 func (*program) Overwrites(_, proc uint32) bool { return proc == procWrite }
-func (*program) Keeps(_, proc uint32) bool      { return proc == procCount }
+func (*program) Keeps(_, proc uint32) bool      { return proc == procCount || proc == procAsk }
 func (p *program) Serve(c *Call) Verdict {
 	v := c.Args.Uint32()
 	if c.Args.Err() != nil {
@@ -73,7 +73,10 @@ func (p *program) Serve(c *Call) Verdict {
 	case procWait:
 		p.entered <- struct{}{}
 		<-p.gate
-	case procCount, procWrite:
+	case procCount, procWrite, procAsk:
+		if c.Proc == procCount {
+			c.Peer.Trust()
+		}
 		v = p.count.Add(1)
 	case procBulk, procHold:
 		c.Out = xdr.AppendUint32(c.Out, v)
