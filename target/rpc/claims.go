@@ -36,9 +36,10 @@ func (s *Server) claimKey(c *Call) uint64 {
 	binary.NativeEndian.PutUint32(b[:], c.XID)
 	binary.NativeEndian.PutUint32(b[4:], c.Prog)
 	binary.NativeEndian.PutUint32(b[8:], c.Proc)
-	binary.NativeEndian.PutUint32(b[12:], uint32(len(c.msg)))
+	args := c.msg[c.start:] // no credential: a client may stamp it anew
+	binary.NativeEndian.PutUint32(b[12:], uint32(len(args)))
 	_, _ = h.Write(b[:]) // never fails
-	_, _ = h.Write(c.msg[:min(len(c.msg), claimBytes)])
+	_, _ = h.Write(args[:min(len(args), claimBytes)])
 	return h.Sum64()
 }
 

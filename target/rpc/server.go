@@ -204,6 +204,7 @@ func (s *Server) noCall(c *Call, err error) error {
 func (s *Server) run(c *Call, worker bool) (v Verdict, err error) {
 	c.Worker = worker
 	if s.claimed(c) {
+		s.refuse(refRepeated)
 		return Drop, errRepeated
 	}
 	if c.cached == nil && c.prog.Keeps(c.Vers, c.Proc) {
@@ -239,6 +240,7 @@ func (s *Server) run(c *Call, worker bool) (v Verdict, err error) {
 	}()
 	s.stats.calls.Add(1)
 	if v = c.prog.Serve(c); v == Drop && c.dead {
+		s.refuse(refRepeated)
 		err = errRepeated
 	}
 	return v, err

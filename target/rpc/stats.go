@@ -33,6 +33,7 @@ const (
 	refNoReads
 	refConnections
 	refOverdue
+	refRepeated
 	refusals
 )
 
@@ -40,6 +41,7 @@ var refusalNames = [refusals]string{
 	refVersion: "rpc_version", refProgram: "program", refProgramVersion: "program_version", refProcedure: "procedure", refArguments: "arguments",
 	refSystem: "system", refCredentials: "credentials", refNoCall: "no_call", refRecord: "record", refHeader: "rdma_header", refOverrun: "credit_overrun",
 	refNoReads: "no_read_depth", refConnections: "too_many_connections", refOverdue: "overdue",
+	refRepeated: "repeated",
 }
 
 func (s *Server) refuse(why refusal) { s.stats.refused[why].Add(1) }

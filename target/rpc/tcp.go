@@ -411,6 +411,9 @@ func (c *Call) hold(st *stream, n int) {
 
 func (c *stream) finish(call *Call, v Verdict, err error, flush bool) {
 	if err != nil {
+		if call.Worker { // or else the reader tells
+			c.s.log.Info("an RPC connection is closed", zap.Stringer("peer", c.peer.Addr), zap.Error(err))
+		}
 		c.lost.Store(true)
 		_ = c.nc.Close()
 	}
