@@ -39,7 +39,7 @@ func (t *fileTable) get(id fileID) *file {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f := t.m[id]
-	if f == nil {
+	if f == nil || f.removed() { // the number is another file's now
 		f = &file{id: id, keeper: -1}
 		t.m[id] = f
 	}
@@ -53,7 +53,9 @@ func (t *fileTable) put(f *file) {
 	if f.refs--; f.refs > 0 {
 		return
 	}
-	delete(t.m, f.id)
+	if t.m[f.id] == f {
+		delete(t.m, f.id)
+	}
 	if f.keeper >= 0 {
 		_ = unix.Close(f.keeper)
 	}
@@ -86,6 +88,12 @@ func (f *file) end() {
 	f.mu.Lock()
 	f.writing--
 	f.mu.Unlock()
+}
+
+func (f *file) removed() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.gone
 }
 
 func (f *file) dirty() bool {
