@@ -62,11 +62,12 @@ type Daemon struct {
 	targets map[string]*scsi.Target
 	portals map[string]*portal
 	// forms are the targets as they are served, with their secrets and without devices; unserved says why others are not.
-	forms    map[string]iscsi.Target
-	unserved map[string]string
-	serving  bool
-	ended    bool   // nothing changes any more
-	files    *files // nil without exports
+	forms       map[string]iscsi.Target
+	unserved    map[string]string
+	serving     bool
+	ended       bool   // nothing changes any more
+	files       *files // nil without exports
+	filesBefore *files // what ended last, of which calls may go on where a medium hangs
 }
 
 // portal is one listening address.
@@ -411,13 +412,19 @@ func (d *Daemon) closeAll(ctx context.Context) error {
 		}
 	}
 	d.portalWG.Wait()
+	stay := false
 	if d.files != nil {
-		errs = append(errs, d.files.close(ctx))
+		err := d.files.finish(ctx)
+		stay = errors.Is(err, errFilesStay)
+		errs = append(errs, err)
 	}
 	for _, l := range d.given {
 		errs = append(errs, l.Close())
 	}
 	errs = append(errs, d.closeVolumes(ctx))
+	if stay { // devices would wait for the connections
+		return errors.Join(errs...)
+	}
 	if d.device != nil {
 		errs = append(errs, d.device.Close())
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/savefile"
 	"github.com/sluice-storage/sluice/target/iscsi"
-	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
@@ -275,44 +274,6 @@ func (d *Daemon) planTargets(next *Config, p *plan, all bool) error {
 			}
 			p.devices[t.Name] = st
 		}
-	}
-	return nil
-}
-
-// planFiles opens the file service when the first export comes, and otherwise sees whether the exports could be opened.
-func (d *Daemon) planFiles(next *Config, p *plan) (err error) {
-	switch {
-	case d.files == nil:
-		p.files, err = d.openFiles(next)
-	case next.Files != nil && !same(d.cfg.Exports, next.Exports):
-		err = nfs.Check(next.exports()...)
-	}
-	return err
-}
-
-// applyFiles makes the change of the file service: it comes with the first export, unless the file names its addresses, and goes
-// with the last.
-func (d *Daemon) applyFiles(ctx context.Context, next *Config, p *plan) error {
-	switch {
-	case p.files != nil:
-		d.mu.Lock()
-		d.files = p.files
-		d.mu.Unlock()
-		return nil
-	case d.files == nil:
-		return nil
-	case next.Files == nil:
-		f := d.files
-		d.mu.Lock()
-		d.files = nil
-		d.mu.Unlock()
-		if err := f.close(ctx); err != nil {
-			d.log.Warn("files not closed in order", zap.Error(err))
-		}
-		d.log.Info("files closed", zap.String("why", "the last export is gone"))
-		return nil
-	case !same(d.cfg.Exports, next.Exports):
-		return d.files.nfs.SetExports(next.exports()...)
 	}
 	return nil
 }

@@ -42,13 +42,11 @@ func (p *aclProgram) Serve(c *rpc.Call) rpc.Verdict {
 		return rpc.Again
 	}
 	if c.Proc == nfs3.ProcGetACL || c.Proc == nfs3.ProcSetACL {
-		g, ok := (*Server)(p).admit(c)
+		in, ok := (*Server)(p).admit(c)
 		if !ok {
 			return later(c, 1)
 		}
-		if g != nil {
-			defer g.leave()
-		}
+		defer in.leave()
 	}
 	switch c.Proc {
 	case nfs3.ProcGetACL:

@@ -76,7 +76,7 @@ type export struct {
 	table *pathTable // for kindInode, and SubtreeCheck
 
 	counters *counters
-	gate     *gate // of the file system
+	medium   *medium
 	mayHang  bool
 	noLoans  atomic.Bool // the file system lends no pages
 	flushes  rounds      // of the whole file system
@@ -84,7 +84,8 @@ type export struct {
 	users atomic.Int64 // nodes, calls that look for some, and the table that has it
 }
 
-func (e Export) open() (*export, error) {
+// prepare makes what can be made of an export without its directory.
+func (e Export) prepare() (*export, error) {
 	if !strings.HasPrefix(e.Path, "/") || len(e.Path) > 1024 {
 		return nil, fmt.Errorf("nfs: the export path %q must be absolute and at most 1024 bytes long", e.Path)
 	}
@@ -108,24 +109,29 @@ func (e Export) open() (*export, error) {
 		}
 		x.rules = append(x.rules, r)
 	}
+	return x, nil
+}
+
+// open opens the export's directory.
+func (e *export) open() error {
 	fd, err := unix.Open(e.Dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("nfs: export %s: directory %s: %w", e.Path, e.Dir, err)
+		return fmt.Errorf("nfs: export %s: directory %s: %w", e.Path, e.Dir, err)
 	}
-	x.root = fd
+	e.root = fd
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		_ = unix.Close(fd)
-		return nil, fmt.Errorf("nfs: export %s: %w", e.Path, err)
+		return fmt.Errorf("nfs: export %s: %w", e.Path, err)
 	}
-	x.dev, x.ino, x.mayHang = st.Dev, st.Ino, mayHang(fd)
-	if x.kind = kindInode; !e.InodeHandles {
-		x.kind = probeHandles(fd)
+	e.dev, e.ino, e.mayHang = st.Dev, st.Ino, mayHang(fd)
+	if e.kind = kindInode; !e.InodeHandles {
+		e.kind = probeHandles(fd)
 	}
-	if x.kind == kindInode || e.SubtreeCheck {
-		x.table = newPathTable(x)
+	if e.kind == kindInode || e.SubtreeCheck {
+		e.table = newPathTable(e)
 	}
-	return x, nil
+	return nil
 }
 
 // hold keeps an export open until close. It reports false for one that was replaced and is closed.

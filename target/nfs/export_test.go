@@ -167,17 +167,17 @@ func TestHandlesAreAuthenticated(t *testing.T) {
 // counters.
 func TestSetExportsTouchesWhatChanges(t *testing.T) {
 	a, b := Export{Path: "/a", Dir: t.TempDir()}, Export{Path: "/b", Dir: t.TempDir()}
-	if err := Check(a, b); err != nil {
-		t.Fatal(err)
-	}
-	if err := Check(a, Export{Path: "/c", Dir: filepath.Join(a.Dir, "gone")}); err == nil {
-		t.Error("an export of nothing was taken")
-	}
 	s, err := NewServer(Options{}, a)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
+	if err := s.Check(a, b); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Check(a, Export{Path: "/c", Dir: filepath.Join(a.Dir, "gone")}); err == nil {
+		t.Error("an export of nothing was taken")
+	}
 	was := s.table.Load().byPath["/a"]
 	if err := s.SetExports(a, b); err != nil {
 		t.Fatal(err)

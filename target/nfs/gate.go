@@ -12,20 +12,24 @@ import (
 	served "github.com/sluice-storage/sluice/target/rpc"
 )
 
-// gate bounds the calls of one file system that are being executed, by whatever exports: those of a medium that hangs must not take all workers, nor
-// all that a client may have in flight on a connection, which it shares between exports. Who finds no room waits for
-// gateTime; once that was in vain, calls are asked for later at once until one has ended.
+// medium is a file system that exports are of.
+type medium struct {
+	gate gate
+	closer
+}
+
+// gate bounds calls that are being executed. Who finds no room waits for gateTime; once that was in vain, calls are asked for
+// later at once until one has ended.
 type gate struct {
 	in      atomic.Int32
 	waiting atomic.Int32
 	stuck   atomic.Bool
-	sweeps  atomic.Int32                  // of the file system's nodes, under way
 	left    atomic.Pointer[chan struct{}] // told of each that leaves while some wait
 }
 
-// enter reports whether the call may be executed; then leave has to follow.
-func (g *gate) enter() bool {
-	if g.try() {
+// enter reports whether the call may be executed, beside fewer than most; then leave has to follow.
+func (g *gate) enter(most int32) bool {
+	if g.try(most) {
 		return true
 	}
 	if g.stuck.Load() {
@@ -41,7 +45,7 @@ func (g *gate) enter() bool {
 	defer g.waiting.Add(-1)
 	t := time.NewTimer(gateTime)
 	defer t.Stop()
-	for !g.try() {
+	for !g.try(most) {
 		select {
 		case <-*left:
 		case <-t.C:
@@ -52,8 +56,8 @@ func (g *gate) enter() bool {
 	return true
 }
 
-func (g *gate) try() bool {
-	if g.in.Add(1) <= maxInExport {
+func (g *gate) try(most int32) bool {
+	if g.in.Add(1) <= most {
 		return true
 	}
 	g.in.Add(-1)
@@ -73,8 +77,99 @@ func (g *gate) leave() {
 	}
 }
 
-// gateOf is the gate of the file system of the export that a handle names, true or forged; nil where there is none.
-func (s *Server) gateOf(fh []byte) *gate {
+// caller is what is kept of a connection, in its Peer's Memo.
+type caller struct {
+	decided atomic.Pointer[memo]
+	seats   atomic.Pointer[[]*seat]
+}
+
+// seat bounds the calls of one connection in one medium.
+type seat struct {
+	m *medium
+	gate
+}
+
+func callerOf(p *served.Peer) *caller {
+	for {
+		old := p.Memo.Load()
+		if old != nil {
+			if c, is := (*old).(*caller); is {
+				return c
+			}
+		}
+		var fresh any = &caller{}
+		p.Memo.CompareAndSwap(old, &fresh)
+	}
+}
+
+// at returns the seat of a medium, and how many calls are under way in others.
+func (c *caller) at(m *medium) (mine *seat, others int32) {
+	for {
+		l := c.seats.Load()
+		var was []*seat
+		if l != nil {
+			was = *l
+		}
+		for _, p := range was {
+			if p.m == m {
+				mine = p
+			} else {
+				others += p.in.Load()
+			}
+		}
+		if mine != nil {
+			return mine, others
+		}
+		next := []*seat{{m: m}}
+		for _, p := range was {
+			if len(was) < maxSeats || p.in.Load() > 0 { // exports come and go
+				next = append(next, p)
+			}
+		}
+		c.seats.CompareAndSwap(l, &next)
+		others = 0
+	}
+}
+
+// pass is the leave to execute a call in a medium.
+type pass struct {
+	m *medium
+	p *seat
+}
+
+func (p pass) leave() {
+	if p.m != nil {
+		p.m.gate.leave()
+	}
+	if p.p != nil {
+		p.p.leave()
+	}
+}
+
+// enter takes a call into a medium. Those of one that hangs must not take all workers, nor all that a client may have in
+// flight on a connection, which it shares between exports: a quarter of what the other media leave of that stays free. ok is
+// false where the call is to be answered NFS3ERR_JUKEBOX.
+func (m *medium) enter(peer *served.Peer) (p pass, ok bool) {
+	var mine *seat
+	if slots := int32(peer.Slots()); slots > 0 {
+		var others int32
+		mine, others = callerOf(peer).at(m)
+		free := slots - others
+		if !mine.enter(max(1, free-max(1, free/4))) {
+			return pass{}, false
+		}
+	}
+	if !m.gate.enter(maxInExport) {
+		if mine != nil {
+			mine.leave()
+		}
+		return pass{}, false
+	}
+	return pass{m, mine}, true
+}
+
+// mediumOf is the medium of the export that a handle names, true or forged; nil where there is none.
+func (s *Server) mediumOf(fh []byte) *medium {
 	if len(fh) < handleHead {
 		return nil
 	}
@@ -82,17 +177,21 @@ func (s *Server) gateOf(fh []byte) *gate {
 	if e == nil {
 		return nil
 	}
-	return e.gate
+	return e.medium
 }
 
-// admit takes a call whose first argument is a handle through the gate of its file system. The gate is nil where nothing bounds
-// the call; ok is false where it is to be answered NFS3ERR_JUKEBOX.
-func (s *Server) admit(c *served.Call) (g *gate, ok bool) {
-	args := c.Args
-	if g = s.gateOf(args.Opaque(nfs3.MaxFH)); g == nil || g.enter() {
-		return g, true
+// enter takes a call about a handle into its medium, if there is one.
+func (s *Server) enter(peer *served.Peer, fh []byte) (p pass, ok bool) {
+	if m := s.mediumOf(fh); m != nil {
+		return m.enter(peer)
 	}
-	return nil, false
+	return pass{}, true
+}
+
+// admit is enter for a call whose first argument is a handle.
+func (s *Server) admit(c *served.Call) (p pass, ok bool) {
+	args := c.Args
+	return s.enter(c.Peer, args.Opaque(nfs3.MaxFH))
 }
 
 // later answers NFS3ERR_JUKEBOX; words of the result are the flags of attributes that are not there.
@@ -101,6 +200,14 @@ func later(c *served.Call, words int) served.Verdict {
 	c.Out = append(c.Out, make([]byte, 4*words)...)
 	return served.Done
 }
+
+// File systems of clusters whose numbers linux/magic.h does not have.
+const (
+	lustreMagic = 0x0bd00bd0
+	gfs2Magic   = 0x01161970
+	beegfsMagic = 0x19830326
+	gpfsMagic   = 0x47504653
+)
 
 // mayHang reports a file system whose every call may wait for another machine or process: nothing of it is tried by the
 // goroutine that reads a connection.
@@ -111,7 +218,8 @@ func mayHang(fd int) bool {
 	}
 	switch uint32(st.Type) {
 	case unix.FUSE_SUPER_MAGIC, unix.NFS_SUPER_MAGIC, unix.SMB_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC,
-		unix.V9FS_MAGIC, unix.CEPH_SUPER_MAGIC, unix.AFS_SUPER_MAGIC, unix.CODA_SUPER_MAGIC, unix.OCFS2_SUPER_MAGIC:
+		unix.V9FS_MAGIC, unix.CEPH_SUPER_MAGIC, unix.AFS_SUPER_MAGIC, unix.CODA_SUPER_MAGIC, unix.OCFS2_SUPER_MAGIC,
+		unix.AUTOFS_SUPER_MAGIC, lustreMagic, gfs2Magic, beegfsMagic, gpfsMagic:
 		return true
 	}
 	return false

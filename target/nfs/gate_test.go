@@ -25,11 +25,11 @@ func TestAGateIsOfAFileSystem(t *testing.T) {
 		}
 	}()
 	gateOf := func(path string) *gate {
-		return s.gateOf(append(make([]byte, 2), idBytes(s.table.Load().byPath[path].ID)...))
+		return &s.mediumOf(append(make([]byte, 2), idBytes(s.table.Load().byPath[path].ID)...)).gate
 	}
 	hung := gateOf("/a")
 	for range maxInExport { // calls that do not come back
-		if !hung.try() {
+		if !hung.try(maxInExport) {
 			t.Fatal("the gate is full too soon")
 		}
 	}
@@ -38,21 +38,21 @@ func TestAGateIsOfAFileSystem(t *testing.T) {
 			hung.leave()
 		}
 	}()
-	if gateOf("/b").try() {
+	if gateOf("/b").try(maxInExport) {
 		t.Error("two exports of one file system have twice as many calls under way")
 	}
 	a.ReadOnly = true
 	if err := s.SetExports(a, b, Export{Path: "/c", Dir: dir, ID: 9}); err != nil {
 		t.Fatal(err)
 	}
-	if gateOf("/a").try() || gateOf("/c").try() {
+	if gateOf("/a").try(maxInExport) || gateOf("/c").try(maxInExport) {
 		t.Error("other rules, or another export, make room on a file system that hangs")
 	}
 	a.Dir = other // where a replica is mounted
 	if err := s.SetExports(a); err != nil {
 		t.Fatal(err)
 	}
-	if g := gateOf("/a"); !g.try() {
+	if g := gateOf("/a"); !g.try(maxInExport) {
 		t.Error("calls to the replacement of a file system that hangs are kept out")
 	} else {
 		g.leave()

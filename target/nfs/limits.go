@@ -44,6 +44,12 @@ const (
 	// flight, so that one whose medium hangs leaves room for others. gateTime is how long a call waits for room.
 	maxInExport = 96
 	gateTime    = 2 * time.Second
+	// maxSeats is how many media a connection may have had calls in before those that it has none in are forgotten.
+	maxSeats = 16
+	// maxAside is how many files of a medium may wait to be closed before the cache keeps the rest of them.
+	maxAside = 256
+	// openTime is how long an export's directory may take to be opened: a disk that sleeps takes ten seconds.
+	openTime = 30 * time.Second
 	// maxDepth bounds the way from a directory up to its export's root: names of one byte in a path of PATH_MAX.
 	maxDepth = 2048
 )

@@ -120,10 +120,11 @@ func (s *Server) mountPath(c *rpc.Call, path string) (fh []byte, status mount3.S
 		return nil, mount3.ErrNoent, false
 	}
 	defer e.close()
-	if !e.gate.enter() {
+	in, free := e.medium.enter(c.Peer)
+	if !free {
 		return nil, mount3.ErrServerfault, true
 	}
-	defer e.gate.leave()
+	defer in.leave()
 	if _, ok, unsure := s.decide(c, e); unsure || !ok {
 		return nil, mount3.ErrAcces, unsure
 	}

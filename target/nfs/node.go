@@ -123,22 +123,27 @@ func (c *nodeCache) add(e *export, key string, fd int) (*node, error) {
 	}
 	var victim *node
 	if len(s.m) >= maxNodes/nodeShards {
-		victim = s.oldestLocked()
+		victim = s.oldestLocked(e.medium)
 	}
 	s.m[key] = n
 	s.Unlock()
-	if victim != nil {
-		c.shut(victim)
+	switch {
+	case victim == nil:
+	case victim.e.medium == e.medium:
+		c.shut(victim) // the call is in that medium, and may wait for it
+	default:
+		c.putAside(victim)
 	}
 	return n, nil
 }
 
-// oldestLocked takes an unused node out of the cache; among a handful that the map yields, the oldest.
-func (s *nodeShard) oldestLocked() *node {
+// oldestLocked takes an unused node out of the cache for a call in a medium; among a handful that the map yields, the oldest.
+// One of another medium that does not get its files closed stays.
+func (s *nodeShard) oldestLocked(m *medium) *node {
 	var best *node
 	k := 0
 	for _, n := range s.m {
-		if n.refs == 0 && (best == nil || n.used < best.used) {
+		if n.refs == 0 && (best == nil || n.used < best.used) && (n.e.medium == m || n.e.medium.waiting.Load() < maxAside) {
 			best = n
 		}
 		if k++; k == 8 && best != nil {
@@ -152,18 +157,30 @@ func (s *nodeShard) oldestLocked() *node {
 	return best
 }
 
-// put gives a reference back.
+// put gives a reference back, in a call that may wait for the node's medium.
 func (c *nodeCache) put(n *node) {
 	defer rpc.Guard()
-	s := c.shardOf(n.key)
-	s.Lock()
-	n.refs--
-	n.used = time.Now().Unix()
-	last := n.gone && n.refs == 0
-	s.Unlock()
-	if last {
+	if c.unref(n) {
 		c.shut(n)
 	}
+}
+
+// leave gives a reference back and waits for nothing.
+func (c *nodeCache) leave(n *node) {
+	defer rpc.Guard()
+	if c.unref(n) {
+		c.putAside(n)
+	}
+}
+
+// unref reports that the node is out of the cache and this was the last reference.
+func (c *nodeCache) unref(n *node) bool {
+	s := c.shardOf(n.key)
+	s.Lock()
+	defer s.Unlock()
+	n.refs--
+	n.used = time.Now().Unix()
+	return n.gone && n.refs == 0
 }
 
 func (c *nodeCache) shardOf(key string) *nodeShard {
@@ -180,42 +197,6 @@ func (c *nodeCache) forget(n *node) {
 		n.gone = true
 	}
 	s.Unlock()
-}
-
-// sweep closes nodes that were not used for a while; all of them if everything is set. Those of each file system are closed
-// by a goroutine of their own, because one that hangs may be asked for a flush; what is unused there meanwhile stays. The
-// channel is closed when all is done.
-func (c *nodeCache) sweep(everything bool) <-chan struct{} {
-	before := time.Now().Add(-nodeIdle).Unix()
-	unused := make(map[*gate][]*node)
-	for i := range c.shards {
-		s := &c.shards[i]
-		s.Lock()
-		for k, n := range s.m {
-			if n.refs == 0 && (everything || n.used <= before && n.e.gate.sweeps.Load() == 0) {
-				delete(s.m, k)
-				n.gone = true
-				unused[n.e.gate] = append(unused[n.e.gate], n)
-			}
-		}
-		s.Unlock()
-	}
-	var wg sync.WaitGroup
-	for g, l := range unused {
-		g.sweeps.Add(1)
-		wg.Go(func() {
-			defer g.sweeps.Add(-1)
-			for _, n := range l {
-				c.shut(n)
-			}
-		})
-	}
-	done := make(chan struct{})
-	c.s.sweeps.Go(func() {
-		wg.Wait()
-		close(done)
-	})
-	return done
 }
 
 // shut closes a node that is out of the cache and unused. What was written unstably is flushed first: a failure has to

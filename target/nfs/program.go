@@ -83,13 +83,11 @@ func (p *program) Serve(c *rpc.Call) rpc.Verdict {
 		return rpc.Again
 	}
 	if c.Worker {
-		g, ok := (*Server)(p).admit(c)
+		in, ok := (*Server)(p).admit(c)
 		if !ok {
 			return later(c, pr.attrs)
 		}
-		if g != nil {
-			defer g.leave()
-		}
+		defer in.leave()
 	}
 	c.Scope = nil
 	from := hist.Clock()
@@ -108,6 +106,7 @@ func (p *program) Serve(c *rpc.Call) rpc.Verdict {
 // request is what every procedure needs: the file, and on whose behalf.
 type request struct {
 	n      *node
+	inline bool // nothing may be waited for
 	id     identity
 	rights Rights
 }
@@ -122,10 +121,9 @@ type memo struct {
 // decide finds what the caller may do on an export, and remembers it with the connection.
 func (s *Server) decide(c *rpc.Call, e *export) (r Rights, ok, unsure bool) {
 	now := time.Now()
-	if m := c.Peer.Memo.Load(); m != nil {
-		if m, is := (*m).(*memo); is && m.e == e && now.Before(m.until) {
-			return m.rights, m.ok, false
-		}
+	from := callerOf(c.Peer)
+	if m := from.decided.Load(); m != nil && m.e == e && now.Before(m.until) {
+		return m.rights, m.ok, false
 	}
 	matches := s.names.matches
 	if !c.Worker {
@@ -140,8 +138,7 @@ func (s *Server) decide(c *rpc.Call, e *export) (r Rights, ok, unsure bool) {
 	if ok {
 		c.Peer.Trust()
 	}
-	var m any = &memo{e: e, rights: r, ok: ok, until: now.Add(decisionAge)}
-	c.Peer.Memo.Store(&m)
+	from.decided.Store(&memo{e: e, rights: r, ok: ok, until: now.Add(decisionAge)})
 	return r, ok, false
 }
 
@@ -158,13 +155,14 @@ const errLater = nfs3.Status(1<<30 + 1)
 func (s *Server) find(c *rpc.Call, h []byte, q *request) nfs3.Status {
 	n := s.nodes.cached(h)
 	if n != nil && s.table.Load().byID[n.e.ID] != n.e {
-		// The exports were replaced while the node was in use: it belongs to the old ones, and so do its rules.
+		// The exports were replaced while the node was in use: it belongs to the old ones, and so do its rules. Its medium may be
+		// another, which hangs.
 		s.nodes.forget(n)
-		s.nodes.put(n)
+		s.nodes.leave(n)
 		n = nil
 	}
 	if n != nil && n.e.mayHang && !c.Worker {
-		s.nodes.put(n)
+		s.nodes.leave(n)
 		return errAgain
 	}
 	if n == nil {
@@ -180,20 +178,20 @@ func (s *Server) find(c *rpc.Call, h []byte, q *request) nfs3.Status {
 	r, ok, unsure := s.decide(c, n.e)
 	switch {
 	case unsure:
-		s.nodes.put(n)
+		s.nodes.leave(n)
 		if c.Worker {
 			return nfs3.ErrJukebox // the client asks again; a refusal would be one for the program that waits there
 		}
 		return errAgain
 	case !ok:
-		s.nodes.put(n)
+		s.nodes.leave(n)
 		return nfs3.ErrAcces
 	}
 	if n.e.SubtreeCheck && !n.e.contains(n.fd) {
-		s.nodes.put(n)
+		s.nodes.leave(n)
 		return nfs3.ErrStale
 	}
-	q.n, q.rights = n, r
+	q.n, q.inline, q.rights = n, !c.Worker, r
 	q.id = n.e.identityOf(c.Cred.Flavor, &c.Sys, r.Squash)
 	s.ids.admit(&q.id, n.e.AnonUID, n.e.AnonGID)
 	return nfs3.OK
@@ -216,7 +214,13 @@ func (s *Server) findDir(c *rpc.Call, h []byte, q *request, change bool) nfs3.St
 	return nfs3.OK
 }
 
-func (s *Server) end(q *request) { s.nodes.put(q.n) }
+func (s *Server) end(q *request) {
+	if q.inline {
+		s.nodes.leave(q.n)
+		return
+	}
+	s.nodes.put(q.n)
+}
 
 // stat reads a node's attributes. A file without a name is stale, even while a descriptor of ours keeps it.
 func (s *Server) stat(n *node, st *unix.Stat_t) error {
@@ -288,12 +292,11 @@ func (s *Server) changing(n *node, w *nfs3.Wcc, st *unix.Stat_t, f func() error)
 // file, because what may be locked a client decides when the file is opened. The key is of the file, not of the handle, in
 // which its export is; the birth time tells it from a later file of the same number.
 func (s *Server) CheckLock(c *rpc.Call, fh []byte) (key string, st nfs3.Status) {
-	if g := s.gateOf(fh); g != nil {
-		if !g.enter() {
-			return "", nfs3.ErrJukebox
-		}
-		defer g.leave()
+	in, ok := s.enter(c.Peer, fh)
+	if !ok {
+		return "", nfs3.ErrJukebox
 	}
+	defer in.leave()
 	var q request
 	if st := s.find(c, fh, &q); st != nfs3.OK {
 		return "", st

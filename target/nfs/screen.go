@@ -27,10 +27,8 @@ func (p *program) Screen(c *rpc.Call) rpc.Verdict {
 	}
 	var q request
 	st := nfs3.ErrJukebox
-	if g := s.gateOf(fh); g == nil {
-		st = s.findFile(c, fh, &q)
-	} else if g.enter() {
-		defer g.leave()
+	if in, ok := s.enter(c.Peer, fh); ok {
+		defer in.leave()
 		st = s.findFile(c, fh, &q)
 	}
 	if st == nfs3.OK {

@@ -4,8 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,11 +58,12 @@ type Server struct {
 	verf    atomic.Uint64
 	stray   counters // of calls whose file handle is of no export
 
-	mu     sync.Mutex
-	mounts map[mountKey]struct{}
-	stop   chan struct{}
-	wg     sync.WaitGroup
-	sweeps sync.WaitGroup
+	mu      sync.Mutex
+	mounts  map[mountKey]struct{}
+	stop    chan struct{}
+	wg      sync.WaitGroup
+	closers sync.WaitGroup
+	opening opening
 }
 
 type exportTable struct {
@@ -108,7 +107,7 @@ func NewServer(opt Options, exports ...Export) (*Server, error) {
 // touched.
 func (s *Server) SetExports(exports ...Export) error {
 	was := s.table.Load()
-	t, err := openExports(was, s.log, exports)
+	t, err := s.openExports(was, s.log, exports)
 	if err != nil {
 		return err
 	}
@@ -126,78 +125,13 @@ func (s *Server) SetExports(exports ...Export) error {
 }
 
 // Check says whether SetExports would take the exports.
-func Check(exports ...Export) error {
-	t, err := openExports(&exportTable{}, zap.NewNop(), exports)
+func (s *Server) Check(exports ...Export) error {
+	was := s.table.Load()
+	t, err := s.openExports(was, zap.NewNop(), exports)
 	if err == nil {
-		t.closeBut(nil)
+		t.closeBut(was)
 	}
 	return err
-}
-
-// openExports makes a table of exports, with those of was that are in it already.
-func openExports(was *exportTable, log *zap.Logger, exports []Export) (*exportTable, error) {
-	t := &exportTable{byID: make(map[uint32]*export), byPath: make(map[string]*export)}
-	for _, x := range exports {
-		e, err := x.open()
-		if err == nil {
-			e = was.keep(e)
-			if e.gate == nil { // what is served already has one
-				e.gate = gateFor(e, was.list, t.list)
-			}
-		}
-		if err == nil && t.byID[e.ID] != nil {
-			err = fmt.Errorf("nfs: exports %s and %s have the same ID; set one", e.Path, t.byID[e.ID].Path)
-			if was.byID[e.ID] != e {
-				e.close()
-			}
-		}
-		if err != nil {
-			t.closeBut(was)
-			return nil, err
-		}
-		if e.kind == kindInode && was.byID[e.ID] != e {
-			log.Warn("file handles are made of inode numbers: after a restart the export is walked to find a file", zap.String("export", e.Path))
-		}
-		t.byID[e.ID], t.byPath[e.Path] = e, e
-		t.list = append(t.list, e)
-	}
-	return t, nil
-}
-
-// keep returns the export that t has for e, closing e, where both are the same; otherwise e goes on with its counters.
-func (t *exportTable) keep(e *export) *export {
-	old := t.byPath[e.Path]
-	if old == nil {
-		return e
-	}
-	if old.dev == e.dev && old.ino == e.ino && reflect.DeepEqual(old.Export, e.Export) {
-		e.close()
-		return old
-	}
-	e.counters = old.counters
-	return e
-}
-
-// gateFor is the gate of an export's file system: that of one that is served already or is about to be, or a new one. The
-// replacement of a file system that hangs is another.
-func gateFor(e *export, lists ...[]*export) *gate {
-	for _, l := range lists {
-		for _, x := range l {
-			if x.dev == e.dev {
-				return x.gate
-			}
-		}
-	}
-	return &gate{}
-}
-
-// closeBut closes what is not in other.
-func (t *exportTable) closeBut(other *exportTable) {
-	for _, e := range t.list {
-		if other == nil || other.byID[e.ID] != e {
-			e.close()
-		}
-	}
 }
 
 // Squashed explains why all clients act as the daemon's own user, "" when they do not.
@@ -214,7 +148,7 @@ func (s *Server) Close() error {
 	s.names.close()
 	s.wg.Wait()
 	<-s.nodes.sweep(true)
-	s.sweeps.Wait()
+	s.closers.Wait()
 	s.table.Load().closeBut(nil)
 	return nil
 }

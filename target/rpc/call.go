@@ -80,11 +80,15 @@ type Peer struct {
 	Memo atomic.Pointer[any]
 
 	trusted atomic.Bool
+	slots   atomic.Int32
 	state   *connState // nil for what is no connection
 }
 
 // Trust notes that a program has found a right of this peer's.
 func (p *Peer) Trust() { p.trusted.Store(true) }
+
+// Slots is how many calls the peer may have in flight on its connection as things are, 0 for what is no connection.
+func (p *Peer) Slots() int { return int(p.slots.Load()) }
 
 // Privileged reports whether the peer's port is one that only root may use. A fabric hides the port; its peers count as
 // privileged, as with knfsd.

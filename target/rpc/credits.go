@@ -47,6 +47,7 @@ func (c *rdmaConn) initCredits() {
 		c.slots[i].conn, c.slots[i].idx = c, i
 	}
 	c.peakFrom = time.Now()
+	c.peer.slots.Store(int32(c.step))
 }
 
 // openStepLocked opens the next step, and with the first one the spare receives. It posts nothing.
@@ -159,7 +160,8 @@ func (c *rdmaConn) stepOf(r *rdmaCall) *creditStep { return &c.steps[r.idx/(2*c.
 
 // grantLocked is what a reply says: at least one, or nothing would ever move again.
 func (c *rdmaConn) grantLocked() int {
-	n := min(c.open*c.step, c.opt.Credits, c.wanted)
+	n := max(1, min(c.open*c.step, c.opt.Credits, c.wanted))
+	c.peer.slots.Store(int32(n)) // what is granted less for want of memory is granted again soon
 	if c.starved() {
 		n = min(n, starvedCredits)
 	}

@@ -1,0 +1,79 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// planFiles opens the file service when the first export comes, and otherwise sees whether the exports could be opened.
+func (d *Daemon) planFiles(next *Config, p *plan) (err error) {
+	switch {
+	case d.files == nil && next.Files != nil && d.filesBefore != nil && !d.filesBefore.hasEnded():
+		return errFilesStay
+	case d.files == nil:
+		p.files, err = d.openFiles(next)
+	case next.Files != nil && !same(d.cfg.Exports, next.Exports):
+		err = d.files.nfs.Check(next.exports()...)
+	}
+	return err
+}
+
+// applyFiles makes the change of the file service: it comes with the first export, unless the file names its addresses, and goes
+// with the last.
+func (d *Daemon) applyFiles(ctx context.Context, next *Config, p *plan) error {
+	switch {
+	case p.files != nil:
+		d.mu.Lock()
+		d.files = p.files
+		d.mu.Unlock()
+		return nil
+	case d.files == nil:
+		return nil
+	case next.Files == nil:
+		d.filesBefore = d.files
+		d.mu.Lock()
+		d.files = nil
+		d.mu.Unlock()
+		ctx, cancel := context.WithTimeout(ctx, closeLimit)
+		defer cancel()
+		if err := d.filesBefore.finish(ctx); err != nil {
+			d.log.Warn("files not closed in order", zap.Error(err))
+		}
+		d.log.Info("files closed", zap.String("why", "the last export is gone"))
+		return nil
+	case !same(d.cfg.Exports, next.Exports):
+		return d.files.nfs.SetExports(next.exports()...)
+	}
+	return nil
+}
+
+// errFilesStay says that the file service could not be closed.
+var errFilesStay = errors.New("the file service has not ended: calls to an export's medium that does not answer go on; they end with it")
+
+// finish is close, which a medium that hangs holds up until ctx ends, and then goes on by itself.
+func (f *files) finish(ctx context.Context) error {
+	f.ended = make(chan struct{})
+	var err error
+	go func() {
+		defer close(f.ended)
+		err = f.close(ctx)
+	}()
+	select {
+	case <-f.ended:
+		return err
+	case <-afterwards(ctx, time.Second):
+		return errFilesStay
+	}
+}
+
+func (f *files) hasEnded() bool {
+	select {
+	case <-f.ended:
+		return true
+	default:
+		return false
+	}
+}
