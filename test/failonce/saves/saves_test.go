@@ -313,7 +313,7 @@ func TestStormSaves(t *testing.T) {
 }
 
 // shares is of how many runs of the long form one does all there is to be done: a run is to last some minutes.
-const shares = 5
+const shares = 12
 
 // each has each call of a trial fail in each way, or a share of them.
 func (s *stand) each(rng *rand.Rand, trial func(n int, errno syscall.Errno) ([]string, bool)) {
