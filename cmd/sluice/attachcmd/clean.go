@@ -28,6 +28,12 @@ func inUse(dev string) bool {
 // clean removes what a helper that is gone left: nothing, if it ended by itself. After it was killed a file system that is
 // still mounted stands on nothing, and is taken out of sight.
 func (r *Record) clean() error {
+	if r.alive() { // it was killed
+		r.abort()
+		if !r.awaitGone(forceLimit) {
+			return fmt.Errorf("process %d, the helper of %s, cannot be killed: the kernel waits in it", r.PID, r.Name)
+		}
+	}
 	errs := []error{r.letGo()}
 	switch r.Face {
 	case faceFile:
@@ -54,6 +60,20 @@ func (r *Record) clean() error {
 		}
 	}
 	return errors.Join(append(errs, r.remove())...)
+}
+
+// abort ends the connection of a FUSE mount that the helper made. A thread of the helper may wait in it for an answer of the helper's
+// own, as the library does while it mounts: a SIGKILL does not end such a wait, and the thread keeps the connection open.
+func (r *Record) abort() {
+	dir := r.Dir
+	if r.Face == faceDir {
+		dir = r.Mount
+	}
+	for _, m := range mountPoints() {
+		if m.path == dir && strings.HasPrefix(m.kind, "fuse") {
+			fusemount.Abort(dir, m.device)
+		}
+	}
 }
 
 // letGo takes away what stands on the volume: the file system, out of sight if it is in use, and the loop device.
@@ -91,7 +111,7 @@ func (r *Record) dropLoop() error {
 }
 
 // mountPoint is one line of proc(5)'s mountinfo.
-type mountPoint struct{ path, kind, source string }
+type mountPoint struct{ path, kind, source, device string }
 
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
@@ -127,7 +147,7 @@ func parseMountinfo(s string) []mountPoint {
 		left, right, ok := strings.Cut(l, " - ")
 		f, g := strings.Fields(left), strings.Fields(right)
 		if ok && len(f) > 4 && len(g) > 1 {
-			out = append(out, mountPoint{path: unescape.Replace(f[4]), kind: g[0], source: unescape.Replace(g[1])})
+			out = append(out, mountPoint{path: unescape.Replace(f[4]), kind: g[0], source: unescape.Replace(g[1]), device: f[2]})
 		}
 	}
 	return out

@@ -178,7 +178,7 @@ const forceLimit = 30 * time.Second
 // end has the helper end the attachment, and waits until it is gone. What stays attached is refused, and what went wrong at the end
 // is told.
 func (r *Record) end(force bool) error {
-	if !r.alive() {
+	if !r.alive() || r.dying() {
 		return r.clean()
 	}
 	a, err := r.ask()
@@ -245,9 +245,6 @@ func (r *Record) endUnasked(force bool, why error) error {
 func (r *Record) kill() error {
 	if err := syscall.Kill(r.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return err
-	}
-	if !r.awaitGone(forceLimit) {
-		return fmt.Errorf("process %d, the helper of %s, cannot be killed: the kernel waits in it", r.PID, r.Name)
 	}
 	return errors.Join(fmt.Errorf("the helper of %s did not end and was killed: what was written last may be lost", r.Name), r.clean())
 }

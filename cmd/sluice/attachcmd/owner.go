@@ -153,6 +153,12 @@ func (o *owner) end(f face, force bool) error {
 		if !f.clean() || f.users() != nil { // who uses it may have more, which only the kernel knows of
 			err = settleWithin(f, cutLimit)
 		}
+		if err == nil {
+			err = o.settleUsers()
+		}
+		if err == nil && !f.clean() {
+			err = settleWithin(f, cutLimit)
+		}
 		if err != nil {
 			err = fmt.Errorf("%s has ended by force, and what was written last may be lost: %w", o.r.Name, err)
 		}
@@ -180,6 +186,13 @@ func notDurable(name string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s has ended, and what was written last could not be made durable: %w", name, err)
+}
+
+// settleUsers has file systems on the face write what they hold, which the volume does not have yet.
+func (o *owner) settleUsers() error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), settleLimit, errSlow)
+	defer cancel()
+	return o.record().settleUsers(ctx)
 }
 
 // remains is what is left to do when the face has ended by other means.
@@ -216,8 +229,11 @@ func away(err error) bool {
 func (o *owner) unused(f face) error {
 	for deadline := time.Now().Add(usersLimit); ; time.Sleep(100 * time.Millisecond) { // a last close has no event
 		err := o.keeps(f)
-		if err == nil || time.Now().After(deadline) {
-			return err
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return o.named(err)
 		}
 		select {
 		case <-f.gone():
@@ -225,6 +241,18 @@ func (o *owner) unused(f face) error {
 		default:
 		}
 	}
+}
+
+// named adds who uses the face to what says that it is used.
+func (o *owner) named(err error) error {
+	r := o.record()
+	if r.Mount != "" && mounted(r.Mount) {
+		return err // which says so
+	}
+	if by := r.standsOn().heldBy(); by != "" {
+		return refused("%w; %s", err, by)
+	}
+	return err
 }
 
 // keeps says what keeps the face from being taken away at this moment.

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-storage/sluice/initiator/attach/fusemount"
 	"github.com/sluice-storage/sluice/internal/savefile"
 )
 
@@ -163,6 +164,13 @@ func (r *Record) alive() bool {
 	return err == nil && start == r.Start
 }
 
+// dying reports whether the helper was killed and has a thread that cannot end yet: its first one, or another that outlives that.
+func (r *Record) dying() bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.PID))
+	i := bytes.LastIndexByte(b, ')')
+	return err == nil && r.alive() && (bytes.HasPrefix(b[i+1:], []byte(" Z")) || fusemount.Dying(uint32(r.PID)))
+}
+
 // startOf is field 22 of /proc/PID/stat (proc(5)), after the command's name, which may hold anything.
 func startOf(pid int) (uint64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -206,7 +214,7 @@ func list() ([]*Record, error) {
 		if err != nil {
 			return nil, fmt.Errorf("record %s: %w", f, err)
 		}
-		r.Broken = !r.alive()
+		r.Broken = !r.alive() || r.dying()
 		out = append(out, r)
 	}
 	slices.SortFunc(out, func(a, b *Record) int { return a.Since.Compare(b.Since) })

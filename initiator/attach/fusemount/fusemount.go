@@ -11,12 +11,22 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
 // ErrBusy says that something in the mount is in use: an open file, or the working directory of a process.
 var ErrBusy = errors.New("it is in use: close what is open there, and leave the directory")
+
+// Abort ends the connection of the mount on dir, whose device number is "0:N": what waits for its server gets errors. The file that
+// says so to the kernel is the mounting user's; where it cannot be seen, root's forced unmount does the same.
+func Abort(dir, device string) {
+	_, n, _ := strings.Cut(device, ":")
+	if os.WriteFile("/sys/fs/fuse/connections/"+n+"/abort", []byte("1"), 0) != nil {
+		_ = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW|unix.MNT_FORCE|unix.MNT_DETACH) // who waits for the end sees whether it helped
+	}
+}
 
 // Unmount takes a mount away from this process's mount namespace. A lazy one hides it at once, and what is open stays open. What is
 // not mounted is no error.
