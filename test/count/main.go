@@ -1,13 +1,19 @@
 // Command count runs a `go test` command line with -json added, shows packages and failures as people want to read
 // them, and ends with one line of counts. A run in which no test ran fails.
+//
+//	count [-again FILE] -- go test [flags] packages
+//
+// A test that FILE names with the cause of its unsteadiness is done once more, alone, where it fails; every other failure is one.
 package main
 
 import (
 	"bufio"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -20,32 +26,47 @@ type event struct {
 }
 
 func main() {
-	args := os.Args[1:]
-	if len(args) > 0 && args[0] == "--" {
-		args = args[1:]
-	}
+	again := flag.String("again", "", "file of tests that may be done twice")
+	flag.Parse()
+	args := flag.Args()
 	if len(args) < 2 || args[1] != "test" {
-		fmt.Fprintln(os.Stderr, "count: usage: count -- go test [flags] packages")
+		fmt.Fprintln(os.Stderr, "count: usage: count [-again FILE] -- go test [flags] packages")
 		os.Exit(2)
 	}
-	os.Exit(run(args))
+	causes, err := readCauses(*again)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "count:", err)
+		os.Exit(2)
+	}
+	os.Exit(run(args, causes))
 }
 
-func run(args []string) int {
+func run(args []string, causes causes) int {
+	start := time.Now()
+	c, err := goTest(args)
+	if err != nil && c.passed > 0 {
+		err = c.again(args, causes, err)
+	}
+	c.report(time.Since(start))
+	if err != nil || c.failed > 0 || c.passed == 0 {
+		return 1
+	}
+	return 0
+}
+
+// goTest runs the command line and counts what it says.
+func goTest(args []string) (*counter, error) {
+	c := newCounter()
 	argv := append([]string{"test", "-json"}, args[2:]...)
 	cmd := exec.Command(args[0], argv...) //nolint:gosec // the command line is the Makefile's
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "count:", err)
-		return 1
+		return c, err
 	}
-	start := time.Now()
 	if err := cmd.Start(); err != nil {
-		fmt.Fprintln(os.Stderr, "count:", err)
-		return 1
+		return c, err
 	}
-	c := newCounter()
 	r := bufio.NewReader(out)
 	for {
 		line, err := r.ReadBytes('\n')
@@ -56,18 +77,15 @@ func run(args []string) int {
 			break
 		}
 	}
-	werr := cmd.Wait()
-	c.report(time.Since(start))
-	if werr != nil || c.failed > 0 || c.passed == 0 {
-		return 1
-	}
-	return 0
+	return c, cmd.Wait()
 }
 
 type counter struct {
 	passed, failed, skipped int
 	output                  map[string][]string // by package and test, dropped when it passes
 	skips, fails            []string
+	tests                   []failure // that failed as a whole
+	broken                  bool      // a package failed otherwise: it did not build, or its process died
 }
 
 func newCounter() *counter { return &counter{output: map[string][]string{}} }
@@ -100,7 +118,7 @@ func (c *counter) end(e event, key string) {
 		}
 		if e.Action == "fail" {
 			c.fails = append(c.fails, e.Package)
-			c.unfinished(e.Package)
+			c.broken = !slices.ContainsFunc(c.tests, func(f failure) bool { return f.pkg == e.Package }) || c.unfinished(e.Package) || c.broken
 		}
 		delete(c.output, key)
 		return
@@ -111,6 +129,9 @@ func (c *counter) end(e event, key string) {
 	case "fail":
 		c.failed++
 		c.fails = append(c.fails, key)
+		if !strings.Contains(e.Test, "/") {
+			c.tests = append(c.tests, failure{e.Package, e.Test})
+		}
 		fmt.Printf("FAIL %s\n%s", key, strings.Join(c.output[key], ""))
 	case "skip":
 		c.skipped++
@@ -119,14 +140,17 @@ func (c *counter) end(e event, key string) {
 	delete(c.output, key)
 }
 
-// unfinished prints what a package's tests said that never ended: the traces of a process that timed out or died.
-func (c *counter) unfinished(pkg string) {
+// unfinished prints what a package's tests said that never ended, the traces of a process that timed out or died, and reports
+// whether there are such.
+func (c *counter) unfinished(pkg string) (any bool) {
 	for key, out := range c.output {
 		if strings.HasPrefix(key, pkg+" ") {
+			any = any || key != pkg+" "
 			fmt.Print(strings.Join(out, ""))
 			delete(c.output, key)
 		}
 	}
+	return any
 }
 
 func (c *counter) report(d time.Duration) {
