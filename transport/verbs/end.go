@@ -2,14 +2,17 @@ package verbs
 
 import (
 	"errors"
-	"math"
 	"time"
 
 	"github.com/sluice-storage/sluice/transport"
 )
 
-// markerID is the request behind which nothing is outstanding. Its number is none of a request's: those have 32 bits.
-const markerID = math.MaxUint64
+// The numbers of requests have 32 bits. recvID marks those of receives: a completion with an error says nothing of what it is
+// of but its number. markerID is the request behind which nothing is outstanding.
+const (
+	recvID   = 1 << 63
+	markerID = 1 << 62
+)
 
 const (
 	lingerTime = 250 * time.Millisecond // for what was posted before an orderly end to be acknowledged
@@ -81,35 +84,31 @@ func (q *QP) bury() {
 
 // stop ends the connection and waits until what is outstanding has completed; build is held.
 func (q *QP) stop() {
-	tab := q.dev.tab
-	q.sq.Lock() // a Post that has seen the queue pair alive is over; there is none after it
-	linger := !q.cut && q.connected.Load() && q.sq.head.Load() != q.sq.tail.Load()
-	noMark := q.a.noMark
-	if linger && !noMark {
-		linger = q.mark()
-		noMark = !linger
-	}
-	q.sq.Unlock()
-	if linger {
-		q.drain(lingerTime, func() bool { return q.marked })
-	}
 	if !q.connected.Load() {
 		return // it has never been able to send or to receive
 	}
+	tab := q.dev.tab
+	busy := func() bool { return q.sq.head.Load() != q.sq.tail.Load() }
+	q.sq.Lock() // a Post that has seen the queue pair alive is over; there is none after it
+	marked := !q.cut && busy() && q.mark()
+	q.sq.Unlock()
+	if marked {
+		q.drain(lingerTime, func() bool { return q.marked })
+	}
 	q.dev.warn("a queue pair could not be stopped", tab.ErrorQP(q.hw))
 	q.sq.Lock()
-	if !noMark && !q.marked && !linger && q.sq.head.Load() != q.sq.tail.Load() {
-		noMark = !q.mark()
+	if !marked && busy() && !q.a.noMark {
+		marked = q.mark()
 	}
 	q.sq.Unlock()
 	clean := q.drain(drainTime, func() bool {
-		return (q.rq.kept || q.rq.head.Load() == q.rq.tail.Load()) && (noMark || q.marked || q.sq.head.Load() == q.sq.tail.Load())
+		return (q.rq.kept || q.rq.head.Load() == q.rq.tail.Load()) && (!marked || q.marked || !busy())
 	})
 	if clean && q.a.noMark {
 		q.passQuiet()
 	}
-	// The peer hears of the end, or has its answer. It is told last: rdma_disconnect moves the queue pair to ERR itself, and
-	// a second time beside the first one's flush rxe of Linux 6.1 did not get to its end.
+	// The peer hears of the end, or has its answer. It is told last: rdma_disconnect moves the queue pair to ERR too, and that
+	// is over by now.
 	_ = tab.Disconnect(q.id) // one that the peer has ended says so
 }
 

@@ -88,7 +88,7 @@ func (q *QP) takeLocked() (some bool) {
 
 // digest makes c a completion of the contract; false means that the upper protocol has no use for it. pollMu is held.
 func (q *QP) digest(c *workComp, wc *transport.WC) bool {
-	if c.Recv != 0 {
+	if c.ID&recvID != 0 {
 		return q.digestRecv(c, wc)
 	}
 	s := &q.sq
@@ -100,8 +100,10 @@ func (q *QP) digest(c *workComp, wc *transport.WC) bool {
 		s.head.Store(s.tail.Load())
 		return false
 	}
-	_ = s.tail.Load() // orders what Post wrote before what is read here
 	at := uint32(c.ID)
+	if at-s.head.Load() >= s.tail.Load()-s.head.Load() { // tail also orders what Post wrote before what is read here
+		return false // of nothing that is outstanding
+	}
 	for seq := s.head.Load(); seq != at; seq++ {
 		q.retire(&s.tab[seq&s.mask], true) // unsignaled, and done
 	}
@@ -130,8 +132,10 @@ func (q *QP) retire(e *sqEntry, ok bool) {
 
 func (q *QP) digestRecv(c *workComp, wc *transport.WC) bool {
 	r := &q.rq
-	_ = r.tail.Load() // as in digest
 	at := uint32(c.ID)
+	if at-r.head.Load() >= r.tail.Load()-r.head.Load() { // as in digest
+		return false
+	}
 	*wc = transport.WC{Token: r.tab[at&r.mask].token, Op: transport.OpRecv}
 	r.head.Store(at + 1)
 	if c.Status != wcSuccess {

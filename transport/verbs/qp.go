@@ -310,7 +310,7 @@ func (q *QP) ringRecv(seq uint32, n int) (done int, err error) {
 }
 
 func (r *recvQueue) prepare(at uint32, known *regions) (recvWR, error) {
-	wr, e := recvWR{ID: uint64(at)}, &r.tab[at&r.mask]
+	wr, e := recvWR{ID: recvID | uint64(at)}, &r.tab[at&r.mask]
 	if e.buf.Len > 0 {
 		reg, err := known.find(e.buf)
 		if err != nil {

@@ -220,7 +220,7 @@ func (s *sim) flush(q *simQP) {
 	}
 	q.sq = q.sq[:0]
 	for _, r := range q.rq {
-		s.put(q.cq, workComp{ID: r.id, Status: wcFlushed, QPNum: q.num, Recv: 1})
+		s.put(q.cq, workComp{ID: r.id, Status: wcFlushed, QPNum: q.num})
 	}
 	q.rq = q.rq[:0]
 }
@@ -319,13 +319,13 @@ func (s *sim) send(q *simQP, w *simWR) {
 	var into []byte
 	if r.n > 0 {
 		if into = s.local(p, &r.sge, false); into == nil {
-			s.put(p.cq, workComp{ID: r.id, Status: wcLocProt, QPNum: p.num, Recv: 1})
+			s.put(p.cq, workComp{ID: r.id, Status: wcLocProt, QPNum: p.num})
 			s.refuse(q, w, wcRemOp)
 			return
 		}
 	}
 	if int(w.bytes) > len(into) {
-		s.put(p.cq, workComp{ID: r.id, Status: wcLocLen, QPNum: p.num, Recv: 1})
+		s.put(p.cq, workComp{ID: r.id, Status: wcLocLen, QPNum: p.num})
 		s.refuse(q, w, wcRemInvReq)
 		return
 	}
@@ -337,20 +337,20 @@ func (s *sim) send(q *simQP, w *simWR) {
 		switch k := p.pd.keys[w.Inv].(type) {
 		case *simMW:
 			if !k.bound || k.qp != p {
-				s.put(p.cq, workComp{ID: r.id, Status: wcFlushed, QPNum: p.num, Recv: 1})
+				s.put(p.cq, workComp{ID: r.id, Status: wcFlushed, QPNum: p.num})
 				s.refuse(q, w, wcRemAccess)
 				return
 			}
 			k.bound = false
 		case *simMR:
 			if !p.nic.kind.invalAll {
-				s.put(p.cq, workComp{ID: r.id, Status: wcFlushed, QPNum: p.num, Recv: 1})
+				s.put(p.cq, workComp{ID: r.id, Status: wcFlushed, QPNum: p.num})
 				s.refuse(q, w, wcRemAccess)
 				return
 			}
 			k.dead = true
 		default:
-			s.put(p.cq, workComp{ID: r.id, Status: wcFlushed, QPNum: p.num, Recv: 1})
+			s.put(p.cq, workComp{ID: r.id, Status: wcFlushed, QPNum: p.num})
 			s.refuse(q, w, wcRemAccess)
 			return
 		}

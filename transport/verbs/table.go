@@ -265,8 +265,8 @@ const (
 	wcGeneralError wcStatus = 21
 )
 
-// workComp is a completion without pointers, in the shim as in Go. Op and Bytes mean something only on success, Inv only for
-// a receive: the key that the Send invalidated (0 for none: rxe sets it without IBV_WC_WITH_INV, so the shim passes it on
+// workComp is a completion without pointers, in the shim as in Go. Op, Bytes and Recv mean something only on success, Inv only
+// for a receive: the key that the Send invalidated (0 for none: rxe sets it without IBV_WC_WITH_INV, so the shim passes it on
 // where the opcode is a receive and either the flag is set or the kernel filled it in).
 type workComp struct {
 	ID     uint64

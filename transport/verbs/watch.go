@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"errors"
 	"os"
 	"time"
 
@@ -43,7 +42,9 @@ func watch(d *Device, f *os.File, take func() error) {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	if !errors.Is(err, os.ErrClosed) {
+	select {
+	case <-d.stop: // the file is closed
+	default:
 		d.opt.Log.Warn("no more events of the RDMA library", zap.String("of", f.Name()), zap.Error(err))
 	}
 }
