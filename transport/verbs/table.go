@@ -68,6 +68,7 @@ type table interface {
 	ResolveAddr(id handle, src, dst netip.AddrPort, timeoutMS int) error
 	ResolveRoute(id handle, timeoutMS int) error
 	Listen(id handle, backlog int) error
+	// Connect and the kernel's siw: it waits until TCP has connected, and a refusal is its error, without an event.
 	Connect(id handle, p connParam) error
 	Accept(id handle, p connParam) error
 	Reject(id handle, private []byte) error
