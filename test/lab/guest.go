@@ -120,7 +120,7 @@ func (l *lab) qemuArgs(g *guest, wired bool) []string {
 		netdev += ",hostfwd=tcp:127.0.0.1:" + host + "-:" + guest
 	}
 	a := []string{
-		"-M", "q35", "-accel", getenv("LAB_ACCEL", "tcg,thread=multi"), "-cpu", getenv("LAB_CPU", "max"), "-smp", "2", "-m", strconv.Itoa(memory),
+		"-M", "q35,pit=off", "-accel", getenv("LAB_ACCEL", "tcg,thread=multi"), "-cpu", getenv("LAB_CPU", "max"), "-smp", "2", "-m", strconv.Itoa(memory),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", img + "/vmlinuz", "-initrd", img + "/initrd.img",
 		// An oops ends the guest; a warning is found in its log.
