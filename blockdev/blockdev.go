@@ -161,10 +161,10 @@ type Identified interface {
 
 // Settler is a Device whose medium may be long behind it.
 type Settler interface {
-	// Settle makes durable what was written, however long that takes while the medium gets on. Where the medium stands still it
-	// fails, as Flush does from then on: what it has not taken counts as lost, after the next opening too, unless it takes it yet.
-	// What an earlier opening lost is no failure of it.
-	Settle() error
+	// Settle makes durable what was written, however long that takes while the medium gets on and ctx lasts. Where the medium stands
+	// still it fails with ErrMedium, which is no loss: Flush goes on to wait. What is written meanwhile may have been passed over. What an
+	// earlier opening lost is no failure of it.
+	Settle(ctx context.Context) error
 }
 
 // Scrubber is a Device that keeps copies of data elsewhere than in the blocks.

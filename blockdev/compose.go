@@ -61,9 +61,9 @@ func Identity(d Device) (string, error) {
 }
 
 // Settle is Settler's, for a device that may have no such method: ErrUnsupported then.
-func Settle(d Device) error {
+func Settle(ctx context.Context, d Device) error {
 	if s, ok := d.(Settler); ok {
-		return s.Settle()
+		return s.Settle(ctx)
 	}
 	return ErrUnsupported
 }
@@ -71,7 +71,7 @@ func Settle(d Device) error {
 // Sync makes durable what was written, for who has written nothing: unlike Flush it takes from initiators no report of a loss that
 // is owed to them.
 func Sync(ctx context.Context, d Device) error {
-	err := Settle(d)
+	err := Settle(ctx, d)
 	if errors.Is(err, ErrUnsupported) {
 		return Do(ctx, d, &Request{Op: Flush})
 	}

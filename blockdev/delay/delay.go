@@ -3,6 +3,7 @@
 package delay
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -87,7 +88,7 @@ func (d *Device) TakeLoss() { blockdev.TakeLoss(d.Device) }
 func (d *Device) Identity() (string, error) { return blockdev.Identity(d.Device) }
 
 // Settle implements blockdev.Settler.
-func (d *Device) Settle() error { return blockdev.Settle(d.Device) }
+func (d *Device) Settle(ctx context.Context) error { return blockdev.Settle(ctx, d.Device) }
 
 // Scrub implements blockdev.Scrubber.
 func (d *Device) Scrub() error { return blockdev.Scrub(d.Device) }

@@ -6,6 +6,7 @@
 package file
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -68,7 +69,7 @@ type Device struct {
 	noClone   atomic.Bool
 	broken    atomic.Pointer[breakage]
 	loss      loss
-	stuck     atomic.Bool // see Settle
+	behind    atomic.Pointer[settling]
 	atomics   atomics
 	seq       uint64 // order of locking of two devices
 	compares  compareEpochs
@@ -381,7 +382,7 @@ func (d *Device) Close() error {
 	d.running.Wait()
 	var err error
 	if !d.geo.ReadOnly {
-		err = errors.Join(d.settle(), d.loss.last())
+		err = errors.Join(d.settle(context.Background(), true), d.loss.last())
 		if d.halted() == nil {
 			err = errors.Join(err, d.atomics.scrub(d.workers))
 		}

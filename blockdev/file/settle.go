@@ -1,8 +1,10 @@
 package file
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,69 +15,156 @@ import (
 // Settle implements blockdev.Settler. The page cache goes to the medium in pieces, so that one that works is waited for
 // and one that hangs is not. A process that ends meanwhile leaves the rest to the kernel, with the report of its failure: each
 // call that waits takes that report, and a long one would take it to the grave.
-func (d *Device) Settle() error {
+func (d *Device) Settle(ctx context.Context) error {
 	if err := d.use(); err != nil {
 		return err
 	}
 	defer d.running.Done()
-	if err := d.settle(); err != nil {
+	if err := d.settle(ctx, false); err != nil {
 		return err
 	}
 	return d.loss.now()
 }
 
-func (d *Device) settle() error {
-	if d.stuck.Load() {
-		return d.loss.now()
+// settling is one run through the page cache, which a medium that hangs may keep beyond the call that began it.
+type settling struct {
+	done chan struct{} // closed when it is over
+	err  error         // after that
+
+	mu         sync.Mutex
+	moved      chan struct{} // closed at the next piece
+	committing bool          // all pieces are there
+	hangs      bool          // a call has run out of patience, and nothing has moved since
+	over       bool
+	left       error // what Close has noted of it, which is taken back where the medium takes all of it yet
+}
+
+// settle makes durable what was written. With last nothing comes after it: what the medium does not take is noted as lost. Otherwise
+// hosts may go on waiting for it, and nothing is lost before the medium says so.
+func (d *Device) settle(ctx context.Context, last bool) error {
+	if s := d.behind.Load(); s != nil { // it may have passed over what was written since it began
+		if err := d.await(ctx, s, last); err != nil {
+			return err
+		}
 	}
-	// Of the same open file: it knows of losses that another one has been told of, and keeps the lock until this is over.
-	fd, err := unix.FcntlInt(uintptr(d.fd), unix.F_DUPFD_CLOEXEC, 0)
+	s, err := d.beginSettling()
 	if err != nil {
-		return wrap("settle "+d.path, err)
+		return err
 	}
-	size := d.size.Load()
-	on, done, over := make(chan struct{}, 1), make(chan error, 1), make(chan error, 1)
-	go func() {
-		err := settlePieces(fd, size, on)
-		if err != nil {
-			err = d.loss.found(wrap("flush "+d.path, err))
+	return d.await(ctx, s, last)
+}
+
+func (d *Device) await(ctx context.Context, s *settling, last bool) error {
+	err := s.wait(ctx)
+	switch {
+	case err == nil:
+		d.behind.CompareAndSwap(s, nil)
+		return s.err
+	case !last:
+		d.behind.Store(s)
+		return fmt.Errorf("settle %s: %w", d.path, err)
+	}
+	err = fmt.Errorf("%w: %s takes nothing any more; whether it has what was written and not flushed is not known", blockdev.ErrMedium, d.path)
+	if noted, left := s.leave(d, err); left {
+		return noted
+	}
+	<-s.done
+	return s.err
+}
+
+// wait is patient as long as pieces reach the medium.
+func (s *settling) wait(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		moved, patience, hangs := s.moved, settlePatience, s.hangs
+		if s.committing {
+			patience = commitPatience
 		}
-		done <- err
-		stuck := <-over
-		if stuck == nil {
-			return
+		s.mu.Unlock()
+		if hangs {
+			patience = 0
 		}
-		if err == nil {
-			d.loss.mended(stuck)
-			d.stuck.Store(false)
-		}
-		_ = unix.Close(fd) // nothing is left to be told
-	}()
-	patience := time.NewTimer(settlePatience)
-	defer patience.Stop()
-	for pieces := on; ; {
+		t := time.NewTimer(patience)
 		select {
-		case err := <-done:
-			over <- nil
-			return errors.Join(err, unix.Close(fd))
-		case _, more := <-pieces:
-			patience.Reset(settlePatience)
-			if !more {
-				pieces = nil
-				patience.Reset(commitPatience)
+		case <-s.done: // whatever else has happened
+			t.Stop()
+			return nil
+		default:
+		}
+		select {
+		case <-s.done:
+			t.Stop()
+			return nil
+		case <-moved:
+			t.Stop()
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		case <-t.C:
+			s.mu.Lock()
+			same := s.moved == moved
+			s.hangs = same
+			s.mu.Unlock()
+			if same {
+				return fmt.Errorf("%w: it takes nothing at the moment", blockdev.ErrMedium)
 			}
-		case <-patience.C:
-			err := fmt.Errorf("%w: %s takes nothing any more; whether it has what was written and not flushed is not known", blockdev.ErrMedium, d.path)
-			d.stuck.Store(true)
-			noted := d.loss.found(err)
-			over <- err
-			return noted
 		}
 	}
 }
 
-// settlePieces says on on each piece that the medium has taken, and closes it after the last.
-func settlePieces(fd int, size int64, on chan<- struct{}) error {
+// on is called after each piece, and with committing after the last.
+func (s *settling) on(committing bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.moved)
+	s.moved, s.committing, s.hangs = make(chan struct{}), committing, false
+}
+
+// leave notes as lost what the run has not done. It reports false where the run is over.
+func (s *settling) leave(d *Device, what error) (noted error, left bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return nil, false
+	}
+	s.left = what
+	return d.loss.found(what), true
+}
+
+// ends says what Close has noted of the run, nil where it has not and will not.
+func (s *settling) ends() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	return s.left
+}
+
+func (d *Device) beginSettling() (*settling, error) {
+	// Of the same open file: it knows of losses that another one has been told of, and keeps the lock until this is over.
+	fd, err := unix.FcntlInt(uintptr(d.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, wrap("settle "+d.path, err)
+	}
+	size := d.size.Load()
+	s := &settling{done: make(chan struct{}), moved: make(chan struct{})}
+	go func() {
+		err := settlePieces(fd, size, s.on)
+		if left := s.ends(); left != nil && err == nil {
+			if err = unix.Fdatasync(fd); err == nil { // what was written after the run had passed
+				d.loss.mended(left)
+			}
+		}
+		if err != nil {
+			err = d.loss.found(wrap("flush "+d.path, err))
+		}
+		s.err = errors.Join(err, unix.Close(fd))
+		close(s.done)
+	}()
+	return s, nil
+}
+
+// settlePieces says on on each piece that the medium has taken.
+func settlePieces(fd int, size int64, on func(committing bool)) error {
 	for off := int64(0); off < size; off += settlePiece {
 		switch data, err := unix.Seek(fd, off, unix.SEEK_DATA); { // nothing else uses the position
 		case errors.Is(err, unix.ENXIO):
@@ -89,14 +178,10 @@ func settlePieces(fd int, size int64, on chan<- struct{}) error {
 		case err != nil && refused(err):
 			off = size // fdatasync does all of it
 		case err != nil:
-			close(on)
 			return err
 		}
-		select {
-		case on <- struct{}{}:
-		default:
-		}
+		on(false)
 	}
-	close(on)
+	on(true)
 	return unix.Fdatasync(fd)
 }

@@ -1,11 +1,13 @@
 package file_test
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -22,7 +24,8 @@ import (
 func TestAMediumThatHangsDoesNotHoldUpClose(t *testing.T) {
 	for name, end := range map[string]syscall.Errno{"takes it late": 0, "loses it": syscall.EIO} {
 		t.Run(name, func(t *testing.T) {
-			defer file.Patience(10 * time.Millisecond)()
+			back := sync.OnceFunc(file.Patience(10 * time.Millisecond))
+			defer back()
 			f := faultfs.Mount(t)
 			o := file.Options{Size: 1 << 20, Workers: 2, Loss: filepath.Join(t.TempDir(), "loss")}
 			path := filepath.Join(f.Dir, "v")
@@ -37,7 +40,7 @@ func TestAMediumThatHangsDoesNotHoldUpClose(t *testing.T) {
 				<-release
 				return end
 			})
-			if err := d.Settle(); !errors.Is(err, blockdev.ErrMedium) {
+			if err := d.Settle(t.Context()); !errors.Is(err, blockdev.ErrMedium) {
 				t.Errorf("settling ends with %v", err)
 			}
 			if err := d.Close(); !errors.Is(err, blockdev.ErrMedium) || !strings.Contains(err.Error(), "takes nothing any more") {
@@ -51,6 +54,7 @@ func TestAMediumThatHangsDoesNotHoldUpClose(t *testing.T) {
 				_ = d.Close()
 				t.Errorf("opened meanwhile: %v", err)
 			}
+			back() // the machine may be slow from now on
 			close(release)
 			begin := time.Now()
 			for {
@@ -74,6 +78,78 @@ func TestAMediumThatHangsDoesNotHoldUpClose(t *testing.T) {
 	}
 }
 
+// hold makes the next fsync of v wait until release is called; begun is closed when it does.
+func hold(t *testing.T, f *faultfs.FS) (begun chan struct{}, release func()) {
+	begun, on := make(chan struct{}), make(chan struct{})
+	var once atomic.Bool
+	f.Fault(func(c faultfs.Call) syscall.Errno {
+		if c.Name == "fsync" && c.File == "v" && !once.Swap(true) {
+			close(begun)
+			<-on
+		}
+		return 0
+	})
+	release = sync.OnceFunc(func() { close(on) })
+	t.Cleanup(release)
+	return begun, release
+}
+
+// A medium that is slow while the daemon makes a clone has lost nothing: hosts wait for it, and their flushes succeed when it has
+// taken what it has.
+func TestSettlingThatRunsOutOfPatienceIsNoLoss(t *testing.T) {
+	back := sync.OnceFunc(file.Patience(10 * time.Millisecond))
+	defer back()
+	f := faultfs.Mount(t)
+	o := file.Options{Size: 1 << 20, Workers: 2, Loss: filepath.Join(t.TempDir(), "loss")}
+	d := open(t, filepath.Join(f.Dir, "v"), o)
+	blockdevtest.Write(t, d, blockdevtest.NewMemory(t, 4096), 0, make([]byte, 4096), false)
+	_, release := hold(t, f)
+	for range 2 {
+		if err := blockdev.Sync(t.Context(), d); !errors.Is(err, blockdev.ErrMedium) {
+			t.Errorf("settling ends with %v", err)
+		}
+	}
+	if _, err := os.Stat(o.Loss); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a loss is noted: %v", err)
+	}
+	if how := d.Path(); strings.Contains(how, "lost") {
+		t.Errorf("the operator is told of %q", how)
+	}
+	back() // the machine may be slow from now on
+	release()
+	if err := blockdevtest.Do(t, d, &blockdev.Request{Op: blockdev.Flush}); err != nil {
+		t.Errorf("a host's flush ends with %v", err)
+	}
+	blockdevtest.Close(t, d)
+	d = open(t, filepath.Join(f.Dir, "v"), o)
+	if err := blockdev.Lost(d); err != nil {
+		t.Errorf("the next opening finds %v", err)
+	}
+	blockdevtest.Close(t, d)
+}
+
+// Who waits for what was written to be durable may give up; that is no loss either.
+func TestSettlingEndsWithItsContext(t *testing.T) {
+	f := faultfs.Mount(t)
+	o := file.Options{Size: 1 << 20, Workers: 2, Loss: filepath.Join(t.TempDir(), "loss")}
+	d := open(t, filepath.Join(f.Dir, "v"), o)
+	blockdevtest.Write(t, d, blockdevtest.NewMemory(t, 4096), 0, make([]byte, 4096), false)
+	begun, release := hold(t, f)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-begun
+		cancel()
+	}()
+	if err := blockdev.Sync(ctx, d); !errors.Is(err, context.Canceled) {
+		t.Errorf("settling ends with %v", err)
+	}
+	release()
+	blockdevtest.Close(t, d)
+	if _, err := os.Stat(o.Loss); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a loss is noted: %v", err)
+	}
+}
+
 // Settle brings to the medium what is in the page cache, all of it.
 func TestSettlingBringsAllToTheMedium(t *testing.T) {
 	f := faultfs.Mount(t)
@@ -83,7 +159,7 @@ func TestSettlingBringsAllToTheMedium(t *testing.T) {
 	for _, off := range []int64{0, 20 << 20, 40<<20 - 4096} {
 		blockdevtest.Write(t, d, m, off, []byte(strings.Repeat("a", 4096)), false)
 	}
-	if err := d.Settle(); err != nil {
+	if err := d.Settle(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	f.Cut(1)

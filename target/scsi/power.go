@@ -3,6 +3,7 @@ package scsi
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -188,9 +189,14 @@ func (lu *LogicalUnit) noteClean() {
 	if lu.opt.Volatile || !lu.durable() || blockdev.Lost(lu.dev) != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), closeFlush)
-	defer cancel()
-	if blockdev.Sync(ctx, lu.dev) != nil {
+	ctx := context.Background()
+	err := blockdev.Settle(ctx, lu.dev) // waits as long as the medium gets on
+	if errors.Is(err, blockdev.ErrUnsupported) {
+		bounded, cancel := context.WithTimeout(ctx, closeFlush)
+		defer cancel()
+		err = blockdev.Do(bounded, lu.dev, &blockdev.Request{Op: blockdev.Flush})
+	}
+	if err != nil {
 		return
 	}
 	lu.mu.Lock()
