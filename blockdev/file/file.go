@@ -42,6 +42,12 @@ type Options struct {
 	// Loss is the path of a note that is made where the medium loses acknowledged writes, so that the next opening knows of
 	// it: not on that medium, if possible. Without it a loss is forgotten when the device is closed.
 	Loss string
+	// Notes is a directory for the note of a loss, and for the log of a block device, under names that the medium gives: they are found
+	// whatever it is called then. Loss and Log are not said with it.
+	Notes string
+	// Earlier is the path, but for its ending, at which earlier versions had these for a medium that is called as this one is. All that lie
+	// in its directory are looked at, and what is of this medium moves to Notes.
+	Earlier string
 }
 
 // Device is the engine.
@@ -140,7 +146,10 @@ func Open(path string, o Options) (*Device, error) {
 	if err := d.open(path, o); err != nil {
 		return nil, err
 	}
-	err := d.prepare(o)
+	err := d.findNotes(&o)
+	if err == nil {
+		err = d.prepare(o)
+	}
 	if err == nil {
 		err = d.openAtomics(o)
 	}
@@ -278,12 +287,7 @@ func (d *Device) prepare(o Options) error {
 			o.Physical = max(o.Physical, n)
 		}
 	}
-	id, err := d.identity()
-	if err != nil {
-		return err
-	}
-	d.id = id
-	d.loss.open(o.Loss, id)
+	d.loss.open(o.Loss, d.id)
 	size, err := d.measure(o.Logical)
 	if err != nil {
 		return err

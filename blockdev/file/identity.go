@@ -15,19 +15,31 @@ func (d *Device) Identity() (string, error) { return d.identity() }
 // identity tells this file or block device from another one at its path, also after a restart or a change of name. It is
 // what the redo log and the note of a loss are bound to. A copy of a file is another one.
 func (d *Device) identity() (string, error) {
+	id, _, err := d.identify()
+	return id, err
+}
+
+// identify is identity, and reports whether another file system may have a file of that identity too.
+func (d *Device) identify() (id string, shared bool, err error) {
 	var st unix.Statx_t
 	if err := unix.Statx(d.fd, "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
-		return "", wrap("status of "+d.path, err) // not as if it were another device, whose log and losses would be forgotten
+		return "", false, wrap("status of "+d.path, err) // not as if it were another device, whose log and losses would be forgotten
 	}
 	what := fmt.Sprintf("file %d", st.Ino)
-	if st.Mask&unix.STATX_BTIME != 0 {
-		what = fmt.Sprintf("%s %d.%09d", what, st.Btime.Sec, st.Btime.Nsec)
-	}
-	if d.block {
+	switch {
+	case d.block:
 		what = d.blockIdentity(unix.Mkdev(st.Rdev_major, st.Rdev_minor))
+	case st.Mask&unix.STATX_BTIME != 0:
+		what = fmt.Sprintf("%s %d.%09d", what, st.Btime.Sec, st.Btime.Nsec)
+	default:
+		shared = true
 	}
+	return hashed(what), shared, nil
+}
+
+func hashed(what string) string {
 	h := sha256.Sum256([]byte(what))
-	return hex.EncodeToString(h[:16]), nil
+	return hex.EncodeToString(h[:16])
 }
 
 // blockIdentity is the device's own name for itself, and the path where it has none.

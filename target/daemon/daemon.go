@@ -85,7 +85,7 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 		volumes: map[string]*volume{}, targets: map[string]*scsi.Target{}, portals: map[string]*portal{}, forms: map[string]iscsi.Target{}, unserved: map[string]string{},
 	}
 	d.life, d.lifeEnd = context.WithCancel(context.Background())
-	if err := os.MkdirAll(cfg.StateDir, 0o750); err != nil {
+	if err := errors.Join(os.MkdirAll(cfg.StateDir, 0o750), os.MkdirAll(mediaDir(cfg.StateDir), 0o700)); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	defer func() {

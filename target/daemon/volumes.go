@@ -227,8 +227,7 @@ func openEngine(cfg VolumeConfig, stateDir string) (blockdev.Device, error) {
 		}
 		return file.Open(cfg.Path, file.Options{
 			Size: size, ReadOnly: cfg.ReadOnly, Direct: cfg.Direct, Logical: cfg.Block, Physical: cfg.Physical,
-			Atomic: cfg.Atomic, Log: redoLog(cfg, stateDir), Thick: cfg.Thick,
-			Loss: filepath.Join(stateDir, cfg.Name+".loss"),
+			Atomic: cfg.Atomic, Thick: cfg.Thick, Notes: mediaDir(stateDir), Earlier: filepath.Join(stateDir, cfg.Name),
 		})
 	case "mem":
 		return memdev.Open(memdev.Options{Size: int64(cfg.Size), Logical: cfg.Block, Physical: cfg.Physical, ReadOnly: cfg.ReadOnly})
@@ -244,14 +243,8 @@ func openEngine(cfg VolumeConfig, stateDir string) (blockdev.Device, error) {
 	return nil, fmt.Errorf("engine %q is not built in", cfg.Engine)
 }
 
-// redoLog is where the log of a volume's atomic writes lies: beside its file, so that both move together; for a block
-// device in the state directory.
-func redoLog(cfg VolumeConfig, stateDir string) string {
-	if fi, err := os.Stat(cfg.Path); err == nil && fi.Mode()&os.ModeDevice != 0 {
-		return filepath.Join(stateDir, cfg.Name+".redo")
-	}
-	return cfg.Path + ".redo"
-}
+// mediaDir has what is known of media under their own names: losses, and logs of atomic writes to block devices.
+func mediaDir(stateDir string) string { return filepath.Join(stateDir, "media") }
 
 // follows says what becomes of an open volume that is to have the configuration next: the size that it grows to, or 0 where
 // nothing of it changes. Its size is the device's, whatever was configured, and never becomes less.

@@ -149,6 +149,21 @@ func (l *Log) Recover(slots int, apply func(off int64, data []byte) error) (int,
 	return found, nil
 }
 
+// Owned reports whether there is a write that was made to this log's device and to no other.
+func (l *Log) Owned(slots int) (bool, error) {
+	scratch := make([]byte, SlotSize)
+	for slot := range slots {
+		switch _, data, err := l.read(slot, scratch); {
+		case errors.Is(err, ErrForeign):
+		case err != nil:
+			return false, err
+		case data != nil && [8]byte(scratch) == magic:
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 // Pending reports whether Recover would find something.
 func (l *Log) Pending(slots int) (bool, error) {
 	scratch := make([]byte, SlotSize)
