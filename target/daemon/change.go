@@ -23,9 +23,12 @@ func (d *Daemon) change(ctx context.Context, dryRun bool, what string, edit func
 // lockChange takes changeMu, which another change may hold for minutes, for a client that still waits then: what was taken back
 // meanwhile must not be carried out. What an edit depends on is asked under the lock.
 func (d *Daemon) lockChange(ctx context.Context) error {
-	d.changeMu.Lock()
-	if ctx.Err() != nil {
+	err := d.changeMu.lock(ctx)
+	if err == nil && ctx.Err() != nil {
 		d.changeMu.Unlock()
+		err = ctx.Err()
+	}
+	if err != nil {
 		return &admin.Error{Kind: 503, Msg: "nothing was changed: the client was gone before the change could begin, behind another one"}
 	}
 	return nil

@@ -47,7 +47,7 @@ type Daemon struct {
 	failed    chan error   // a portal's listener failed while serving
 
 	load     func() (*Config, error)
-	changeMu sync.Mutex      // changes of what is served, one at a time; held around mu
+	changeMu changeLock      // changes of what is served, one at a time; held around mu
 	life     context.Context // of changes under way, until the daemon ends
 	lifeEnd  context.CancelFunc
 	// While New opens volumes: an earlier version has served them from this state directory, or nothing has.
@@ -81,7 +81,7 @@ type portal struct {
 // served before Run. load reads the configuration again, for changes while serving.
 func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon, err error) {
 	d := &Daemon{
-		log: log, load: load, cfg: cfg, stateDir: cfg.StateDir, drain: time.Duration(cfg.Timeouts.Drain), source: cfg.source, started: time.Now(), drained: make(chan struct{}), failed: make(chan error, 1),
+		log: log, load: load, cfg: cfg, changeMu: make(changeLock, 1), stateDir: cfg.StateDir, drain: time.Duration(cfg.Timeouts.Drain), source: cfg.source, started: time.Now(), drained: make(chan struct{}), failed: make(chan error, 1),
 		volumes: map[string]*volume{}, targets: map[string]*scsi.Target{}, portals: map[string]*portal{}, forms: map[string]iscsi.Target{}, unserved: map[string]string{},
 	}
 	d.life, d.lifeEnd = context.WithCancel(context.Background())
@@ -342,11 +342,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	d.notify(sd.SdNotifyStopping)
 	d.log.Info("ending", zap.Duration("drain", d.drain))
-	end, cancel := context.WithTimeout(context.Background(), d.drain+5*time.Second)
+	end, cancel := context.WithTimeout(context.Background(), d.drain+stopLimit)
 	defer cancel()
 	err = errors.Join(err, d.closeAll(end), endAdmin(end))
 	stopWatch()
-	watch.Wait()
+	waitFor(end, &watch) // a check of the room below a volume may hang with its medium
 	d.log.Info("ended")
 	return err
 }
@@ -389,88 +389,6 @@ func (d *Daemon) serveAdmin(a AdminConfig) (func(context.Context) error, error) 
 		}
 		return err
 	}, nil
-}
-
-// closeAll takes down what is there: sessions before volumes, so that no command meets a closed device. It waits for a medium
-// that hangs until ctx ends.
-func (d *Daemon) closeAll(ctx context.Context) error {
-	d.lifeEnd()
-	d.changeMu.Lock()
-	defer d.changeMu.Unlock()
-	d.mu.Lock()
-	d.serving, d.ended = false, true
-	d.mu.Unlock()
-	var errs []error
-	if d.server != nil {
-		errs = append(errs, d.server.Close(ctx))
-	}
-	for _, p := range d.portals {
-		if p.stop != nil {
-			p.stop()
-		} else {
-			errs = append(errs, p.l.Close())
-		}
-	}
-	d.portalWG.Wait()
-	stay := false
-	if d.files != nil {
-		err := d.files.finish(ctx)
-		stay = errors.Is(err, errFilesStay)
-		errs = append(errs, err)
-	}
-	for _, l := range d.given {
-		errs = append(errs, l.Close())
-	}
-	errs = append(errs, d.closeVolumes(ctx))
-	if stay { // devices would wait for the connections
-		return errors.Join(errs...)
-	}
-	if d.device != nil {
-		errs = append(errs, d.device.Close())
-	}
-	for _, a := range d.adapters {
-		errs = append(errs, a.close())
-	}
-	return errors.Join(errs...)
-}
-
-func (d *Daemon) closeVolumes(ctx context.Context) error {
-	failed := make(chan error, len(d.volumes))
-	for _, v := range d.volumes {
-		d.closing.Go(func() { failed <- v.close() })
-	}
-	done := make(chan struct{})
-	go func() {
-		d.closing.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-afterwards(ctx, time.Second): // what does not hang is closed in a moment
-		return errors.New("a volume was not closed in order: its medium does not answer")
-	}
-	close(failed)
-	var errs []error
-	for err := range failed {
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// afterwards is closed a while after ctx has ended.
-func afterwards(ctx context.Context, while time.Duration) <-chan struct{} {
-	ch := make(chan struct{})
-	context.AfterFunc(ctx, func() { time.AfterFunc(while, func() { close(ch) }) })
-	return ch
-}
-
-func (v *volume) close() error {
-	v.endSpace()
-	v.lu.Close()
-	if err := v.dev.Close(); err != nil {
-		return fmt.Errorf("volume %s: %w", v.cfg.Name, err)
-	}
-	return nil
 }
 
 // Healthy asks every volume's device for its geometry and takes the configuration lock: a daemon that hangs there is not

@@ -17,7 +17,10 @@ import (
 	"github.com/sluice-storage/sluice/target/admin"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	mediaLimit = time.Minute // a machine that does much else is slow to flush
+	goleak.VerifyTestMain(m)
+}
 
 const fileConfig = `
 state_dir: state

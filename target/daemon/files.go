@@ -33,10 +33,12 @@ type files struct {
 	tcp  net.Listener
 	rdma transport.Listener // of the software RNIC
 	// over is the address that adapters serve, empty for none; end stops them.
-	over  string
-	end   context.CancelFunc
-	wg    sync.WaitGroup
-	ended chan struct{} // closed when finish has ended
+	over    string
+	end     context.CancelFunc
+	wg      sync.WaitGroup
+	ended   chan struct{} // closed when finish has ended
+	failed  error         // then
+	endOnce sync.Once
 }
 
 // exports is the file service's form of the configured exports.

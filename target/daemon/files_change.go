@@ -53,17 +53,18 @@ func (d *Daemon) applyFiles(ctx context.Context, next *Config, p *plan) error {
 // errFilesStay says that the file service could not be closed.
 var errFilesStay = errors.New("the file service has not ended: calls to an export's medium that does not answer go on; they end with it")
 
-// finish is close, which a medium that hangs holds up until ctx ends, and then goes on by itself.
+// finish is close, once, which a medium that hangs holds up until ctx ends, and then goes on by itself.
 func (f *files) finish(ctx context.Context) error {
-	f.ended = make(chan struct{})
-	var err error
-	go func() {
-		defer close(f.ended)
-		err = f.close(ctx)
-	}()
+	f.endOnce.Do(func() {
+		f.ended = make(chan struct{})
+		go func() {
+			defer close(f.ended)
+			f.failed = f.close(ctx)
+		}()
+	})
 	select {
 	case <-f.ended:
-		return err
+		return f.failed
 	case <-afterwards(ctx, time.Second):
 		return errFilesStay
 	}

@@ -1,0 +1,149 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// What a stop has beyond the drain, and what media have after that: who does not hang is done in a moment. A test has other ones.
+var (
+	stopLimit  = 5 * time.Second
+	mediaLimit = time.Second
+)
+
+// changeLock is a mutex that need not be waited for: a change has it for as long as a medium takes, which may be for ever.
+type changeLock chan struct{}
+
+func (l changeLock) Lock()   { l <- struct{}{} }
+func (l changeLock) Unlock() { <-l }
+
+// lock waits as long as ctx lasts.
+func (l changeLock) lock(ctx context.Context) error {
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// closeAll takes down what is there: sessions before volumes, so that no command meets a closed device. It waits for a medium
+// that hangs until ctx ends, and a change that waits for one keeps nothing else from being closed in order.
+func (d *Daemon) closeAll(ctx context.Context) error {
+	d.lifeEnd()
+	d.mu.Lock()
+	d.serving, d.ended = false, true
+	d.mu.Unlock()
+	var errs []error
+	if d.server != nil {
+		errs = append(errs, d.server.Close(ctx))
+	}
+	faces := d.closeFaces(ctx)
+	// A change that is not beyond recall by now ends without having done anything.
+	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	defer cancel()
+	if err := d.changeMu.lock(wait); err != nil {
+		errs = append(errs, errors.New("a change that was under way has not ended: a medium does not answer"))
+	} else {
+		defer d.changeMu.Unlock()
+		faces = d.closeFaces(ctx) // what it opened, too
+	}
+	errs = append(errs, faces)
+	for _, l := range d.given {
+		errs = append(errs, l.Close())
+	}
+	errs = append(errs, d.closeVolumes(ctx))
+	if errors.Is(faces, errFilesStay) { // devices would wait for the connections
+		return errors.Join(errs...)
+	}
+	if d.device != nil {
+		errs = append(errs, d.device.Close())
+	}
+	for _, a := range d.adapters {
+		errs = append(errs, a.close())
+	}
+	return errors.Join(errs...)
+}
+
+// closeFaces closes portals and the file service; both may be closed already.
+func (d *Daemon) closeFaces(ctx context.Context) error {
+	d.mu.Lock()
+	f := d.files
+	for _, p := range d.portals {
+		p.close()
+	}
+	d.mu.Unlock()
+	d.portalWG.Wait()
+	if f == nil {
+		return nil
+	}
+	return f.finish(ctx)
+}
+
+func (d *Daemon) closeVolumes(ctx context.Context) error {
+	d.mu.Lock()
+	volumes := slices.Collect(maps.Values(d.volumes))
+	d.mu.Unlock()
+	failed := make(chan error, len(volumes))
+	for _, v := range volumes {
+		d.closing.Go(func() { failed <- v.close() })
+	}
+	done := make(chan struct{})
+	go func() {
+		d.closing.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-afterwards(ctx, mediaLimit):
+		return errors.New("a volume was not closed in order: its medium does not answer")
+	}
+	close(failed)
+	var errs []error
+	for err := range failed {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// waitFor waits for wg until some time after ctx has ended.
+func waitFor(ctx context.Context, wg *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-afterwards(ctx, mediaLimit):
+	}
+}
+
+// afterwards is closed a while after ctx has ended.
+func afterwards(ctx context.Context, while time.Duration) <-chan struct{} {
+	ch := make(chan struct{})
+	context.AfterFunc(ctx, func() { time.AfterFunc(while, func() { close(ch) }) })
+	return ch
+}
+
+func (v *volume) close() error {
+	v.endSpace()
+	v.lu.Close()
+	if err := v.dev.Close(); err != nil {
+		return fmt.Errorf("volume %s: %w", v.cfg.Name, err)
+	}
+	return nil
+}
+
+// close ends a portal, whose address is free then; the goroutine that serves it closes its listener once more.
+func (p *portal) close() {
+	if p.stop != nil {
+		p.stop()
+	}
+	_ = p.l.Close()
+}
