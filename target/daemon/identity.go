@@ -73,6 +73,9 @@ func (d *Daemon) recordPath(volume string) string {
 // allIdentified is there when a start has given every volume its identity: what has none after that is new.
 func (d *Daemon) allIdentified() string { return filepath.Join(d.identityDir(), ".all") }
 
+// begunHere is there where no earlier version has served: what a first start that was killed has left is not an earlier version's.
+func (d *Daemon) begunHere() string { return filepath.Join(d.identityDir(), ".first") }
+
 // readJSON reports whether the file is there.
 func readJSON(path string, v any) (bool, error) {
 	b, err := os.ReadFile(path)
@@ -173,10 +176,15 @@ func (d *Daemon) prepareIdentities() error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("state directory: %w", err)
 	}
+	_, begun := os.Stat(d.begunHere())
 	_, served := os.Stat(d.scsiState())
-	d.upgrading = served == nil
+	d.upgrading = served == nil && begun != nil
 	d.first = !d.upgrading
-	if err := os.MkdirAll(d.identityDir(), 0o700); err != nil {
+	err = os.MkdirAll(d.identityDir(), 0o700)
+	if err == nil && d.first && begun != nil {
+		err = savefile.Replace(d.begunHere(), nil)
+	}
+	if err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	return nil
