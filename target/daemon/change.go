@@ -143,6 +143,12 @@ func takenOver(now, next *managed, c *Config) string {
 			return "target " + t.Name
 		}
 	}
+	for _, p := range now.Portals {
+		gone := !slices.ContainsFunc(next.Portals, func(o PortalConfig) bool { return o.Address == p.Address })
+		if gone && slices.ContainsFunc(c.Portals, func(o PortalConfig) bool { return o.Address == p.Address }) {
+			return "portal " + p.Address
+		}
+	}
 	for _, e := range now.Exports {
 		gone := !slices.ContainsFunc(next.Exports, func(o ExportConfig) bool { return o.Name == e.Name })
 		if gone && slices.ContainsFunc(c.Exports, func(o ExportConfig) bool { return o.Name == e.Name }) {

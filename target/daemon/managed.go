@@ -132,7 +132,7 @@ func (c *Config) merge(m *managed) {
 		}
 	}
 	for _, p := range m.Portals {
-		if !slices.ContainsFunc(c.Portals, func(o PortalConfig) bool { return o.Address == p.Address }) {
+		if c.taken["portal "+p.Address] = slices.ContainsFunc(c.Portals, func(o PortalConfig) bool { return o.Address == p.Address }); !c.taken["portal "+p.Address] {
 			c.Portals = append(c.Portals, p)
 		}
 	}

@@ -120,3 +120,19 @@ func TestAVolumeThatTheFileHasTakenOverIsNotDeletedByCommand(t *testing.T) {
 		})
 	}
 }
+
+// A portal that the operator's file has taken over is closed there, and no command says that it is closed.
+func TestAPortalThatTheFileHasTakenOverIsNotClosedByCommand(t *testing.T) {
+	d := prepare(t, "  []")
+	d.start()
+	d.must("portals", "add", "[::1]:0")
+	d.at = `{address: "127.0.0.1:0"}, {address: "[::1]:0"}`
+	d.configure("  []")
+	for range 2 {
+		d.refused("is defined in", "portals", "remove", "[::1]:0")
+		d.must("reload")
+	}
+	if n := len(d.portals()); n != 2 {
+		t.Errorf("there are %d portals", n)
+	}
+}
