@@ -315,6 +315,10 @@ func (d *Daemon) ResizeVolume(ctx context.Context, name string, s admin.ResizeSp
 			}
 		}
 		m.Sizes[name] = Size(s.Size)
+		if m.SizedAt == nil {
+			m.SizedAt = map[string]string{}
+		}
+		m.SizedAt[name] = v.cfg.Path
 		return nil
 	})
 }

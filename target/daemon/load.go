@@ -122,6 +122,7 @@ func (c *Config) finish(name string, b []byte) (*Config, error) {
 		return nil, &ConfigError{File: name, Detail: err.Error()}
 	}
 	c.fill(dir)
+	c.resize()
 	if err := c.Check(); err != nil {
 		return nil, &ConfigError{File: name, Detail: annotate(err, b)}
 	}

@@ -22,8 +22,10 @@ type managed struct {
 	Targets []TargetConfig  `yaml:"targets,omitempty"`
 	Maps    []managedMap    `yaml:"maps,omitempty"`  // LUNs added to targets of the operator's file
 	Sizes   map[string]Size `yaml:"sizes,omitempty"` // volumes of the operator's file that were resized
-	Portals []PortalConfig  `yaml:"portals,omitempty"`
-	Exports []ExportConfig  `yaml:"exports,omitempty"`
+	// SizedAt has the paths that they had then: another file has none of the sizes.
+	SizedAt map[string]string `yaml:"sized_at,omitempty"`
+	Portals []PortalConfig    `yaml:"portals,omitempty"`
+	Exports []ExportConfig    `yaml:"exports,omitempty"`
 
 	touched map[string]bool // targets that a change is about
 }
@@ -82,9 +84,16 @@ func (m *managed) forgetGone(c *Config) (gone []managedMap, some bool) {
 	})
 	n := len(m.Sizes)
 	maps.DeleteFunc(m.Sizes, func(volume string, _ Size) bool {
-		return !slices.ContainsFunc(c.Volumes, func(v VolumeConfig) bool { return v.Name == volume })
+		return !slices.ContainsFunc(c.Volumes, func(v VolumeConfig) bool { return v.Name == volume && m.sizeIsOf(v) })
 	})
+	maps.DeleteFunc(m.SizedAt, func(volume, _ string) bool { return m.Sizes[volume] == 0 })
 	return gone, len(gone) > 0 || len(m.Sizes) != n
+}
+
+// sizeIsOf reports whether the size that a command gave to a volume of that name is of what v names. Earlier versions did not say.
+func (m *managed) sizeIsOf(v VolumeConfig) bool {
+	at := m.SizedAt[v.Name]
+	return at == "" || at == v.Path
 }
 
 // text is the file's content. It is read again before it is anything: a name with bytes that YAML cannot carry would come
@@ -121,11 +130,6 @@ func (c *Config) merge(m *managed) {
 			c.Volumes = append(c.Volumes, v)
 		}
 	}
-	for i := range c.Volumes {
-		if s := m.Sizes[c.Volumes[i].Name]; s > c.Volumes[i].Size {
-			c.Volumes[i].Size = s
-		}
-	}
 	for _, t := range m.Targets {
 		if c.taken["target "+t.Name] = slices.ContainsFunc(c.Targets, func(o TargetConfig) bool { return o.Name == t.Name }); !c.taken["target "+t.Name] {
 			c.Targets = append(c.Targets, t)
@@ -153,6 +157,18 @@ func (c *Config) merge(m *managed) {
 			c.skipped = append(c.skipped, mp)
 		default:
 			t.LUNs = append(slices.Clone(t.LUNs), LUNConfig{LUN: mp.LUN, Volume: mp.Volume})
+		}
+	}
+}
+
+// resize gives volumes of the operator's file the sizes that commands gave them, when paths are known.
+func (c *Config) resize() {
+	if c.managed == nil {
+		return
+	}
+	for i := range c.Volumes {
+		if v := &c.Volumes[i]; c.managed.Sizes[v.Name] > v.Size && c.managed.sizeIsOf(*v) {
+			v.Size = c.managed.Sizes[v.Name]
 		}
 	}
 }

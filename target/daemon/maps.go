@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 
 	"go.uber.org/zap"
@@ -33,15 +35,30 @@ func (d *Daemon) dropStrangers(c *Config, more map[string]*volume) {
 	}
 }
 
-// stampMaps notes of maps that an earlier version made what their volumes are now, and forgets what belongs to targets and volumes
+// stampMaps notes of maps and sizes that an earlier version made what their volumes are now, and forgets what belongs to targets and volumes
 // that left the operator's file while nothing was served.
 func (d *Daemon) stampMaps(c *Config) {
 	if c.managed == nil {
 		return
 	}
+	sizes := maps.Clone(c.managed.Sizes)
 	gone, stamped := c.managed.forgetGone(c)
+	for volume, size := range sizes {
+		if c.managed.Sizes[volume] == 0 {
+			d.log.Info("a size that was given by command is forgotten: the volume is not configured any more, or with another path", zap.String("volume", volume), zap.Stringer("size", size))
+		}
+	}
+	for _, v := range c.Volumes {
+		if c.managed.Sizes[v.Name] > 0 && c.managed.SizedAt[v.Name] == "" {
+			if c.managed.SizedAt == nil {
+				c.managed.SizedAt = map[string]string{}
+			}
+			c.managed.SizedAt[v.Name], stamped = v.Path, true
+		}
+	}
 	for _, mp := range gone {
-		d.log.Warn("a LUN that was mapped by command is forgotten: its target is not configured any more", zap.String("target", mp.Target), zap.Uint16("lun", mp.LUN), zap.String("volume", mp.Volume))
+		d.log.Warn("a LUN that was mapped by command is forgotten: its target is not configured any more; if that comes back, map the volume again",
+			zap.String("target", mp.Target), zap.Uint16("lun", mp.LUN), zap.String("volume", mp.Volume), zap.String("command", fmt.Sprintf("sluice target map %s %d %s", mp.Target, mp.LUN, mp.Volume)))
 	}
 	for i := range c.managed.Maps {
 		mp := &c.managed.Maps[i]

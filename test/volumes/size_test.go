@@ -59,9 +59,10 @@ func TestGrowingNeverShrinks(t *testing.T) {
 func TestASizeGivenByCommandLeavesWithItsVolume(t *testing.T) {
 	first, other := "  - {name: data, path: one.img, size: 1MiB}\n", "  - {name: data, path: two.img, size: 1MiB}\n"
 	for name, leaves := range map[string]func(d *daemon){
-		"by a reload":  func(d *daemon) { d.configure("  []"); d.must("reload") },
-		"by a command": func(d *daemon) { d.configure("  []"); d.must("volume", "create", "x", "1MiB") },
-		"while down":   func(d *daemon) { d.kill(); d.configure("  []"); d.start() },
+		"by a reload":                   func(d *daemon) { d.configure("  []"); d.must("reload") },
+		"by a command":                  func(d *daemon) { d.configure("  []"); d.must("volume", "create", "x", "1MiB") },
+		"while down":                    func(d *daemon) { d.kill(); d.configure("  []"); d.start() },
+		"at once with another's coming": func(d *daemon) { d.kill(); d.configure(other); d.start() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := prepare(t, first)
