@@ -43,9 +43,11 @@ func (d *Daemon) cloneFile(ctx context.Context, v *volume, to VolumeConfig) (*ma
 	return made, "sharing its blocks", err
 }
 
-// promiseAs gives the configuration of a clone what its origin promises to those who use it.
+// promiseAs gives the configuration of a clone what its origin is and promises to those who use it: all but what it is known by. A
+// snapshot of LVM or ZFS behaves like its origin too, and has a serial number of its own.
 func (v *VolumeConfig) promiseAs(o *VolumeConfig) {
 	v.Block, v.Physical, v.Direct, v.Atomic, v.LowSpace = o.Block, o.Physical, o.Direct, o.Atomic, o.LowSpace
+	v.Vendor, v.Product, v.Removable, v.Erase = o.Vendor, o.Product, o.Removable, o.Erase && !v.ReadOnly
 	if o.Limits != nil {
 		l := *o.Limits
 		v.Limits = &l
