@@ -264,3 +264,29 @@ func TestAFileThatHoldsNothingTakesNothingAway(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
+
+// The doctor names each configured volume and target that is not served, with the reason and what to do, and its exit code tells.
+func TestTheDoctorNamesWhatIsNotServed(t *testing.T) {
+	d := prepare(t, "  - {name: v, path: v.img}\n  - {name: away, path: away.img}\n  - {name: dir, path: fs}", "v", "away", "dir")
+	d.sparse("v.img", 1<<20)
+	if err := os.Mkdir(d.path("fs"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := d.sluice("doctor", "--state-dir", d.state)
+	if !strings.Contains(out, "no daemon listens") {
+		t.Errorf("without a daemon the doctor says\n%s", out)
+	}
+	d.start()
+	out, code := d.sluice("doctor", "--state-dir", d.state)
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	for _, want := range []string{"volume away", "is missing", "sluice volume create away", "volume dir", "neither a file nor a block device", "sluice reload"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the doctor does not say %q:\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "volume v ") {
+		t.Errorf("what is served is named:\n%s", out)
+	}
+}

@@ -20,6 +20,14 @@ func LiveConfig(c *cobra.Command) (yaml []byte, who admin.Info, err error) {
 	return yaml, who, err
 }
 
+// Served are the volumes and targets that the daemon has, those that it does not serve with their problems.
+func Served(c *cobra.Command) (volumes []admin.Volume, targets []admin.Target, err error) {
+	if volumes, err = get[[]admin.Volume](c, "/v1/volumes"); err == nil {
+		targets, err = get[[]admin.Target](c, "/v1/targets")
+	}
+	return volumes, targets, err
+}
+
 // PlannedChanges are the lines that a reload of that daemon would print; it does nothing.
 func PlannedChanges(c *cobra.Command) (d admin.Done, err error) {
 	err = dial(c).do(c.Context(), http.MethodPost, "/v1/config/reload?dry_run=true", nil, &d)

@@ -15,7 +15,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/cmd/sluice/admincmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
+	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/target/daemon"
 	"github.com/sluice-storage/sluice/transport/fabric"
 )
@@ -41,7 +43,8 @@ type machine struct {
 	listen         func(addr string) error
 	rlimit         func(resource int) (uint64, error)
 	release        func() string
-	adapters       func() (none bool, err error) // why no RDMA adapter can be used
+	adapters       func() (none bool, err error)                  // why no RDMA adapter can be used
+	served         func() ([]admin.Volume, []admin.Target, error) // what the daemon has, and with what problems
 }
 
 func here(stateDir string) machine {
@@ -77,10 +80,18 @@ func Command() *cobra.Command {
 		Use:   "doctor",
 		Short: "Look at this machine and say what to change",
 		Long: `Look at kernel, limits, RDMA devices, MTU, modules, file system and ports, and say what to change so that Sluice serves
-and mounts well here. Nothing is changed. The exit code is 1 when something is bad.`,
+and mounts well here; ask the daemon that runs which volumes and targets of its configuration it does not serve, and why.
+Nothing is changed. The exit code is 1 when something is bad.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			fs := here(stateDir).look()
+			m := here(stateDir)
+			m.served = func() ([]admin.Volume, []admin.Target, error) { return admincmd.Served(c) }
+			if c.Flags().Changed("state-dir") && !c.Flags().Changed("socket") {
+				if err := c.Flags().Set("socket", filepath.Join(stateDir, "admin.sock")); err != nil {
+					return err
+				}
+			}
+			fs := m.look()
 			err := ui.Print(c, fs, func(t *ui.Table) {
 				for _, f := range fs {
 					t.Row(f.State, f.What, f.Saw)
@@ -100,13 +111,14 @@ and mounts well here. Nothing is changed. The exit code is 1 when something is b
 			return nil
 		},
 	}
-	c.Flags().StringVar(&stateDir, "state-dir", daemon.DefaultStateDir(), "where volumes will live")
+	c.Flags().StringVar(&stateDir, "state-dir", daemon.DefaultStateDir(), "where volumes live, or will")
+	c.Flags().String("socket", "", "the daemon's admin.sock (default: in the state directory)")
 	return c
 }
 
 func (m machine) look() []Finding {
 	var fs []Finding
-	for _, f := range []func() []Finding{m.kernel, m.limits, m.rdma, m.mtu, m.initiators, m.faces, m.fileSystem, m.ports} {
+	for _, f := range []func() []Finding{m.kernel, m.limits, m.rdma, m.mtu, m.initiators, m.faces, m.fileSystem, m.ports, m.daemon} {
 		fs = append(fs, f()...)
 	}
 	return fs

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/target/admin"
 )
 
 // sick is a machine on which every look finds something.
@@ -35,6 +37,10 @@ func sick(t *testing.T) machine {
 		listen:  func(string) error { return unix.EADDRINUSE },
 		rlimit:  func(int) (uint64, error) { return 256, nil },
 		release: func() string { return "4.19.0-21-amd64" },
+		served: func() ([]admin.Volume, []admin.Target, error) {
+			return []admin.Volume{{Name: "v", Problem: "/v.img is missing; mount its file system"}, {Name: "w", Problem: "/w.img is locked"}, {Name: "x", Problem: "SANITIZE runs"}, {Name: "y"}},
+				[]admin.Target{{Name: "iqn.2026-11.org.example:t", Problem: "its secrets file is away"}}, nil
+		},
 	}
 }
 
@@ -46,11 +52,22 @@ func TestASickMachineGetsAdviceForEverything(t *testing.T) {
 	for what, state := range map[string]string{
 		"kernel": bad, "open files": note, "MTU of eth0": note, "kernel modules": note, "/dev/fuse": note,
 		"port 1 of mlx5_0": note, "kernel module ib_uverbs": note, "kernel module rdma_ucm": note, "rdma-core": note, "locked memory": note,
-		"state directory": bad, "port 127.0.0.1:3260": note,
+		"state directory": bad, "port 127.0.0.1:3260": note, "volume v": bad, "volume w": bad, "volume x": note, "target iqn.2026-11.org.example:t": bad,
 	} {
 		if f := found[what]; f.State != state || f.Advice == "" {
 			t.Errorf("%s: %+v, want state %s and advice", what, f, state)
 		}
+	}
+	if f := found["volume v"]; f.Saw != "not served: /v.img is missing" || f.Advice != "mount its file system" {
+		t.Errorf("%+v", f)
+	}
+	if _, there := found["volume y"]; there {
+		t.Error("a volume that is served is a finding")
+	}
+	m := sick(t)
+	m.served = func() ([]admin.Volume, []admin.Target, error) { return nil, nil, errors.New("no daemon listens") }
+	if f := m.daemon(); len(f) != 1 || f[0].State != note || f[0].Advice == "" {
+		t.Errorf("without a daemon: %+v", f)
 	}
 }
 

@@ -1,0 +1,41 @@
+package doctor
+
+import (
+	"fmt"
+	"strings"
+)
+
+// daemon names what is configured and not served.
+func (m machine) daemon() []Finding {
+	if m.served == nil {
+		return nil
+	}
+	volumes, targets, err := m.served()
+	if err != nil {
+		return []Finding{{What: "daemon", State: note, Saw: err.Error(), Advice: "what it does not serve is named here when it can be asked"}}
+	}
+	fs := []Finding{{What: "daemon", State: good, Saw: fmt.Sprintf("has %d volumes and %d targets", len(volumes), len(targets))}}
+	for _, v := range volumes {
+		if v.Problem != "" {
+			fs = append(fs, notServed("volume "+v.Name, v.Problem))
+		}
+	}
+	for _, t := range targets {
+		if t.Problem != "" {
+			fs = append(fs, notServed("target "+t.Name, t.Problem))
+		}
+	}
+	return fs
+}
+
+// notServed is the daemon's sentence, which says what to do behind a semicolon where there is more to do than to mend what it names.
+func notServed(what, problem string) Finding {
+	if strings.HasSuffix(problem, " runs") { // an erasure
+		return Finding{What: what, State: note, Saw: "not ready: " + problem, Advice: "it is ready when that is over"}
+	}
+	why, do, said := strings.Cut(problem, "; ")
+	if !said {
+		do = "mend that, and then: sluice reload"
+	}
+	return Finding{What: what, State: bad, Saw: "not served: " + why, Advice: do}
+}
