@@ -24,6 +24,8 @@ type stranger struct {
 
 	gate sync.Mutex // held while it does something, and by who wants it away
 	used [blocks]byte
+	// wrote: it has written since it began, or since its last flush.
+	wrote bool
 
 	mu    sync.Mutex
 	ended bool
@@ -61,7 +63,7 @@ func (s *stranger) start() error {
 	if err := c.Start(); err != nil {
 		return err
 	}
-	s.cmd, s.in, s.out = c, in, bufio.NewReader(out)
+	s.cmd, s.in, s.out, s.wrote = c, in, bufio.NewReader(out), false
 	return nil
 }
 
@@ -137,11 +139,13 @@ func (s *stranger) one(rnd *rand.Rand) error {
 	d := rnd.IntN(20)
 	line := ""
 	switch {
-	case d == 0:
+	case d == 0 && s.wrote: // QEMU sends no flush of a device that it has not written to since the last
 		o.kind, line = flush, "flush"
+		s.wrote = false
 	case d < 11 && s.used[o.block] < 255:
 		s.used[o.block]++
 		o.kind, o.fua = write, rnd.IntN(4) == 0
+		s.wrote = true
 		p := s.used[o.block]
 		o.value = uint64(p) * 0x0101010101010101
 		line = fmt.Sprintf("write -P %d %d %d", p, o.block*bs, bs)

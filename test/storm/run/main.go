@@ -31,7 +31,7 @@ var tools = []tool{
 	{"twohosts", "./test/twohosts", "TestStormTwoHosts", 12, 15 * time.Minute},
 	{"failfiles", "./test/failonce/files", "TestStormFiles", 1, 30 * time.Minute},
 	{"failsaves", "./test/failonce/saves", "TestStormSaves", 1, 45 * time.Minute},
-	{"dry memory", "./test/drymemory", "TestStormDryMemory", 12, 15 * time.Minute},
+	{"drymemory", "./test/drymemory", "TestStormDryMemory", 12, 15 * time.Minute},
 	{"attachments", "./test/attachments", "TestStormAttachments", 12, 15 * time.Minute},
 	{"failonce", "./test/failonce", "TestEveryCallFailsOnce", 1, 15 * time.Minute},
 }
