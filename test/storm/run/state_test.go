@@ -58,11 +58,11 @@ func TestAFailedRunIsDoneAgainAsItWasAndThenHasPassed(t *testing.T) {
 
 func TestFailuresOfEarlierRunnersAreKept(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state")
-	if err := os.WriteFile(file, []byte(`{"seed": 1, "failures": ["dry memory run 3 seed 1000007"]}`), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(`{"seed": 1, "failures": ["drymemory run 3 seed 1000007"]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	st, err := load(file)
-	if err != nil || len(st.Failures) != 1 || st.Failures[0] != (part{"dry memory", 3, 1000007, 12}) {
+	if err != nil || len(st.Failures) != 1 || st.Failures[0] != (part{"drymemory", 3, 1000007, 12}) {
 		t.Errorf("%v, failures %v", err, st)
 	}
 }
