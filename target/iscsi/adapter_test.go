@@ -2,9 +2,13 @@ package iscsi
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/transporttest"
 )
@@ -108,4 +112,46 @@ func TestAnInitiatorThatDelaysAReadDelaysNoOtherAnswer(t *testing.T) {
 	if g := f.rnic.Gauges(); g.Connections != 1 {
 		t.Fatalf("%+v", g)
 	}
+}
+
+// unwilling is a device that cannot take memory at first, as an adapter where too little may be locked.
+type unwilling struct {
+	transport.Device
+	no bool
+}
+
+func (d *unwilling) Register(s *mem.Slab) error {
+	if d.no {
+		return errors.New("no memory may be locked")
+	}
+	return d.Device.Register(s)
+}
+
+// A fabric that could not be served is served when it can be, and then it knows the memory.
+func TestMemoryThatCouldNotBeRegisteredIsRegisteredTheNextTime(t *testing.T) {
+	f := newAdapterFixture(t)
+	b, err := f.pool.Get(4096)
+	must(t, err)
+	b.Release()
+	near, _ := transporttest.AdapterTwin(transporttest.Adapter{})
+	d := &unwilling{Device: near, no: true}
+	t.Cleanup(func() { must(t, near.Close()) })
+	for range 2 {
+		l, err := d.Listen(t.Context(), "twin:3261")
+		must(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		err = f.srv.ServeRDMA(ctx, d, l, Portal{Group: 1})
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), "locked") {
+			t.Fatalf("served with memory that the device does not know: %v", err)
+		}
+	}
+	d.no = false
+	l, err := d.Listen(t.Context(), "twin:3261")
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.srv.ServeRDMA(ctx, d, l, Portal{Group: 1}) }()
+	cancel()
+	must(t, <-done)
 }

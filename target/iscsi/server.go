@@ -36,9 +36,11 @@ type Server struct {
 	lastTSIH uint16
 	portals  []*portalEntry
 	isns     []*isns.Client
-	devices  map[transport.Device]bool // that the memory is registered with
 	wg       sync.WaitGroup
 	changed  chan struct{} // closed and replaced when a connection or session has gone
+
+	knownMu sync.Mutex
+	known   map[transport.Device]bool // that the memory is registered with
 }
 
 type targetEntry struct{ Target }
@@ -70,7 +72,7 @@ func NewServer(o Options) (*Server, error) {
 	}
 	o.Limits.fill()
 	o.Timeouts.fill()
-	s := &Server{opt: o, logs: newPeerLogs(o.Log, o.Audit), counts: Counts{Refused: map[string]uint64{}, Ended: map[string]uint64{}}, targets: map[string]*targetEntry{}, conns: map[*conn]struct{}{}, hosts: map[string]int{}, devices: map[transport.Device]bool{},
+	s := &Server{opt: o, logs: newPeerLogs(o.Log, o.Audit), counts: Counts{Refused: map[string]uint64{}, Ended: map[string]uint64{}}, targets: map[string]*targetEntry{}, conns: map[*conn]struct{}{}, hosts: map[string]int{}, known: map[transport.Device]bool{},
 		sessions: map[uint16]*session{}, byName: map[sessionKey]*session{}, changed: make(chan struct{})}
 	if o.Device != nil {
 		if err := s.register(o.Device); err != nil {
@@ -80,18 +82,18 @@ func NewServer(o Options) (*Server, error) {
 	return s, nil
 }
 
-// register makes the pool's memory known to a device, once.
+// register makes the pool's memory known to a device, once. Whoever comes meanwhile waits: what is served before would name memory
+// that the device does not know.
 func (s *Server) register(d transport.Device) error {
-	s.mu.Lock()
-	known := s.devices[d]
-	s.devices[d] = true
-	s.mu.Unlock()
-	if known {
+	s.knownMu.Lock()
+	defer s.knownMu.Unlock()
+	if s.known[d] {
 		return nil
 	}
 	if err := s.opt.Memory.OnSlab(d); err != nil {
 		return fmt.Errorf("iscsi: register memory with %s: %w", d.Name(), err)
 	}
+	s.known[d] = true
 	return nil
 }
 
