@@ -136,7 +136,9 @@ func TestUnitsHoldWhatTheyNeed(t *testing.T) {
 		if strings.Contains(string(b), "\nAmbientCapabilities=CAP") {
 			t.Errorf("%s has ambient capabilities, which a root does not need and another user must not have", u)
 		}
-		for _, line := range []string{"Type=notify", "User=" + want.user + "\n", "Group=sluice\n", "ProtectSystem=strict", "NoNewPrivileges=yes", "SystemCallFilter=@system-service", "LimitMEMLOCK=", want.state, "WatchdogSec="} {
+		for _, line := range []string{"Type=notify", "User=" + want.user + "\n", "Group=sluice\n", "ProtectSystem=strict", "NoNewPrivileges=yes", "SystemCallFilter=@system-service", "LimitMEMLOCK=", want.state,
+			// RDMA adapters: the kernel's nodes, and the netlink socket by which rdma-core finds them.
+			"DeviceAllow=char-infiniband_verbs rw\n", "DeviceAllow=/dev/infiniband/rdma_cm rw\n", "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK\n", "WatchdogSec="} {
 			if !strings.Contains(string(b), "\n"+line) {
 				t.Errorf("%s has no %s", u, line)
 			}
