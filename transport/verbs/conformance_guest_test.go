@@ -5,6 +5,7 @@ package verbs
 import (
 	"net"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/sluice-storage/sluice/test/need"
@@ -15,14 +16,14 @@ import (
 // first adapter.
 func TestAdapterKeepsEveryRule(t *testing.T) {
 	need.RDMA(t)
-	_, attr, ip := adapter(t)
-	name, addr := attr.Name, net.JoinHostPort(ip.String(), "0")
+	var name, addr string
 	if a := os.Getenv("SLUICE_VERBS_ADDR"); a != "" {
-		name = "" // whichever has it
-		if _, _, err := net.SplitHostPort(a); err != nil {
-			a = net.JoinHostPort(a, "0")
+		if addr = a; !strings.HasSuffix(a, ":0") {
+			addr = net.JoinHostPort(a, "0")
 		}
-		addr = a
+	} else {
+		_, attr, ip := adapter(t)
+		name, addr = attr.Name, net.JoinHostPort(ip.String(), "0")
 	}
 	var addr6 string
 	if a := os.Getenv("SLUICE_VERBS_ADDR6"); a != "" {
