@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/threads"
 )
 
 // identity is who a request is for, after squashing. It compares with ==.
@@ -67,9 +68,10 @@ func newIdentities() *identities {
 		return i
 	}
 	// Some user namespaces forbid setgroups; trying it with what is set already changes nothing.
-	runtime.LockOSThread()
-	i.able = rawSetgroups(i.groups)
-	runtime.UnlockOSThread()
+	_ = threads.Alone(func() error {
+		i.able = rawSetgroups(i.groups)
+		return nil
+	})
 	if !i.able {
 		i.why = "setgroups is forbidden here"
 	}
@@ -91,6 +93,13 @@ func (i *identities) as(id *identity, f func() error) error {
 	if i.own(id) {
 		return f()
 	}
+	if threads.Apart() {
+		return threads.Alone(func() error { return i.switched(id, f) })
+	}
+	return i.switched(id, f)
+}
+
+func (i *identities) switched(id *identity, f func() error) error {
 	runtime.LockOSThread()
 	defer i.leave()
 	if !i.enter(id) {

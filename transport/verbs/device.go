@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/internal/threads"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -50,6 +51,7 @@ func Available() error {
 
 // Open makes a device of the adapters that there are.
 func Open(o Options) (*Device, error) {
+	threads.KeepApart()
 	tab, err := openTable()
 	if err != nil {
 		return nil, err
