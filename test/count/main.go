@@ -118,7 +118,8 @@ func (c *counter) end(e event, key string) {
 		}
 		if e.Action == "fail" {
 			c.fails = append(c.fails, e.Package)
-			c.broken = !slices.ContainsFunc(c.tests, func(f failure) bool { return f.pkg == e.Package }) || c.unfinished(e.Package) || c.broken
+			died := c.unfinished(e.Package)
+			c.broken = c.broken || died || !slices.ContainsFunc(c.tests, func(f failure) bool { return f.pkg == e.Package })
 		}
 		delete(c.output, key)
 		return

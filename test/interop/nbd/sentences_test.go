@@ -46,7 +46,7 @@ func TestSentences(t *testing.T) {
 		{what: "no such unit", args: "attach iser://ADDR/TARGET/9 --face socket --name a",
 			want: "block: iser://ADDR/TARGET/9: TEST UNIT READY: block: the target answers ILLEGAL REQUEST: logical unit not supported (ASC 0x25, ASCQ 0x00); the target has no such LUN"},
 		{what: "nobody there", args: "attach iser://127.0.0.1:1/TARGET/0 --face socket --name a",
-			want: "block: connect to 127.0.0.1:1: iwarp: connect: dial tcp 127.0.0.1:1: connect: connection refused; does a target listen there?"},
+			want: "block: connect to 127.0.0.1:1: iwarp: connect: dial tcp 127.0.0.1:1: connect: connection refused; does a target listen there? One behind RDMA adapters (RoCE, InfiniBand) listens for --provider verbs, or ?provider=verbs in the URL"},
 		{what: "wrong secret", args: "attach iser://somebody%wrongwrongwrong@ADDR/LOCKED/0 --face socket --name a",
 			want: "iscsi: login refused: the target did not accept the user name or secret, or wants authentication (status 0x0201); see --credentials"},
 		{what: "no /dev/fuse", args: "attach iser://ADDR/TARGET/0 --face file --name a", noFUSE: true,
