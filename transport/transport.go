@@ -70,6 +70,7 @@ type Caps struct {
 	RemoteInv    bool // Send with Invalidate, both ways; an initiator offers it only with PerIOWindows too
 	FileSend     bool // a Write may take its payload from a file range, on connections where QP.FileSend says so
 	InOrder      bool // completions come in the order of Post, across Reads (rule 4)
+	OwnResponder bool // Reads are answered by the device, also while the owner is elsewhere; otherwise by the owner's Poll and Wait (rule 2)
 	Terminates   bool // an end tells the peer its reason, a *TerminateError; otherwise both sides see ErrClosed and no more, and a Send without a receive waits for one
 	MaxSGE       int  // of a Send or Write; a Read has one
 	MaxBindSGE   int  // of a Bind

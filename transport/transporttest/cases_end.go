@@ -36,7 +36,7 @@ func (a *end) outstanding(b *end) map[string]int {
 func (e *end) settled(owed map[string]int) {
 	e.Helper()
 	_, left := e.ended()
-	adapter := e.dev.Caps().InOrder
+	adapter := e.dev.Caps().OwnResponder
 	for _, c := range left {
 		if adapter && c.Err == nil && c.Op != transport.OpRecv && owed[fmt.Sprint(c.Op, c.Token)] > 0 {
 			delete(owed, fmt.Sprint(c.Op, c.Token))

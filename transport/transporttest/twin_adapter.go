@@ -38,7 +38,7 @@ const (
 )
 
 func (a *Adapter) caps() transport.Caps {
-	return transport.Caps{PerIOWindows: !a.WholeSlab, RemoteInv: true, InOrder: true, PaddedPrivate: true,
+	return transport.Caps{PerIOWindows: !a.WholeSlab, RemoteInv: true, InOrder: true, OwnResponder: true, PaddedPrivate: true,
 		MaxSGE: adapterMaxSGE, MaxBindSGE: 1, MaxMessage: twinMaxMessage, MaxReads: 16, MaxPrivate: adapterRequest}
 }
 

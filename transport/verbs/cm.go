@@ -60,7 +60,7 @@ func (m *manager) hand(e cmEvent) {
 			m.ids[e.ID] = l.request(e)
 			return
 		}
-		m.d.aside(func() { m.refuse(e.ID, nil) })
+		m.d.aside(func() { _ = m.refuse(e.ID, nil) }) // the peer may be gone
 		return
 	}
 	if s := m.ids[e.ID]; s != nil {

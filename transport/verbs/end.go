@@ -8,10 +8,12 @@ import (
 )
 
 // The numbers of requests have 32 bits. recvID marks those of receives: a completion with an error says nothing of what it is
-// of but its number. markerID is the request behind which nothing is outstanding.
+// of but its number. readID marks those of Reads, which have a queue of their own. markerID is the request behind which nothing
+// is outstanding but Reads, where those are overtaken.
 const (
 	recvID   = 1 << 63
 	markerID = 1 << 62
+	readID   = 1 << 61
 )
 
 const (
@@ -88,7 +90,7 @@ func (q *QP) stop() {
 		return // it has never been able to send or to receive
 	}
 	tab := q.dev.tab
-	busy := func() bool { return q.sq.head.Load() != q.sq.tail.Load() }
+	busy := func() bool { return q.sq.out() != 0 }
 	q.sq.Lock() // a Post that has seen the queue pair alive is over; there is none after it
 	marked := !q.cut && busy() && q.mark()
 	q.sq.Unlock()
@@ -102,7 +104,7 @@ func (q *QP) stop() {
 	}
 	q.sq.Unlock()
 	clean := q.drain(drainTime, func() bool {
-		return (q.rq.kept || q.rq.head.Load() == q.rq.tail.Load()) && (!marked || q.marked || !busy())
+		return (q.rq.kept || q.rq.head.Load() == q.rq.tail.Load()) && q.sq.reads.out() == 0 && (!marked || q.marked || !busy())
 	})
 	if clean && q.a.noMark {
 		q.passQuiet()
@@ -117,11 +119,11 @@ func (q *QP) passQuiet() {
 	q.pollMu.Lock()
 	defer q.pollMu.Unlock()
 	s := &q.sq
-	for seq := s.head.Load(); seq != s.tail.Load(); seq++ {
-		if e := &s.tab[seq&s.mask]; e.signaled {
+	for seq := s.work.head.Load(); seq != s.work.tail.Load(); seq++ {
+		if e := s.work.at(seq); e.signaled {
 			break
 		}
-		s.head.Store(seq + 1)
+		s.work.head.Store(seq + 1)
 	}
 }
 
@@ -194,16 +196,17 @@ func (q *QP) settle() {
 	q.rq.Lock()
 	q.pollMu.Lock()
 	s, r := &q.sq, &q.rq
-	for seq := s.head.Load(); seq != s.tail.Load(); seq++ {
-		e := &s.tab[seq&s.mask]
-		q.keep(transport.WC{Token: e.token, Op: e.op, Err: err})
+	for _, f := range []*fifo{&s.reads, &s.work} {
+		for seq := f.head.Load(); seq != f.tail.Load(); seq++ {
+			e := f.at(seq)
+			q.keep(transport.WC{Token: e.token, Op: e.op, Err: err})
+		}
+		f.head.Store(f.tail.Load())
 	}
-	s.head.Store(s.tail.Load())
 	for seq := r.head.Load(); seq != r.tail.Load(); seq++ {
 		q.keep(transport.WC{Token: r.tab[seq&r.mask].token, Op: transport.OpRecv, Err: err})
 	}
 	r.head.Store(r.tail.Load())
-	q.readsUp.Store(0)
 	q.settled.Store(true)
 	close(q.over)
 	q.pollMu.Unlock()

@@ -15,7 +15,7 @@ import (
 
 func endsWith(t *testing.T, x *side, words string) []transport.WC {
 	t.Helper()
-	err, wcs := x.drain()
+	wcs, err := x.drain()
 	if !errors.Is(err, transport.ErrClosed) || !strings.Contains(err.Error(), words) {
 		t.Errorf("the end is %q; want ErrClosed and %q", err, words)
 	}
@@ -124,7 +124,7 @@ func TestDialSaysWhatIsWrong(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.words) || c.is != nil && !errors.Is(err, c.is) {
 			t.Errorf("%s: %v; want %q", c.addr, err, c.words)
 		}
-		if end, _ := a.drain(); !errors.Is(end, transport.ErrClosed) {
+		if _, end := a.drain(); !errors.Is(end, transport.ErrClosed) {
 			t.Errorf("%s: the queue pair ended with %v", c.addr, end)
 		}
 	}
@@ -167,6 +167,55 @@ func TestADelayedReadHoldsCompletionsAndNoMessages(t *testing.T) {
 	}
 	s.release()
 	a.must(transport.OpSend, 3) // the Read was not signaled
+}
+
+// siw completes what is posted behind a Read before the Read: each has its completion, and places come back meanwhile.
+func TestARequestThatOvertakesAReadIsNotTheReadsEnd(t *testing.T) {
+	s, a, b := connected(t, "siw", Options{WholeSlab: true})
+	w, err := b.qp.NewWindow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.mustPost(transport.WR{Op: transport.OpBind, Flags: transport.Signaled, Token: 1, Window: w, Access: transport.RemoteRead, Local: []mem.Span{b.at(0, 64)}})
+	b.must(transport.OpBind, 1)
+	if a.d.Caps().InOrder {
+		t.Error("Caps.InOrder on an adapter whose completions overtake Reads")
+	}
+	for round := range 3 {
+		s.mu.Lock()
+		s.holds = true
+		s.mu.Unlock()
+		a.mustPost(
+			transport.WR{Op: transport.OpRead, Flags: transport.Signaled, Token: 2, Local: []mem.Span{a.at(0, 64)}, Remote: w.Remote()},
+			transport.WR{Op: transport.OpRead, Token: 3, Local: []mem.Span{a.at(64, 64)}, Remote: w.Remote()})
+		for i := range uint64(200) { // the queue has 64 places
+			b.mustRecv(i, b.at(128, 64))
+			a.mustPost(transport.WR{Op: transport.OpSend, Flags: transport.Signaled * transport.Flags(i&1), Token: i, Local: []mem.Span{a.at(128, 64)}})
+			b.must(transport.OpRecv, i)
+			if i&1 == 1 {
+				a.must(transport.OpSend, i)
+			}
+		}
+		if g := a.d.Gauges(); g.ReadSinks != 2 {
+			t.Errorf("round %d: %d Reads outstanding", round, g.ReadSinks)
+		}
+		s.release()
+		a.must(transport.OpRead, 2) // the other was not signaled
+		if g := a.d.Gauges(); g.ReadSinks != 0 || g.Sends != 0 {
+			t.Errorf("round %d: the gauges at rest: %+v", round, g)
+		}
+	}
+}
+
+// siw takes no receive without a piece of memory.
+func TestAReceiveOfNothingIsTakenByEveryAdapter(t *testing.T) {
+	for kind := range simKinds {
+		_, a, b := connected(t, kind, Options{})
+		b.mustRecv(1, b.at(0, 0))
+		a.mustPost(transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: 2})
+		b.must(transport.OpRecv, 1)
+		a.must(transport.OpSend, 2)
+	}
 }
 
 func TestAWindowIsNotInvalidatedTwice(t *testing.T) {

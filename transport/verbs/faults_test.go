@@ -68,7 +68,7 @@ func life(t *testing.T, s *sim) (err error) {
 			t.Error(cerr)
 		}
 		wg.Go(func() {
-			if end, _ := x.drain(); !errors.Is(end, transport.ErrClosed) {
+			if _, end := x.drain(); !errors.Is(end, transport.ErrClosed) {
 				t.Errorf("the end is %v", end)
 			}
 		})

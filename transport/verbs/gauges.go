@@ -10,9 +10,9 @@ func (d *Device) Gauges() transport.Gauges {
 			continue
 		}
 		g.Connections++
-		g.Sends += int(q.sq.tail.Load() - q.sq.head.Load())
+		g.Sends += q.sq.out()
 		g.Receives += int(q.rq.tail.Load() - q.rq.head.Load())
-		g.ReadSinks += int(q.readsUp.Load())
+		g.ReadSinks += q.sq.reads.out()
 		q.winMu.Lock()
 		for _, w := range q.wins {
 			if w.state != winFree {

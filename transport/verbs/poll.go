@@ -94,20 +94,24 @@ func (q *QP) digest(c *workComp, wc *transport.WC) bool {
 	s := &q.sq
 	if c.ID == markerID {
 		q.marked = true
-		for seq := s.head.Load(); seq != s.tail.Load(); seq++ {
-			q.retire(&s.tab[seq&s.mask], true) // what has no completion of its own has succeeded
+		for seq := s.work.head.Load(); seq != s.work.tail.Load(); seq++ {
+			q.retire(s.work.at(seq), true) // what has no completion of its own has succeeded
 		}
-		s.head.Store(s.tail.Load())
+		s.work.head.Store(s.work.tail.Load())
 		return false
 	}
+	f := &s.work
+	if c.ID&readID != 0 {
+		f = &s.reads
+	}
 	at := uint32(c.ID)
-	if at-s.head.Load() >= s.tail.Load()-s.head.Load() { // tail also orders what Post wrote before what is read here
+	if at-f.head.Load() >= f.tail.Load()-f.head.Load() { // tail also orders what Post wrote before what is read here
 		return false // of nothing that is outstanding
 	}
-	for seq := s.head.Load(); seq != at; seq++ {
-		q.retire(&s.tab[seq&s.mask], true) // unsignaled, and done
+	for seq := f.head.Load(); seq != at; seq++ {
+		q.retire(f.at(seq), true) // unsignaled, and done; of Reads there is none
 	}
-	e := &s.tab[at&s.mask]
+	e := f.at(at)
 	*wc = transport.WC{Token: e.token, Op: e.op, Len: e.size}
 	ok := c.Status == wcSuccess
 	q.retire(e, ok)
@@ -116,16 +120,13 @@ func (q *QP) digest(c *workComp, wc *transport.WC) bool {
 		wc.Len, wc.Err = 0, q.workErr(c, e.op)
 		want = true
 	}
-	s.head.Store(at + 1)
+	f.head.Store(at + 1)
 	return want
 }
 
-// retire gives back what a request held.
+// retire ends what a request began.
 func (q *QP) retire(e *sqEntry, ok bool) {
-	switch e.op {
-	case transport.OpRead:
-		q.readsUp.Add(-1)
-	case transport.OpBind, transport.OpInvalidate:
+	if e.op == transport.OpBind || e.op == transport.OpInvalidate {
 		q.retireWindow(e, ok)
 	}
 }

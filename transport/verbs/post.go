@@ -12,19 +12,33 @@ import (
 // postBatch is how many requests go with one doorbell.
 const postBatch = 64
 
-// sendQueue are the requests that the adapter has, oldest first. Places are taken by Post and come back with completions,
-// those of unsignaled requests with the next one.
+// sendQueue are the requests that the adapter has. Places are taken by Post and come back with completions, those of unsignaled
+// requests with the next one. Reads stand apart: each has a completion, and siw completes what is posted behind a Read before it.
 type sendQueue struct {
 	sync.Mutex
+	work, reads fifo
+	readsIn     int    // of wrs
+	quiet       int    // unsignaled requests since the last that was signaled
+	every       int    // of them at most: so that a full queue always has a completion to come
+	batch       uint32 // calls into the library so far, and one
+	wrs         []sendWR
+	sges        []sge
+}
+
+// fifo are requests that complete in the order of Post, oldest first. Post moves tail, under sq's lock; head moves under pollMu.
+type fifo struct {
 	tab        []sqEntry
 	mask       uint32
 	head, tail atomic.Uint32
-	quiet      int    // unsignaled requests since the last that was signaled
-	every      int    // of them at most: so that a full queue always has a completion to come
-	batch      uint32 // calls into the library so far, and one
-	wrs        []sendWR
-	sges       []sge
 }
+
+func (f *fifo) init(n int) {
+	size := pow2(n)
+	f.tab, f.mask = make([]sqEntry, size), uint32(size-1)
+}
+
+func (f *fifo) at(seq uint32) *sqEntry { return &f.tab[seq&f.mask] }
+func (f *fifo) out() int               { return int(f.tail.Load() - f.head.Load()) }
 
 type sqEntry struct {
 	token    uint64
@@ -36,13 +50,25 @@ type sqEntry struct {
 }
 
 func (s *sendQueue) init(n int) {
-	size := pow2(n + marker)
-	s.tab, s.mask, s.every, s.batch = make([]sqEntry, size), uint32(size-1), max(n/2, 1), 1
+	s.work.init(n + marker)
+	s.reads.init(min(n, maxReads))
+	s.every, s.batch = max(n/2, 1), 1
+}
+
+// out is how many requests the adapter has.
+func (s *sendQueue) out() int { return s.work.out() + s.reads.out() }
+
+// of is the entry of a request of the batch.
+func (s *sendQueue) of(wr *sendWR) *sqEntry {
+	if wr.ID&readID != 0 {
+		return s.reads.at(uint32(wr.ID))
+	}
+	return s.work.at(uint32(wr.ID))
 }
 
 // room is how many more requests are taken. A completion that the owner has not taken keeps its place.
 func (q *QP) room() int {
-	return q.send - int(q.sq.tail.Load()-q.sq.head.Load()) - int(q.held.Load()) - len(q.sq.wrs)
+	return q.send - q.sq.out() - int(q.held.Load()) - len(q.sq.wrs)
 }
 
 // Post hands work requests to the adapter, many with one doorbell.
@@ -57,7 +83,7 @@ func (q *QP) Post(wrs []transport.WR) (int, error) {
 		return 0, errNotConnected
 	}
 	done, err := 0, error(nil)
-	s.wrs, s.sges = s.wrs[:0], s.sges[:0]
+	s.wrs, s.sges, s.readsIn = s.wrs[:0], s.sges[:0], 0
 	for i := range wrs {
 		var soft bool
 		if s.boundIn(&wrs[i]) || len(s.wrs) == postBatch {
@@ -106,11 +132,19 @@ func (q *QP) prepare(wr *transport.WR) (soft bool, err error) {
 	if wr.File.File != nil {
 		return false, errFile
 	}
-	seq := s.tail.Load() + uint32(len(s.wrs))
-	e := &s.tab[seq&s.mask]
+	hw := sendWR{ID: uint64(s.work.tail.Load() + uint32(len(s.wrs)-s.readsIn))}
+	if wr.Op == transport.OpRead {
+		if len(wr.Local) > 1 {
+			return false, errReadLocal
+		}
+		if s.reads.out()+s.readsIn >= q.depth.Out {
+			return false, transport.ErrTooManyReads
+		}
+		hw.ID = readID | uint64(s.reads.tail.Load()+uint32(s.readsIn))
+	}
+	e := s.of(&hw)
 	*e = sqEntry{token: wr.Token, op: wr.Op, signaled: wr.Flags&transport.Signaled != 0}
-	hw := sendWR{ID: uint64(seq)}
-	if wr.Flags&transport.Fence != 0 {
+	if wr.Flags&transport.Fence != 0 && (wr.Op != transport.OpRead || !q.a.outOf) { // siw has no fenced Read, and its answers keep their order
 		hw.Flags |= flagFence
 	}
 	if wr.Flags&transport.Solicited != 0 {
@@ -124,12 +158,6 @@ func (q *QP) prepare(wr *transport.WR) (soft bool, err error) {
 	case transport.OpWrite:
 		hw.Op, hw.RemoteAddr, hw.RKey = wrWrite, wr.Remote.Off, wr.Remote.STag
 	case transport.OpRead:
-		if len(wr.Local) > 1 {
-			return false, errReadLocal
-		}
-		if int(q.readsUp.Load()) >= q.depth.Out {
-			return false, transport.ErrTooManyReads
-		}
 		hw.Op, hw.RemoteAddr, hw.RKey = wrRead, wr.Remote.Off, wr.Remote.STag
 	case transport.OpBind:
 		if soft, err = q.bind(wr, e, &hw); soft || err != nil {
@@ -148,7 +176,7 @@ func (q *QP) prepare(wr *transport.WR) (soft bool, err error) {
 		}
 	}
 	if wr.Op == transport.OpRead {
-		q.readsUp.Add(1)
+		s.readsIn++
 	}
 	// A Read's place among the outstanding ones comes back only with its completion, so each has one.
 	if s.quiet++; e.signaled || wr.Op == transport.OpRead || s.quiet >= s.every {
@@ -193,13 +221,13 @@ func (q *QP) ring() (int, error) {
 		return 0, nil
 	}
 	s.batch++
-	tail := s.tail.Load()
-	s.tail.Store(tail + uint32(n)) // before the call: completions may come before it returns
+	// Before the call: completions may come before it returns.
+	s.work.tail.Add(uint32(n - s.readsIn))
+	s.reads.tail.Add(uint32(s.readsIn))
 	k, err := q.dev.tab.PostSend(q.hw, s.wrs, s.sges)
 	if k < n {
-		s.tail.Store(tail + uint32(k))
-		for i := k; i < n; i++ {
-			q.undo(&s.tab[(tail+uint32(i))&s.mask])
+		for i := n - 1; i >= k; i-- {
+			q.undo(&s.wrs[i])
 		}
 		if err == nil {
 			err = transport.ErrQueueFull
@@ -208,15 +236,19 @@ func (q *QP) ring() (int, error) {
 		// The count of quiet requests may be of some that were not posted: the next one has a completion.
 		s.quiet = s.every
 	}
-	s.wrs, s.sges = s.wrs[:0], s.sges[:0]
+	s.wrs, s.sges, s.readsIn = s.wrs[:0], s.sges[:0], 0
 	return k, err
 }
 
 // undo takes back what a request that was not posted has changed.
-func (q *QP) undo(e *sqEntry) {
+func (q *QP) undo(wr *sendWR) {
+	e := q.sq.of(wr)
+	if e.op == transport.OpRead {
+		q.sq.reads.tail.Add(^uint32(0))
+		return
+	}
+	q.sq.work.tail.Add(^uint32(0))
 	switch e.op {
-	case transport.OpRead:
-		q.readsUp.Add(-1)
 	case transport.OpBind:
 		q.winMu.Lock()
 		e.win.free()

@@ -43,9 +43,8 @@ type QP struct {
 	over                           chan struct{} // closed when settled
 	depth                          transport.Depth
 
-	sq      sendQueue
-	rq      recvQueue
-	readsUp atomic.Int32
+	sq sendQueue
+	rq recvQueue
 
 	winMu sync.Mutex
 	wins  []*window
@@ -205,6 +204,7 @@ func (q *QP) make(w where) error {
 	// Receives are posted before the peer can send: their number is what its credits count.
 	q.rq.Lock()
 	defer q.rq.Unlock()
+	q.rq.piece = a.piece
 	if err := q.postPending(); err != nil {
 		return wrap("post receives", err)
 	}
@@ -311,7 +311,7 @@ func (q *QP) ringRecv(seq uint32, n int) (done int, err error) {
 
 func (r *recvQueue) prepare(at uint32, known *regions) (recvWR, error) {
 	wr, e := recvWR{ID: recvID | uint64(at)}, &r.tab[at&r.mask]
-	if e.buf.Len > 0 {
+	if e.buf.Len > 0 || r.piece {
 		reg, err := known.find(e.buf)
 		if err != nil {
 			return wr, err
@@ -336,6 +336,7 @@ type recvQueue struct {
 	mask       uint32
 	head, tail atomic.Uint32
 	kept       bool // some were never the adapter's
+	piece      bool // the adapter takes none without a piece of memory, be it empty
 	wrs        []recvWR
 	sges       []sge
 }

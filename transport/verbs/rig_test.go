@@ -137,11 +137,11 @@ func (x *side) parkedNext() <-chan error {
 }
 
 // drain polls to the end and returns it.
-func (x *side) drain() (last error, wcs []transport.WC) {
+func (x *side) drain() (wcs []transport.WC, last error) {
 	for {
 		wc, err := x.next()
 		if err != nil {
-			return err, wcs
+			return wcs, err
 		}
 		wcs = append(wcs, wc)
 	}

@@ -34,6 +34,8 @@ type trait struct {
 	ownPD   bool // a peer may end any STag of its protection domain: each connection has one of its own
 	sinks   bool // the sink of a Read must be open to remote writes
 	noMark  bool // a queue pair in ERR takes no request to mark the end of what is outstanding
+	outOf   bool // what is posted behind a Read may complete before it
+	piece   bool // a receive names memory, even one of no bytes
 }
 
 // traitOf knows the soft devices of the kernel and the kinds of hardware.
@@ -45,6 +47,8 @@ func traitOf(a *deviceAttr, windows bool) trait {
 		ownPD:   siw,             // siw_invalidate_stag takes any STag of the domain
 		sinks:   a.Kind == kindIWARP && !siw,
 		noMark:  siw, // siw_post_send of a queue that is mapped to user space does nothing in ERR
+		outOf:   siw, // siw_qp_sq_process completes a Send when TCP has it, siw_rdmap_complete a Read when the answer is here
+		piece:   siw, // siw_post_receive: EINVAL without one
 	}
 }
 
@@ -180,7 +184,7 @@ func (a *rnic) failAll(port int, reason string) {
 // sumCaps is what all adapters can do.
 func (d *Device) sumCaps() transport.Caps {
 	c := transport.Caps{
-		PerIOWindows: true, ExactWindows: true, RemoteInv: true, InOrder: true,
+		PerIOWindows: true, ExactWindows: true, RemoteInv: true, InOrder: true, OwnResponder: true,
 		MaxSGE: maxSGE, MaxBindSGE: 1, MaxMessage: maxMessage, MaxReads: maxReads, MaxPrivate: maxPrivate,
 	}
 	d.mu.Lock()
@@ -189,6 +193,7 @@ func (d *Device) sumCaps() transport.Caps {
 		c.PerIOWindows = c.PerIOWindows && a.windows
 		c.PaddedPrivate = c.PaddedPrivate || a.attr.Kind != kindIWARP
 		c.ExactWindows = c.ExactWindows && a.exact
+		c.InOrder = c.InOrder && !a.outOf
 		c.MaxSGE = least(c.MaxSGE, a.attr.MaxSGE)
 		c.MaxReads = least(c.MaxReads, min(a.attr.MaxReadIn, a.attr.MaxReadOut))
 		for p := 1; p <= a.attr.Ports; p++ {

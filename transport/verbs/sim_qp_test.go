@@ -112,6 +112,10 @@ func (s *sim) PostSend(qp handle, wrs []sendWR, sges []sge) (int, error) {
 		w := simWR{sendWR: wrs[i]}
 		n := copy(w.sges[:], sges[:wrs[i].SGEs])
 		sges = sges[n:]
+		if q.nic.kind.outOf && w.Op == wrRead && w.Flags&flagFence != 0 {
+			s.stop(q) // siw_qp_sq_proc_tx: EINVAL, and the connection is gone
+			return i, unix.EINVAL
+		}
 		if n > q.caps.SendSGE {
 			return i, unix.EINVAL
 		}
@@ -146,6 +150,9 @@ func (s *sim) PostRecv(qp handle, wrs []recvWR, sges []sge) (int, error) {
 			return i, unix.ENOMEM
 		}
 		r := simRecv{id: wrs[i].ID, n: int(wrs[i].SGEs)}
+		if r.n == 0 && q.nic.kind.outOf {
+			return i, unix.EINVAL // siw_post_receive
+		}
 		if r.n > 0 {
 			r.sge, sges = sges[0], sges[1:]
 		}
@@ -171,11 +178,16 @@ func (s *sim) release() {
 	}
 }
 
-// progress carries out what can be, and completes in order.
+// progress carries out what can be, and completes in order, or Reads behind what was posted after them.
 func (s *sim) progress(q *simQP) {
 	for again := true; again && !q.err; {
 		again = false
 		waits := false // a Read is outstanding
+		if q.nic.kind.outOf {
+			if again = s.overtake(q); again || q.err {
+				continue
+			}
+		}
 		for i := range q.sq {
 			w := &q.sq[i]
 			if !w.started {
@@ -190,18 +202,50 @@ func (s *sim) progress(q *simQP) {
 				break
 			}
 		}
-		for len(q.sq) > 0 && q.sq[0].done {
-			w := q.sq[0]
-			q.sq = q.sq[:copy(q.sq, q.sq[1:])]
+		for len(q.sq) > 0 && q.sq[0].done && !q.err {
+			s.finish(q, 0)
 			again = true
-			if w.status != wcSuccess || w.Flags&flagSignaled != 0 {
-				s.put(q.cq, workComp{ID: w.ID, Status: w.status, Bytes: w.bytes, QPNum: q.num, Op: w.Op})
-			}
-			if w.status != wcSuccess {
-				s.stop(q)
-				return
-			}
 		}
+	}
+}
+
+// overtake carries out and completes what stands behind Reads whose answers are on their way; false when there is nothing left
+// of it to do.
+func (s *sim) overtake(q *simQP) (some bool) {
+	waits := false
+	for i := 0; i < len(q.sq) && !q.err; i++ {
+		w := &q.sq[i]
+		if w.Op == wrRead {
+			if !w.started {
+				hold := s.holds
+				s.holds = true
+				s.start(q, w)
+				s.holds = hold
+			}
+			if waits = true; !w.done {
+				continue
+			}
+		} else if waits && w.Flags&flagFence != 0 || !s.start(q, w) {
+			break
+		}
+		if some = true; q.err {
+			break // refused, which has been told already
+		}
+		s.finish(q, i)
+		i--
+	}
+	return some
+}
+
+// finish takes a request that is done out of the queue.
+func (s *sim) finish(q *simQP, i int) {
+	w := q.sq[i]
+	q.sq = append(q.sq[:i], q.sq[i+1:]...)
+	if w.status != wcSuccess || w.Flags&flagSignaled != 0 {
+		s.put(q.cq, workComp{ID: w.ID, Status: w.status, Bytes: w.bytes, QPNum: q.num, Op: w.Op})
+	}
+	if w.status != wcSuccess {
+		s.stop(q)
 	}
 }
 

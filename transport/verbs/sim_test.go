@@ -21,17 +21,19 @@ type simKind struct {
 	invalAll bool // a peer's Send with Invalidate ends any key of the domain
 	sinks    bool // the sink of a Read must be open to remote writes
 	noMark   bool // a queue in ERR takes no requests
+	outOf    bool // completions of Reads are overtaken; no fenced Reads, no receives without a piece
 }
 
 var simKinds = map[string]simKind{
 	"mlx5":  {driver: "mlx5_core", fabric: kindIB, windows: true, exact: true, random: true},
 	"rxe":   {driver: "rdma_rxe", fabric: kindIB, windows: true},
-	"siw":   {driver: "siw", fabric: kindIWARP, invalAll: true, noMark: true, random: true},
+	"siw":   {driver: "siw", fabric: kindIWARP, invalAll: true, noMark: true, random: true, outOf: true},
 	"cxgb4": {driver: "iw_cxgb4", fabric: kindIWARP, sinks: true},
 }
 
 // sim is rdma-core and the adapters of one machine, or of two that share a network: nothing tells. Work is carried out within
-// the calls that post it, under one lock; completions of a queue come in the order of its requests, errors stop it.
+// the calls that post it, under one lock; completions of a queue come in the order of its requests, but siw's of Reads, which
+// come when the answer does; errors stop it.
 type sim struct {
 	t testing.TB
 
