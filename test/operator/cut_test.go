@@ -5,6 +5,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluice-storage/sluice/test/need"
 )
@@ -97,6 +98,12 @@ func cutShort(t *testing.T, d order) {
 		_, err := s.sluice([]byte(st.stdin), st.args...)
 		if err == nil {
 			m = after
+		}
+		if err != nil { // the daemon may be dead before who has killed it says so
+			select {
+			case <-shot:
+			case <-time.After(30 * time.Second):
+			}
 		}
 		select {
 		case <-shot:
