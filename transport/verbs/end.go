@@ -158,6 +158,9 @@ func (q *QP) drain(limit time.Duration, done func() bool) bool {
 func (q *QP) destroy() {
 	d, tab := q.dev, q.dev.tab
 	if q.hw != 0 {
+		if q.a.holdsQP {
+			q.freeWindows() // the queue pair is in ERR, where nothing of the peer's is carried out
+		}
 		q.a.asyncMu.Lock()
 		delete(q.a.qps, q.hw)
 		d.warn("a queue pair could not be destroyed", tab.DestroyQP(q.id))

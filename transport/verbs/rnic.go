@@ -34,6 +34,7 @@ type trait struct {
 	ownPD   bool // a peer may end any STag of its protection domain: each connection has one of its own
 	sinks   bool // the sink of a Read must be open to remote writes
 	noMark  bool // a queue pair in ERR takes no request to mark the end of what is outstanding
+	holdsQP bool // a bound window holds its queue pair: it is freed first
 	outOf   bool // what is posted behind a Read may complete before it
 	piece   bool // a receive names memory, even one of no bytes
 }
@@ -47,6 +48,7 @@ func traitOf(a *deviceAttr, windows bool) trait {
 		ownPD:   siw,             // siw_invalidate_stag takes any STag of the domain
 		sinks:   a.Kind == kindIWARP && !siw,
 		noMark:  siw, // siw_post_send of a queue that is mapped to user space does nothing in ERR
+		holdsQP: rxe, // rxe_do_bind_mw takes a reference, for which rxe_destroy_qp waits 50 s
 		outOf:   siw, // siw_qp_sq_process completes a Send when TCP has it, siw_rdmap_complete a Read when the answer is here
 		piece:   siw, // siw_post_receive: EINVAL without one
 	}

@@ -78,6 +78,11 @@ func (s *sim) DestroyQP(id handle) error {
 		s.wrong("DestroyQP of an id without one")
 	} else if ok {
 		q := i.qp
+		for _, o := range s.obj {
+			if w, ok := o.(*simMW); ok && w.bound && w.qp == q && q.nic.kind.holdsQP {
+				s.wrong("DestroyQP under a bound window: rxe_destroy_qp waits 50 s for it, and warns")
+			}
+		}
 		s.stop(q)
 		q.freed = true
 		if q.peer != nil {
