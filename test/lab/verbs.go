@@ -1,0 +1,25 @@
+package main
+
+import (
+	"path/filepath"
+	"time"
+)
+
+// verbsScenarios are those of the provider for adapters: the kernel's soft devices stand for them, rxe for RoCE and siw for iWARP.
+// Both ends are in one guest, on its own address, but where a wire has to be cut.
+var verbsScenarios = []Scenario{
+	{
+		Name: "rxe-rping", Class: short, Limit: 20 * time.Minute, Files: []string{"sluice"}, Verbs: true, Prepare: giveVerbs(),
+		About: "the kernel's rping over RoCE against ours by libibverbs, both ways, ours to ours, IPv4 and IPv6",
+	},
+}
+
+// giveVerbs gives the guest what these scenarios share.
+func giveVerbs(env ...string) func(*Run) error {
+	return func(r *Run) error {
+		r.Env = append(r.Env, "TARGET="+iqn)
+		r.Env = append(r.Env, env...)
+		r.Give = append(r.Give, filepath.Join(r.lab.src, "scenarios", "verbs-lib.sh"))
+		return nil
+	}
+}
