@@ -87,19 +87,25 @@ func (i *identities) own(id *identity) bool {
 }
 
 // as calls f with id's file system identity, and with the thread's own again whatever f does. The goroutine is locked to
-// its thread in between. Identities that are the daemon's own, or cannot be another's, pass for free. An identity that
-// the kernel refuses is EACCES: its ids mean nothing here.
+// its thread in between, or f runs on another (apart). Identities that are the daemon's own, or cannot be another's, pass for
+// free. An identity that the kernel refuses is EACCES: its ids mean nothing here.
 func (i *identities) as(id *identity, f func() error) error {
+	if i.apart(id) {
+		who := *id // the caller's stays where it is
+		return threads.Alone(func() error { return i.here(&who, f) })
+	}
+	return i.here(id, f)
+}
+
+// apart reports whether what is done as id has to be done on a thread of its own. What as calls is on the heap for the sake of that
+// one; the data path asks first and calls here.
+func (i *identities) apart(id *identity) bool { return threads.Apart() && !i.own(id) }
+
+// here is as on this thread.
+func (i *identities) here(id *identity, f func() error) error {
 	if i.own(id) {
 		return f()
 	}
-	if threads.Apart() {
-		return threads.Alone(func() error { return i.switched(id, f) })
-	}
-	return i.switched(id, f)
-}
-
-func (i *identities) switched(id *identity, f func() error) error {
 	runtime.LockOSThread()
 	defer i.leave()
 	if !i.enter(id) {

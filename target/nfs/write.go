@@ -2,10 +2,12 @@ package nfs
 
 import (
 	"errors"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/internal/threads"
 	"github.com/sluice-storage/sluice/target/rpc"
 )
 
@@ -119,19 +121,38 @@ func (s *Server) writeBy(c *rpc.Call, o *openFile, q *request, a *nfs3.WriteArgs
 
 // pwrite writes n bytes with id's rights, and returns how many of them went before an error.
 func (s *Server) pwrite(fd int, id *identity, a *nfs3.WriteArgs, data [][]byte, n int) (done int, err error) {
-	err = s.ids.as(id, func() error {
-		for done < n {
-			k, err := s.storage.Pwrite(fd, skip(data, done), n-done, int64(a.Offset)+int64(done), a.Stable)
-			if err == nil && k == 0 {
-				err = unix.EIO
-			}
-			if done += k; err != nil {
-				return err
-			}
-		}
-		return nil
+	if s.ids.apart(id) {
+		return s.pwriteApart(fd, *id, a.Offset, a.Stable, slices.Clone(data), n)
+	}
+	err = s.ids.here(id, func() (err error) {
+		done, err = s.pwriteAll(fd, a.Offset, a.Stable, data, n)
+		return err
 	})
 	return done, err
+}
+
+// pwriteApart is pwrite on a thread of its own.
+func (s *Server) pwriteApart(fd int, id identity, off uint64, stable nfs3.Stable, data [][]byte, n int) (done int, err error) {
+	err = threads.Alone(func() error {
+		return s.ids.here(&id, func() (err error) {
+			done, err = s.pwriteAll(fd, off, stable, data, n)
+			return err
+		})
+	})
+	return done, err
+}
+
+func (s *Server) pwriteAll(fd int, off uint64, stable nfs3.Stable, data [][]byte, n int) (done int, err error) {
+	for done < n {
+		k, err := s.storage.Pwrite(fd, skip(data, done), n-done, int64(off)+int64(done), stable)
+		if err == nil && k == 0 {
+			err = unix.EIO
+		}
+		if done += k; err != nil {
+			return done, err
+		}
+	}
+	return done, nil
 }
 
 // skip returns bufs without their first n bytes.
