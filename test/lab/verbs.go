@@ -16,6 +16,10 @@ var verbsScenarios = []Scenario{
 		Name: "rxe-iser", Class: short, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
 		About: "ib_iser over RoCE to our target: login, Send with Invalidate, ext4, fio verify, fsck",
 	},
+	{
+		Name: "rxe-initiator", Class: long, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
+		About: "our initiator by libibverbs to LIO's ib_isert and to our target: discover, inquiry, cp, write, read, load",
+	},
 }
 
 // giveVerbs gives the guest what these scenarios share.
