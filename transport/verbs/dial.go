@@ -163,6 +163,9 @@ func (q *QP) connect(ctx context.Context, dst netip.AddrPort, p transport.ConnPa
 	if err != nil {
 		return transport.Peer{}, err
 	}
+	if q.a.turned {
+		e.InitiatorDepth, e.ResponderResources = e.ResponderResources, e.InitiatorDepth
+	}
 	peer := peerOf(&e, q.a, w)
 	q.depth = transport.Depth{In: int(in), Out: min(int(out), peer.ReadsIn)}
 	if !peer.Named {

@@ -35,6 +35,7 @@ type trait struct {
 	sinks   bool // the sink of a Read must be open to remote writes
 	noMark  bool // a queue pair in ERR takes no request to mark the end of what is outstanding
 	holdsQP bool // a bound window holds its queue pair: it is freed first
+	turned  bool // the depths of a reply come the other way round
 	outOf   bool // what is posted behind a Read may complete before it
 	piece   bool // a receive names memory, even one of no bytes
 }
@@ -49,6 +50,7 @@ func traitOf(a *deviceAttr, windows bool) trait {
 		sinks:   a.Kind == kindIWARP && !siw,
 		noMark:  siw, // siw_post_send of a queue that is mapped to user space does nothing in ERR
 		holdsQP: rxe, // rxe_do_bind_mw takes a reference, for which rxe_destroy_qp waits 50 s
+		turned:  siw, // siw_proc_mpareply keeps the peer's ORD as its ird, and siw_cm_upcall passes that on as ours
 		outOf:   siw, // siw_qp_sq_process completes a Send when TCP has it, siw_rdmap_complete a Read when the answer is here
 		piece:   siw, // siw_post_receive: EINVAL without one
 	}

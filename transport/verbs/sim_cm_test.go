@@ -315,8 +315,12 @@ func (s *sim) Accept(id handle, p connParam) error {
 		a.peer, b.peer, a.rts, b.rts = b, a, true, true
 	}
 	a.reads, b.reads = min(int(i.out), int(p.ResponderResources)), min(int(p.InitiatorDepth), int(i.in))
-	s.say(o, cmEvent{Kind: cmEstablished, Text: "established", Private: padded(i.nic, p.Private, 196),
-		ResponderResources: p.InitiatorDepth, InitiatorDepth: p.ResponderResources})
+	reply := cmEvent{Kind: cmEstablished, Text: "established", Private: padded(i.nic, p.Private, 196),
+		ResponderResources: p.InitiatorDepth, InitiatorDepth: p.ResponderResources}
+	if i.nic.kind.outOf { // siw_proc_mpareply keeps the peer's ORD as its ird, and that goes up as the initiator depth
+		reply.ResponderResources, reply.InitiatorDepth = p.ResponderResources, p.InitiatorDepth
+	}
+	s.say(o, reply)
 	s.say(i, cmEvent{Kind: cmEstablished, Text: "established"})
 	return nil
 }
