@@ -12,7 +12,7 @@ import (
 
 // repost makes the end keep its receives posted: each buffer goes back when see has looked at it. see runs in the
 // owner's goroutine.
-func (e *end) repost(n, size int, see func(b []byte)) {
+func (e *end) repost(n, size int, see func(b []byte), credit func()) {
 	e.Helper()
 	bufs := make([]mem.Span, n)
 	e.mu.Lock()
@@ -23,6 +23,9 @@ func (e *end) repost(n, size int, see func(b []byte)) {
 		see(bufs[c.Token].Bytes()[:c.Len])
 		if k, err := e.qp.PostRecv([]transport.Recv{{Token: c.Token, Buf: bufs[c.Token]}}); k != 1 && !errors.Is(err, transport.ErrClosed) {
 			e.Errorf("%s: post a receive again: %v", e.name, err)
+		}
+		if credit != nil { // not before the receive is there: a Send completes before the peer's owner has looked at it
+			credit()
 		}
 		return true
 	}
@@ -44,8 +47,7 @@ func sendOrder(s *scene) {
 			s.Errorf("message %d is not what was sent %d-th: %d bytes, want %d", seen, seen, len(got), len(want))
 		}
 		seen++
-		credit <- struct{}{}
-	})
+	}, func() { credit <- struct{}{} })
 	for range cap(credit) {
 		credit <- struct{}{}
 	}
@@ -84,8 +86,7 @@ func manyPosters(s *scene) {
 		}
 		next[got[0]]++
 		seen++
-		credit <- struct{}{}
-	})
+	}, func() { credit <- struct{}{} })
 	for range caseQueue / 2 {
 		credit <- struct{}{}
 	}
@@ -181,7 +182,7 @@ func parkedOwner(s *scene) {
 func unsignaled(s *scene) {
 	a, b := s.connect(setup{a: transport.QPOptions{Sends: 8}})
 	seen := 0
-	b.repost(caseQueue/2, 8, func([]byte) { seen++ })
+	b.repost(caseQueue/2, 8, func([]byte) { seen++ }, nil)
 	src := a.span(8)
 	for i := range uint64(40) {
 		for range 7 {
@@ -201,7 +202,7 @@ func unsignaledMemory(s *scene) {
 	const size, rounds = 2048, 60
 	a, b := s.connect(setup{})
 	var got [][]byte
-	b.repost(16, size, func(m []byte) { got = append(got, append([]byte(nil), m...)) })
+	b.repost(16, size, func(m []byte) { got = append(got, append([]byte(nil), m...)) }, nil)
 	quiet, loud := a.span(size), a.span(size)
 	counter, _ := a.qp.(transport.SendCounter)
 	before := uint64(0) // the set-up sends, too
