@@ -30,7 +30,8 @@ func (d *Device) findNotes(o *Options) error {
 }
 
 // takeOver moves to its place what an earlier version has kept under the name of a volume, and returns the place. What cannot be
-// moved stays where it is and counts.
+// moved stays where it is and counts. What is named as this volume comes first: under another name there may be what was left behind
+// when the volume was renamed, and a log that is older than the data.
 func (d *Device) takeOver(name, earlier, ending string, isOurs func(path string, named bool) bool) string {
 	place := name + ending
 	if earlier == "" {
@@ -39,17 +40,17 @@ func (d *Device) takeOver(name, earlier, ending string, isOurs func(path string,
 	if _, err := os.Lstat(place); err == nil {
 		return place
 	}
-	dir := filepath.Dir(earlier)
-	entries, err := os.ReadDir(dir)
-	if err != nil { // of this one name it is known where it would be
-		entries = nil
-		if _, err := os.Lstat(earlier + ending); err == nil && isOurs(earlier+ending, true) {
-			return earlier + ending
+	dir, named := filepath.Dir(earlier), earlier+ending
+	all := []string{named}
+	if entries, err := os.ReadDir(dir); err == nil {
+		for _, e := range entries {
+			if old := filepath.Join(dir, e.Name()); strings.HasSuffix(old, ending) && old != named {
+				all = append(all, old)
+			}
 		}
 	}
-	for _, e := range entries {
-		old := filepath.Join(dir, e.Name())
-		if !e.Type().IsRegular() || !strings.HasSuffix(old, ending) || !isOurs(old, old == earlier+ending) {
+	for _, old := range all {
+		if fi, err := os.Lstat(old); err != nil || !fi.Mode().IsRegular() || !isOurs(old, old == named) {
 			continue
 		}
 		if os.Rename(old, place) != nil {

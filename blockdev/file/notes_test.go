@@ -171,3 +171,36 @@ func TestAnAtomicWriteIsFinishedWhateverTheVolumeIsCalled(t *testing.T) {
 		t.Error("half of an atomic write is left")
 	}
 }
+
+// A log under another volume's name may have been left behind when the volume was renamed: the data is newer than what it holds. The one
+// that bears the volume's own name comes first.
+func TestALogThatWasLeftUnderAnotherNameIsNotReplayed(t *testing.T) {
+	state := t.TempDir()
+	dev, _ := disk.Loop(t, 8<<20)
+	m := blockdevtest.NewMemory(t, 128<<10)
+	d := open(t, dev, as(t, state, "none"))
+	id := file.Identity(d)
+	content := bytes.Repeat([]byte("now."), 1024)
+	blockdevtest.Write(t, d, m, 8192, content, true)
+	blockdevtest.Close(t, d)
+	for name, pending := range map[string]bool{"a": true, "b": false} {
+		f, err := os.Create(filepath.Join(state, name+".redo"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = f.Truncate(2 * redo.SlotSize)
+		if pending {
+			span := m.All().Cut(0, 4096)
+			copy(span.Bytes(), bytes.Repeat([]byte("old."), 1024))
+			err = errors.Join(err, redo.New(store{f}, id).Begin(1, make([]byte, redo.SlotSize), 8192, []mem.Span{span}, 4096))
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d = open(t, dev, as(t, state, "b"))
+	defer blockdevtest.Close(t, d)
+	if !bytes.Equal(blockdevtest.Read(t, d, m, 8192, len(content)), content) {
+		t.Error("old data is over new data")
+	}
+}
