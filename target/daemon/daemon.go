@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/internal/savefile"
 	"github.com/sluice-storage/sluice/internal/version"
 	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/target/iscsi"
@@ -85,7 +86,7 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 		volumes: map[string]*volume{}, targets: map[string]*scsi.Target{}, portals: map[string]*portal{}, forms: map[string]iscsi.Target{}, unserved: map[string]string{},
 	}
 	d.life, d.lifeEnd = context.WithCancel(context.Background())
-	if err := errors.Join(os.MkdirAll(cfg.StateDir, 0o750), os.MkdirAll(mediaDir(cfg.StateDir), 0o700)); err != nil {
+	if err := errors.Join(os.MkdirAll(cfg.StateDir, 0o750), savefile.MkdirAll(mediaDir(cfg.StateDir))); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	defer func() {
