@@ -148,9 +148,9 @@ type LossReporter interface {
 	// changes while the device is open, so that each initiator can be told. Where a Flush could not be told of the loss
 	// before, the first one of this opening fails too.
 	Lost() error
-	// TakeLoss is for who has written down whom to tell of Lost, and fails their flushes itself: none fails for it here any more,
-	// and the next opening knows nothing of it.
-	TakeLoss()
+	// TakeLoss is for who knows whom to tell of Lost, and fails their flushes itself: none fails for it here any more. With noted that
+	// is written down, and the next opening knows nothing of the loss.
+	TakeLoss(noted bool)
 }
 
 // Identified is a Device that knows its medium from another one at the same place.

@@ -46,9 +46,9 @@ func Lost(d Device) error {
 }
 
 // TakeLoss is LossReporter's, for a device that may have no such method.
-func TakeLoss(d Device) {
+func TakeLoss(d Device, noted bool) {
 	if l, ok := d.(LossReporter); ok {
-		l.TakeLoss()
+		l.TakeLoss(noted)
 	}
 }
 

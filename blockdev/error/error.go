@@ -88,7 +88,7 @@ func (d *Device) Ungrow() error { return blockdev.Ungrow(d.Device) }
 func (d *Device) Lost() error { return blockdev.Lost(d.Device) }
 
 // TakeLoss implements blockdev.LossReporter.
-func (d *Device) TakeLoss() { blockdev.TakeLoss(d.Device) }
+func (d *Device) TakeLoss(noted bool) { blockdev.TakeLoss(d.Device, noted) }
 
 // Identity implements blockdev.Identified.
 func (d *Device) Identity() (string, error) { return blockdev.Identity(d.Device) }

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,6 +22,7 @@ type loss struct {
 	mu     sync.Mutex
 	failed error // of this opening
 	owed   error // of an earlier one: the next flush fails
+	taken  error // of an earlier one that another tells of, and has not written down yet
 	before error // the same, for as long as the device is open
 
 	noteMu sync.Mutex // while the note is written or removed
@@ -133,7 +135,7 @@ func (l *loss) mended(err error) {
 	l.noteMu.Lock()
 	defer l.noteMu.Unlock()
 	l.mu.Lock()
-	ours, owed := l.failed == err, l.owed //nolint:errorlint // this very one
+	ours, owed := l.failed == err, cmp.Or(l.owed, l.taken) //nolint:errorlint // this very one
 	if ours {
 		l.failed = nil
 	}
@@ -153,13 +155,16 @@ func (l *loss) mended(err error) {
 func (d *Device) Lost() error { return d.loss.before }
 
 // TakeLoss implements blockdev.LossReporter.
-func (d *Device) TakeLoss() {
+func (d *Device) TakeLoss(noted bool) {
 	l := &d.loss
 	l.mu.Lock()
-	owed := l.owed
-	l.owed = nil
+	took := cmp.Or(l.owed, l.taken)
+	l.owed, l.taken = nil, took
+	if noted {
+		l.taken = nil
+	}
 	l.mu.Unlock()
-	if owed != nil {
+	if noted && took != nil {
 		l.forget()
 	}
 }

@@ -130,7 +130,7 @@ func TestALossThatWasTakenOverFailsNoFlush(t *testing.T) {
 		if err := blockdev.Lost(d); (err != nil) != lost {
 			t.Errorf("the loss: %v", err)
 		}
-		blockdev.TakeLoss(d)
+		blockdev.TakeLoss(d, true)
 		blockdevtest.Flush(t, d)
 		blockdevtest.Close(t, d)
 	}

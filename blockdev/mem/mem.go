@@ -96,7 +96,7 @@ func (d *Device) Path() string { return "memory, inline" }
 func (d *Device) Lost() error { return errVolatile }
 
 // TakeLoss implements blockdev.LossReporter. No flush fails for what it never had.
-func (d *Device) TakeLoss() {}
+func (d *Device) TakeLoss(bool) {}
 
 // Submit implements blockdev.Device.
 func (d *Device) Submit(r *blockdev.Request) {

@@ -37,7 +37,11 @@ func (c *conn) request(b iscsi.BHS, data []byte) error {
 			return nil
 		}
 	}
+	nexus := c.nexus
 	c.letGo()
+	if nexus != nil { // after this one no command may come that says what was read
+		nexus.Reads(b.ExpStatSN())
+	}
 	switch b.Opcode() {
 	case iscsi.OpNopOut:
 		c.nopOut(b, data)

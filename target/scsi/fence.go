@@ -17,6 +17,7 @@ package scsi
 const (
 	owedPower uint32 = 1 << iota // a loss of power; see power.go
 	owedReset                    // a reset by another nexus
+	owedLoss                     // that a flush has failed for a loss of the medium
 )
 
 // fence is the last reset by another nexus; guarded by itl.mu.
@@ -37,14 +38,17 @@ func (i *itl) shut() {
 }
 
 // has reports whether the initiator had the responses before number next when it sent c.
-func (c *Command) has(next uint32) bool {
-	return c.Nexus.opt.NextResponse == nil || int32(c.Heard-next) >= 0
+func (c *Command) has(next uint32) bool { return c.Nexus.had(c.Heard, next) }
+
+// had is has, of a request that says so by number heard.
+func (n *Nexus) had(heard, next uint32) bool {
+	return n.opt.NextResponse == nil || int32(heard-next) >= 0
 }
 
 // hears notes what the initiator has read when it sent c, and reports whether it has still to hear of a reset.
 func (i *itl) hears(c *Command) (refuse bool) {
+	i.reads(c.Heard)
 	i.mu.Lock()
-	power := i.told && c.has(i.toldBy)
 	if i.owed.Load()&owedReset != 0 {
 		if refuse = !i.fence.told || !c.has(i.fence.by); !refuse {
 			i.owed.And(^owedReset)
@@ -54,10 +58,30 @@ func (i *itl) hears(c *Command) (refuse bool) {
 		c.x.fence = i.fence.reset
 	}
 	i.mu.Unlock()
+	return refuse
+}
+
+// reads notes that the initiator has the responses before number heard.
+func (i *itl) reads(heard uint32) {
+	i.mu.Lock()
+	power, loss := i.told && i.nexus.had(heard, i.toldBy), i.lossTold && i.nexus.had(heard, i.lossBy)
+	i.mu.Unlock()
 	if power && i.owed.And(^owedPower)&owedPower != 0 {
 		i.lu.heard(i.id)
 	}
-	return refuse
+	if loss && i.owed.And(^owedLoss)&owedLoss != 0 {
+		i.lu.toldLoss(i.id)
+	}
+}
+
+// Reads notes that the initiator has the responses before number heard, in the counting of Command.Heard: a request that is no
+// command tells of it too, and may be the last one.
+func (n *Nexus) Reads(heard uint32) {
+	for _, i := range *n.luns.Load() {
+		if i.owed.Load()&(owedPower|owedLoss) != 0 {
+			i.reads(heard)
+		}
+	}
 }
 
 // before reports whether c, a copy from or to the unit that was sent to another LUN, was sent before a reset of this one. Any
@@ -74,7 +98,7 @@ func (i *itl) before(c *Command) bool {
 // Numbered says which number the response after that of the command will have. A session that counts responses calls it once the
 // response has its number. That may be after Complete: a response waits for data that is under way (RFC 7143 section 11.4.2).
 func (c *Command) Numbered(next uint32) {
-	if c.x.fence == 0 && !c.x.reports.ofPower() {
+	if c.x.fence == 0 && !c.x.reports.ofPower() && !c.x.owed {
 		return
 	}
 	i := c.x.itl
@@ -82,6 +106,10 @@ func (c *Command) Numbered(next uint32) {
 	defer i.mu.Unlock()
 	if c.x.reports.ofPower() {
 		i.told, i.toldBy = true, next
+	}
+	if c.x.owed && !i.lossTold {
+		i.lossTold, i.lossBy = true, next
+		i.owed.Or(owedLoss)
 	}
 	if f := &i.fence; c.x.fence == f.reset && !f.told {
 		f.told, f.by = true, next

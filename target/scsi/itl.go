@@ -15,7 +15,7 @@ type itl struct {
 	own   taskSet
 
 	gone    atomic.Bool   // the LUN was taken away
-	owed    atomic.Uint32 // what the initiator has still to hear of: owedPower, owedReset
+	owed    atomic.Uint32 // what the initiator has still to hear of: owedPower, owedReset, owedLoss
 	unknown atomic.Bool   // the LUN has come to mean this unit and the initiator takes it for another; see known.go
 	used    atomic.Bool   // the nexus has sent a command to this LUN, whatever unit it was
 	change  unknownUnit   // guarded by nexus.known.mu
@@ -26,6 +26,9 @@ type itl struct {
 	toldBy  uint32             // ... by a response before this number
 	fence   fence              // guarded by mu
 	prevent bool               // guarded by lu.mu: PREVENT ALLOW MEDIUM REMOVAL
+
+	lossTold bool   // guarded by mu: a flush has failed for a loss of the medium
+	lossBy   uint32 // ... by a response before this number
 
 	visits []*visit     // guarded by mu: EXTENDED COPY commands of other LUNs that read or write here
 	copies []copyRecord // guarded by mu: EXTENDED COPY commands that can still be asked about

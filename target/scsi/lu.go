@@ -98,6 +98,7 @@ type LogicalUnit struct {
 	modes       modeState
 	power       powerState
 	noting      bool // a note of who has heard of a loss of power is about to be written
+	takesLoss   bool // the medium's loss is in power, and not in the state file yet
 	clock       timestamp
 	erasure     *erasureNote // not changed, but replaced
 	gone        luTotals     // of nexuses that have gone

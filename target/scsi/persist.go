@@ -97,15 +97,16 @@ func (lu *LogicalUnit) adopt(dir string) error {
 
 func (lu *LogicalUnit) adopted(was *powerState) error {
 	err := lu.persist()
-	if err != nil && (was == nil || !was.Clean) {
-		// The note that stays is of another boot, or there is none: a later start takes that for a loss as well.
+	if err != nil && was != nil && was.Clean {
+		return err
+	}
+	if err != nil {
+		// The note that stays is of another boot, or there is none: a later start takes that for a loss as well. The note of the
+		// medium's loss stays until the state has it, by nexus: write takes it away.
 		lu.log.Warn("the boot that a volume is served on could not be noted", zap.String("volume", lu.opt.Name), zap.Error(err))
-		return nil
+		blockdev.TakeLoss(lu.dev, false)
 	}
-	if err == nil {
-		blockdev.TakeLoss(lu.dev) // the state has it now, by nexus
-	}
-	return err
+	return nil
 }
 
 // adoptLocked returns the note of power that it found, and whether there is one to be written.
@@ -144,7 +145,9 @@ func (lu *LogicalUnit) adoptLocked(dir string) (was *powerState, note bool, err 
 		lu.stateDir = ""
 		return nil, false, err
 	}
-	note = lu.power.began(s.Power, medium, lu.opt.Volatile, blockdev.Lost(lu.dev) != nil)
+	lost := blockdev.Lost(lu.dev) != nil
+	note = lu.power.began(s.Power, medium, lu.opt.Volatile, lost)
+	lu.takesLoss = lost && !lu.opt.Volatile
 	lu.lossOwed.Store(lu.owesLossLocked())
 	if forgets {
 		// I_T NEXUS LOSS OCCURRED would say that reservations and mode pages are as they were: all are told 29/00 instead.
@@ -236,10 +239,16 @@ func (lu *LogicalUnit) write(r *reservations) error {
 		p := lu.power
 		s.Power, s.Erasure, s.Current = &p, lu.erasure, lu.unsavedLocked()
 	}
-	path := lu.statePathLocked()
+	path, takes := lu.statePathLocked(), lu.takesLoss
 	lu.mu.Unlock()
 	if err := writeDurably(path, &s); err != nil {
 		return &SenseError{Key: HardwareError, ASC: ASCInternalTargetFailure, Cause: err}
+	}
+	if takes {
+		blockdev.TakeLoss(lu.dev, true)
+		lu.mu.Lock()
+		lu.takesLoss = false
+		lu.mu.Unlock()
 	}
 	return nil
 }

@@ -105,7 +105,8 @@ func (lu *LogicalUnit) owesLoss(id nexusID) bool {
 	return lu.power.OwedAny || slices.Contains(lu.power.Owed, id)
 }
 
-// toldLoss notes that a flush of the nexus has failed.
+// toldLoss notes that the initiator has read that a flush of its has failed. Before that it may lose its session with the response,
+// and sends the flush again in the next one.
 func (lu *LogicalUnit) toldLoss(id nexusID) {
 	lu.mu.Lock()
 	defer lu.mu.Unlock()

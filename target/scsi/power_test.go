@@ -170,8 +170,8 @@ type lossy struct {
 	err error
 }
 
-func (l lossy) Lost() error { return l.err }
-func (l lossy) TakeLoss()   {}
+func (l lossy) Lost() error   { return l.err }
+func (l lossy) TakeLoss(bool) {}
 
 // What the medium lost before the unit was served again is told like a loss of power, to each host that knew the unit, and
 // once: also where the daemon starts again before a host comes back.
@@ -232,6 +232,96 @@ func TestTheFlushThatFailsForALossIsOwedToEachHost(t *testing.T) {
 	flushes("the first host, told, another session", p.back(0, ASCNexusLoss), 0)
 	flushes("a host that is new", p.back(9, ASCPowerOnOrReset), 0)
 	flushes("the third host", p.back(2, ASCPowerOn), MediumError)
+}
+
+// A flush that has failed for a loss is a report to its host when that has read the response: who loses the session with it flushes again
+// in the next one, and must not hear that all is durable. A request that is no command, as a logout, shows it too.
+func TestTheFlushThatFailsForALossIsOwedUntilItIsRead(t *testing.T) {
+	boot(t)
+	p := &powerRig{t: t, dir: t.TempDir()}
+	const flush = "35 00 00000000 00 0000 00"
+	p.start()
+	p.reads("a host that is new", 1, ASCPowerOnOrReset)
+	p.start(func(o *LUOptions) { o.Device = lossy{newDisk(1<<20, 512), blockdev.ErrMedium} })
+	session := func(what string, first ASC, want SenseKey) *Nexus {
+		t.Helper()
+		n := p.back(1, first)
+		if res := p.r.run(n, nil, 0, flush); res.key() != want {
+			t.Errorf("%s: the flush ends with %v %X/%04X", what, res.Status, res.key(), res.asc())
+		}
+		return n
+	}
+	session("the first time", ASCPowerOn, MediumError).Close(func() {})
+	p.r.lu.background.Wait()
+	n := session("the session was lost with the response", ASCNexusLoss, MediumError)
+	n.Reads(0) // this one counts no responses
+	n.Close(func() {})
+	p.r.lu.background.Wait()
+	session("the host has read it", ASCNexusLoss, 0).Close(func() {})
+}
+
+// Where the state cannot be written at the start the medium's note of a loss stays until it can: a host's flush that fails is no
+// report to the others over the next start.
+func TestALossIsNotForgottenWhereTheStateCannotBeWritten(t *testing.T) {
+	boot(t)
+	p := &powerRig{t: t, dir: t.TempDir()}
+	fail := failStorage(t, func() {})
+	const flush = "35 00 00000000 00 0000 00"
+	m := &noted{Device: newDisk(1<<20, 512)}
+	with := func(o *LUOptions) { o.Device, m.owed = m, m.note }
+	flushes := func(what string, id byte, first ASC) {
+		t.Helper()
+		n := p.back(id, first)
+		for _, want := range []SenseKey{MediumError, 0} {
+			if res := p.r.run(n, nil, 0, flush); res.key() != want {
+				t.Errorf("%s: the flush ends with %v %X/%04X", what, res.Status, res.key(), res.asc())
+			}
+		}
+		p.r.lu.background.Wait()
+	}
+	p.start(with)
+	p.reads("a host that is new", 1, ASCPowerOnOrReset)
+	p.reads("a host that is new", 2, ASCPowerOnOrReset)
+	m.note = blockdev.ErrMedium
+	fail.Store(notSaved)
+	p.start(with)
+	flushes("the first host", 1, ASCPowerOn)
+	if m.note == nil {
+		t.Error("the medium has forgotten, and the state knows nothing")
+	}
+	p.start(with) // the daemon was killed
+	fail.Store("")
+	flushes("the first host, again, for it is not known that it was told", 1, ASCPowerOn)
+	if m.note != nil {
+		t.Error("the medium's note is there, and so is the state")
+	}
+	p.start(with)
+	flushes("the second host", 2, ASCPowerOn)
+}
+
+// noted is a device that keeps the note of a loss, as the engine of files does.
+type noted struct {
+	blockdev.Device
+	note error
+	owed error
+}
+
+func (n *noted) Lost() error { return n.note }
+
+func (n *noted) Submit(r *blockdev.Request) {
+	if r.Op == blockdev.Flush && n.owed != nil {
+		r.Err, n.owed, n.note = n.owed, nil, nil
+		r.Done(r)
+		return
+	}
+	n.Device.Submit(r)
+}
+
+func (n *noted) TakeLoss(written bool) {
+	n.owed = nil
+	if written {
+		n.note = nil
+	}
 }
 
 // A LUN that comes into sight after the login tells of a loss of power as one that was there.

@@ -244,9 +244,7 @@ func (c *Command) complete() {
 		}
 		c.x.reports, c.x.fence = 0, 0
 	}
-	if c.x.owed && c.tells() {
-		c.x.lu.toldLoss(i.id)
-	}
+	c.x.owed = c.x.owed && c.tells()
 	if c.Nexus.opt.NextResponse == nil {
 		c.Numbered(0)
 	}
