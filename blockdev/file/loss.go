@@ -21,6 +21,7 @@ import (
 type loss struct {
 	mu     sync.Mutex
 	failed error // of this opening
+	more   bool  // it was found again after that
 	owed   error // of an earlier one: the next flush fails
 	taken  error // of an earlier one that another tells of, and has not written down yet
 	before error // the same, for as long as the device is open
@@ -77,7 +78,8 @@ func (l *loss) found(err error) error {
 		err = fmt.Errorf("%w: %w", blockdev.ErrMedium, err)
 	}
 	l.mu.Lock()
-	if l.failed == nil {
+	l.more = l.failed != nil
+	if !l.more {
 		l.failed = err
 	}
 	l.mu.Unlock()
@@ -130,12 +132,12 @@ func (l *loss) forget() {
 	}
 }
 
-// mended takes back what found was told, which has turned out not to be a loss. What an earlier opening lost is noted again.
+// mended takes back what found was told, which has turned out not to be a loss, unless there was one besides. What an earlier opening lost is noted again.
 func (l *loss) mended(err error) {
 	l.noteMu.Lock()
 	defer l.noteMu.Unlock()
 	l.mu.Lock()
-	ours, owed := l.failed == err, cmp.Or(l.owed, l.taken) //nolint:errorlint // this very one
+	ours, owed := l.failed == err && !l.more, cmp.Or(l.owed, l.taken) //nolint:errorlint // this very one
 	if ours {
 		l.failed = nil
 	}
