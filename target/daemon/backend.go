@@ -389,8 +389,8 @@ func (d *Daemon) CreateTarget(ctx context.Context, s admin.TargetSpec) (admin.Do
 	})
 }
 
-// forget removes what the state directory has of a target, so that a later one of its name begins with nothing: the states of its
-// port groups, and the secrets that this interface was given.
+// forget removes what the state directory has of a target, so that a later one of its name inherits nothing: the states of its
+// port groups, and the secrets that this interface was given. What hosts took its LUNs for stays.
 func (d *Daemon) forget(target string, managed bool) error {
 	err := scsi.Forget(d.scsiState(), target)
 	if !managed {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/target/scsi"
 )
 
 // unfinished finds the beginning of a file's new content: the part of a name before the digits that os.CreateTemp adds.
@@ -50,6 +52,13 @@ func (d *Daemon) sweep() {
 		if err := p.sweep(d.started); err != nil {
 			d.log.Warn("what a daemon that was killed has left could not be removed", zap.String("directory", p.dir), zap.Error(err))
 		}
+	}
+	var targets []string
+	for _, t := range d.cfg.Targets {
+		targets = append(targets, t.Name)
+	}
+	if err := scsi.Tidy(d.scsiState(), targets); err != nil {
+		d.log.Warn("what is kept of targets that have gone could not be removed", zap.Error(err))
 	}
 }
 

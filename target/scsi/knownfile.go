@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"go.uber.org/zap"
 )
@@ -100,14 +101,44 @@ func (t *Target) saveKnown() error {
 	return writeDurably(knownPath(t.opt.StateDir, t.opt.Name), &note)
 }
 
-// Forget removes what is kept of a target that is served no more, from the StateDir of its TargetOptions: a later target of its name
-// begins with the states of port groups that it is configured with, and is new to all hosts.
+// Forget removes the states of port groups of a target that is served no more, from the StateDir of its TargetOptions: a later target
+// of its name begins with those that it is configured with. What hosts took its LUNs for stays: one that made way for another of its
+// name a moment ago has hosts whose session recovery finds that and sends what was in flight.
 func Forget(dir, target string) error {
+	now := time.Now()
 	var errs []error
-	for _, path := range []string{aluaPath(dir, target), knownPath(dir, target)} {
-		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
+	if err := os.Remove(aluaPath(dir, target)); !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	if err := os.Chtimes(knownPath(dir, target), now, now); !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err) // the latest of those that have gone
+	}
+	return errors.Join(errs...)
+}
+
+// maxGone is how many targets that are not served any more have kept what hosts took their LUNs for.
+const maxGone = 256
+
+// Tidy removes what hosts took the LUNs of targets for that are none of those served, but for the latest of them.
+func Tidy(dir string, served []string) error {
+	is := map[string]bool{}
+	for _, target := range served {
+		is[filepath.Base(knownPath(dir, target))] = true
+	}
+	names, err := filepath.Glob(filepath.Join(dir, "nexuses-*.json"))
+	if err != nil {
+		return err
+	}
+	var gone []fs.FileInfo
+	for _, name := range names {
+		if fi, err := os.Lstat(name); err == nil && !is[fi.Name()] {
+			gone = append(gone, fi)
 		}
+	}
+	slices.SortFunc(gone, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	var errs []error
+	for _, fi := range gone[:max(0, len(gone)-maxGone)] {
+		errs = append(errs, os.Remove(filepath.Join(dir, fi.Name())))
 	}
 	return errors.Join(errs...)
 }
