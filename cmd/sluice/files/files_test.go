@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,6 +18,10 @@ import (
 
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
+	"github.com/sluice-storage/sluice/internal/mount3"
+	"github.com/sluice-storage/sluice/internal/nfs3"
+	irpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/rpc"
 	"github.com/sluice-storage/sluice/transport/iwarp"
@@ -136,30 +142,36 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-func TestGateway(t *testing.T) {
-	dir, url := serve(t)
+// serveGateway has a gateway to a server until end is called.
+func serveGateway(t *testing.T, url string) (ctx context.Context, port string, end func()) {
+	t.Helper()
 	dev := iwarp.New(iwarp.Options{})
-	defer func() {
-		if err := dev.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
 	ctx, cancel := context.WithCancel(context.Background())
 	at := make(chan net.Addr, 1)
 	ended := make(chan error, 1)
 	go func() {
 		ended <- gateway(ctx, url, "127.0.0.1:0", false, infs.Options{Device: dev}, func(a net.Addr) { at <- a })
 	}()
-	var a net.Addr
+	end = func() {
+		cancel()
+		if err := errors.Join(<-ended, dev.Close()); err != nil {
+			t.Error(err)
+		}
+	}
 	select {
-	case a = <-at:
+	case a := <-at:
+		return ctx, fmt.Sprint(a.(*net.TCPAddr).Port), end
 	case err := <-ended:
-		t.Fatal(err)
+		cancel()
+		t.Fatal(errors.Join(err, dev.Close()))
 	}
-	_, port, err := net.SplitHostPort(a.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	return nil, "", nil
+}
+
+func TestGateway(t *testing.T) {
+	dir, url := serve(t)
+	ctx, port, end := serveGateway(t, url)
+	defer end()
 	v, _, err := infs.Mount(ctx, "nfs://127.0.0.1:"+port+"/data?mountport="+port, infs.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -196,8 +208,115 @@ func TestGateway(t *testing.T) {
 	if err := v.Close(); err != nil {
 		t.Error(err)
 	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
+}
+
+// A client that lost a connection repeats on another what was not answered. What it has changed already the gateway answers as
+// before, and a WRITE that it has repeated is not made when it comes by the older connection after all.
+func TestGatewayMakesNoChangeTwice(t *testing.T) {
+	dir, url := serve(t)
+	_, port, end := serveGateway(t, url)
+	defer end()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	dial := func() net.Conn {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", "127.0.0.1:"+port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	xid := uint32(0)
+	send := func(c net.Conn, prog, vers, proc uint32, args []byte) {
+		t.Helper()
+		sys := irpc.Sys{}
+		k := irpc.Call{XID: xid, Prog: prog, Vers: vers, Proc: proc, Cred: irpc.Auth{Flavor: irpc.AuthSys, Body: sys.Append(nil, 1, "test")}}
+		b := append(k.Append(make([]byte, irpc.MarkLen)), args...)
+		irpc.PutMark(b, len(b)-irpc.MarkLen, true)
+		if _, err := c.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hear := func(c net.Conn) (xdr.Reader, error) {
+		var mark [irpc.MarkLen]byte
+		if _, err := io.ReadFull(c, mark[:]); err != nil {
+			return xdr.Reader{}, err
+		}
+		n, _ := irpc.ParseMark(mark[:])
+		b := make([]byte, n)
+		_, err := io.ReadFull(c, b)
+		return xdr.NewReader(b[irpc.ReplyLen:]), err
+	}
+	call := func(c net.Conn, proc nfs3.Proc, args []byte) nfs3.Status {
+		t.Helper()
+		send(c, nfs3.Prog, nfs3.Vers, uint32(proc), args)
+		r, err := hear(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st := nfs3.Status(r.Uint32())
+		if r.Err() != nil {
+			t.Fatal(r.Err())
+		}
+		return st
+	}
+	old := dial()
+	defer old.Close()
+	path := mount3.PathArgs{Path: []byte("/data")}
+	send(old, mount3.Prog, mount3.Vers, mount3.ProcMnt, path.Append(nil))
+	res, err := hear(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m mount3.MntRes
+	if m.Parse(&res); m.Status != mount3.OK {
+		t.Fatal(m.Status)
+	}
+	for _, name := range []string{"gone", "f"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := dial()
+	defer next.Close()
+
+	xid++
+	op := nfs3.DirOp{Dir: m.FH, Name: []byte("gone")}
+	if st := call(old, nfs3.ProcRemove, op.Append(nil)); st != nfs3.OK {
+		t.Fatal(st)
+	}
+	if st := call(next, nfs3.ProcRemove, op.Append(nil)); st != nfs3.OK {
+		t.Errorf("the repetition of a REMOVE is answered %v: it was made once more", st)
+	}
+
+	xid++
+	send(old, nfs3.Prog, nfs3.Vers, uint32(nfs3.ProcLookup), (&nfs3.DirOp{Dir: m.FH, Name: []byte("f")}).Append(nil))
+	if res, err = hear(old); err != nil {
+		t.Fatal(err)
+	}
+	var l nfs3.LookupRes
+	if l.Parse(&res); l.Status != nfs3.OK {
+		t.Fatal(l.Status)
+	}
+	write := func(text string) []byte {
+		a := nfs3.WriteArgs{FH: l.FH, Count: uint32(len(text)), Len: uint32(len(text)), Stable: nfs3.FileSync}
+		return append(a.Append(nil), text...)
+	}
+	xid++
+	first := write("repeated")
+	if st := call(next, nfs3.ProcWrite, first); st != nfs3.OK {
+		t.Fatal(st)
+	}
+	before := xid
+	xid++
+	if st := call(next, nfs3.ProcWrite, write("newer...")); st != nfs3.OK {
+		t.Fatal(st)
+	}
+	xid = before
+	send(old, nfs3.Prog, nfs3.Vers, uint32(nfs3.ProcWrite), first)
+	if _, err := hear(old); err == nil {
+		t.Error("a WRITE was made after its repetition was answered")
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || string(got) != "newer..." {
+		t.Errorf("%q, %v", got, err)
 	}
 }

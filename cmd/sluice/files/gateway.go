@@ -134,6 +134,12 @@ func (f *forward) Keeps(_, proc uint32) bool {
 	return false
 }
 
+// Overwrites asks for a call to be left out that its client has repeated on a newer connection: the server above would take it for
+// another one.
+func (f *forward) Overwrites(vers, proc uint32) bool {
+	return f.id == nfs3.Prog && nfs3.Proc(proc) == nfs3.ProcWrite || f.Keeps(vers, proc)
+}
+
 // Serve makes the call above.
 func (f *forward) Serve(c *rpc.Call) rpc.Verdict {
 	if !c.Worker {
@@ -172,6 +178,10 @@ func (f *forward) do(c *rpc.Call, u *client.Call) (rpc.Verdict, bool) {
 	var re *irpc.ReplyError
 	switch {
 	case err == nil:
+		// The server above decides on rights. Who has one has the reply cache here.
+		if status := u.Res; f.id == nfs3.Prog && nfs3.Status(status.Uint32()) == nfs3.OK && status.Err() == nil {
+			c.Peer.Trust()
+		}
 		return rpc.Done, true
 	case errors.As(err, &re) && !re.Denied:
 		return c.Fail(re.Accept), false
