@@ -149,6 +149,9 @@ func (l *Locks) settleOne(k lockKey, r LockRange) bool {
 	l.mu.Unlock()
 	for _, h := range lost {
 		st, err := l.try(l.bg, fh, k.owner, h, false)
+		if err == nil && st == nlm4.DeniedGrace {
+			st, err = l.try(l.bg, fh, k.owner, h, true) // it was held before the restart: to wait for the end of grace would lose it
+		}
 		switch {
 		case err != nil || st == nlm4.DeniedGrace:
 			return false

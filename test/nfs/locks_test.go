@@ -41,9 +41,20 @@ func (p *slowAnswers) Serve(c *rpc.Call) rpc.Verdict {
 	return v
 }
 
+// life is the lock manager of the server's life at hand.
+type life struct{ now atomic.Pointer[rpc.Program] }
+
+func (l *life) ID() uint32                    { return (*l.now.Load()).ID() }
+func (l *life) Versions() (low, high uint32)  { return (*l.now.Load()).Versions() }
+func (l *life) Serve(c *rpc.Call) rpc.Verdict { return (*l.now.Load()).Serve(c) }
+func (l *life) Keeps(vers, proc uint32) bool  { return (*l.now.Load()).Keeps(vers, proc) }
+
 // lockStand is a file with two clients of its lock manager, which answers one procedure late.
 type lockStand struct {
 	m           *lock.Manager
+	files       *nfs.Server
+	state       string
+	life        life
 	slow        *slowAnswers
 	first, next *infs.Locks
 	fh          []byte
@@ -55,20 +66,17 @@ func newLockStand(t *testing.T, proc uint32) *lockStand {
 	s.slow.proc.Store(proc)
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "f"), nil, 0o644))
-	files, err := nfs.NewServer(nfs.Options{}, nfs.Export{Path: "/data", Dir: dir, Rights: open, Async: true})
+	var err error
+	s.files, err = nfs.NewServer(nfs.Options{}, nfs.Export{Path: "/data", Dir: dir, Rights: open, Async: true})
 	must(t, err)
-	s.m, err = lock.NewManager(lock.Options{StateDir: t.TempDir(), Grace: time.Nanosecond,
-		Call: func(context.Context, netip.Addr, netip.Addr, uint32, uint32, uint32, []byte) ([]byte, error) {
-			return nil, net.ErrClosed
-		}}, files)
-	must(t, err)
-	programs := files.Programs()
+	s.state = t.TempDir()
+	s.begin(t, time.Nanosecond)
+	s.slow.Program = &s.life
+	programs := append(s.files.Programs(), s.slow)
 	for _, p := range s.m.Programs() {
-		if p.ID() == nlm4.Prog {
-			s.slow.Program = p
-			p = s.slow
+		if p.ID() != nlm4.Prog {
+			programs = append(programs, p)
 		}
-		programs = append(programs, p)
 	}
 	srv := rpc.NewServer(rpc.Options{}, programs...)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -78,7 +86,7 @@ func newLockStand(t *testing.T, proc uint32) *lockStand {
 	t.Cleanup(func() {
 		must(t, srv.Close(ctxOf(t)))
 		must(t, s.m.Close())
-		must(t, files.Close())
+		must(t, s.files.Close())
 	})
 	for i, name := range []string{"first", "next"} {
 		v, _, err := infs.Mount(ctxOf(t), "nfs://127.0.0.1:"+port+"/data?mountport="+port, infs.Options{})
@@ -99,6 +107,22 @@ func newLockStand(t *testing.T, proc uint32) *lockStand {
 		}
 	}
 	return s
+}
+
+// begin is the beginning of a life of the lock manager.
+func (s *lockStand) begin(t *testing.T, grace time.Duration) {
+	t.Helper()
+	var err error
+	s.m, err = lock.NewManager(lock.Options{StateDir: s.state, Grace: grace,
+		Call: func(context.Context, netip.Addr, netip.Addr, uint32, uint32, uint32, []byte) ([]byte, error) {
+			return nil, net.ErrClosed
+		}}, s.files)
+	must(t, err)
+	for _, p := range s.m.Programs() {
+		if p.ID() == nlm4.Prog {
+			s.life.now.Store(&p)
+		}
+	}
 }
 
 // free waits until another client can have the range.
@@ -192,4 +216,35 @@ func TestACallThatIsGivenUpTakesNothingOfOneBesideIt(t *testing.T) {
 	s.free(t, infs.LockRange{Start: 10, End: 99, Exclusive: true})
 	must(t, s.first.Unlock(ctxOf(t), s.fh, me, all))
 	s.free(t, all)
+}
+
+// What an owner held when a call of its own was given up it takes again in the server's grace period, not after it: another client
+// would have it first, and what is reclaimed after it would wait too long.
+func TestALockInDoubtIsReclaimedInGrace(t *testing.T) {
+	s := newLockStand(t, nlm4.ProcTest) // nothing is slow yet
+	me, all := infs.LockOwner{ID: 1}, infs.LockRange{Start: 0, End: 99, Exclusive: true}
+	must(t, s.first.Lock(ctxOf(t), s.fh, me, infs.LockRange{Start: 10, End: 19, Exclusive: true}, false))
+	must(t, s.m.Close())
+	s.begin(t, time.Hour)
+	if !s.m.InGrace() {
+		t.Fatal("no grace: the test does not try what it means to")
+	}
+	s.slow.proc.Store(nlm4.ProcLock)
+	ctx, cancel := context.WithCancel(context.Background())
+	got := make(chan error, 1)
+	go func() { got <- s.first.Lock(ctx, s.fh, me, all, true) }()
+	<-s.slow.entered
+	cancel()
+	if err := <-got; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	close(s.slow.gate)
+	within, cancel := context.WithTimeout(ctxOf(t), 30*time.Second)
+	defer cancel()
+	if err := s.first.Unlock(within, s.fh, me, infs.LockRange{Start: 200, End: 200}); err != nil { // after what is in doubt
+		t.Fatalf("the next call of the owner: %v", err)
+	}
+	if n := s.m.Locks(); n != 1 {
+		t.Errorf("%d locks are held in grace", n)
+	}
 }
