@@ -132,7 +132,7 @@ type Call struct {
 	own     bool // the goroutine at hand may execute it though it might block
 	lane    *lane
 	room    int64 // taken of the room for requests, bytes
-	strange bool  // of the strangers' too
+	strange bool  // of the strangers' rooms too
 }
 
 // replier is the transport that a call came from.

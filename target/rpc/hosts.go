@@ -39,7 +39,8 @@ type connState struct {
 type host struct {
 	addr  netip.Addr
 	conns map[conn]*connState
-	room  room // of requests of its streams
+
+	room, strangers room // of requests: of its streams, and of those whose peers have shown no right
 
 	claims atomic.Pointer[claims]
 }
@@ -73,7 +74,7 @@ func (s *Server) admit(c conn, a netip.Addr, st *connState) bool {
 	}
 	if h == nil {
 		h = &host{addr: a, conns: make(map[conn]*connState)}
-		h.room.max = s.room.max / 2
+		h.room.max, h.strangers.max = s.room.max/2, s.room.max/4
 		s.hosts[a] = h
 	}
 	s.born++

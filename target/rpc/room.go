@@ -11,7 +11,8 @@ import (
 // served, and its peer with it: TCP's window is the backpressure.
 //
 // There is one for all streams, one for each host and one for all peers that have shown no right yet. The last two have half,
-// so that neither one host nor any number of strangers keeps the rest from calling.
+// so that neither one host nor any number of strangers keeps the rest from calling. Of a host's, its strangers have half: users
+// of a machine, and its neighbours behind one address, do not keep its mounts from calling.
 type room struct {
 	max     int64
 	used    atomic.Int64
@@ -83,27 +84,35 @@ func (r *room) admitLocked() {
 	r.waiting.Store(int64(len(r.queue)))
 }
 
-// takeRoom waits for room for n bytes, in the order in which who waits keeps nothing from those that wait for less: its host's,
-// the strangers', the server's. It reports false when the server ends.
+// takeRoom waits for room for n bytes, in the order in which who waits keeps nothing from those that wait for less: that of its
+// host's strangers, its host's, all strangers', the server's. It reports false when the server ends.
 func (c *stream) takeRoom(call *Call, n int64) bool {
-	s := c.s
-	strange := !c.peer.trusted.Load()
-	if !c.host.room.take(n, s.ending) {
-		return false
-	}
-	if strange && !s.strangers.take(n, s.ending) {
-		c.host.room.give(n)
-		return false
-	}
-	if !s.room.take(n, s.ending) {
-		if strange {
-			s.strangers.give(n)
+	call.strange = !c.peer.trusted.Load()
+	l := call.rooms(c.host)
+	for i, r := range l {
+		if r != nil && !r.take(n, c.s.ending) {
+			giveRoom(l[:i], n)
+			return false
 		}
-		c.host.room.give(n)
-		return false
 	}
-	call.room, call.strange = n, strange
+	call.room = n
 	return true
+}
+
+// rooms are those that a call of a host's stream takes of, in order; nil for none.
+func (c *Call) rooms(h *host) [4]*room {
+	if c.strange {
+		return [...]*room{&h.strangers, &h.room, &c.server.strangers, &c.server.room}
+	}
+	return [...]*room{nil, &h.room, nil, &c.server.room}
+}
+
+func giveRoom(l []*room, n int64) {
+	for _, r := range l {
+		if r != nil {
+			r.give(n)
+		}
+	}
 }
 
 // letMsgGo gives the memory of the message back: nobody reads it any more.
@@ -117,11 +126,8 @@ func (c *Call) letMsgGo() {
 		return
 	}
 	if st, ok := c.from.(*stream); ok {
-		st.host.room.give(c.room)
+		l := c.rooms(st.host)
+		giveRoom(l[:], c.room)
 	}
-	if c.strange {
-		c.server.strangers.give(c.room)
-	}
-	c.server.room.give(c.room)
 	c.room = 0
 }

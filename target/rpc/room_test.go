@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 )
 
-const fewRequests = 4 << 20 // room for them, in these tests
+const fewRequests = 8 << 20 // room for them, in these tests
 
 func serveFew(t *testing.T) (*pipeListener, func()) {
 	s, _, l, end := servePipes(t, Options{})
@@ -57,7 +57,7 @@ func begin(t *testing.T, l *pipeListener, host string, trust bool) func() {
 					return
 				}
 			}
-			_, _ = nc.Write(large(2, procEcho, 1, 1<<20)[:100<<10]) // until it is closed
+			_, _ = nc.Write(large(2, procEcho, 1, 1<<20-1<<10)[:100<<10]) // until it is closed
 		}()
 	}
 	synctest.Wait()
@@ -68,7 +68,8 @@ func begin(t *testing.T, l *pipeListener, host string, trust bool) func() {
 	}
 }
 
-// One host has half of the room, and all that have shown no right have half of it.
+// One host has half of the room, all that have shown no right have half of it, and those of one host half of the host's: others on
+// that machine, or behind the same address, have a right.
 func TestNeitherAHostNorStrangersHoldAllRoom(t *testing.T) {
 	answered := func(t *testing.T, l *pipeListener, from string, trust bool) bool {
 		nc := l.dial(from)
@@ -99,10 +100,27 @@ func TestNeitherAHostNorStrangersHoldAllRoom(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l, end := serveFew(t)
 			defer end()
-			defer begin(t, l, "10.0.0.8", false)()
-			defer begin(t, l, "10.0.0.9", false)()
+			for i := range 4 {
+				defer begin(t, l, fmt.Sprintf("10.0.0.%d", 6+i), false)()
+			}
 			if !answered(t, l, "10.0.0.1:999", true) {
 				t.Error("hosts without a right hold all room")
+			}
+			if !answered(t, l, "10.0.0.9:999", true) {
+				t.Error("those without a right that wait hold what is their host's")
+			}
+		})
+	})
+	t.Run("strangers on a host", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			l, end := serveFew(t)
+			defer end()
+			defer begin(t, l, "10.0.0.9", false)()
+			if !answered(t, l, "10.0.0.9:999", true) {
+				t.Error("those without a right hold all of their host's room")
+			}
+			if !answered(t, l, "10.0.0.1:999", false) {
+				t.Error("those of one host hold all room of those without a right")
 			}
 		})
 	})
