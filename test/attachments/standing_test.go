@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-storage/sluice/test/need"
 )
 
@@ -65,6 +67,38 @@ func TestDetachByForceWritesWhatAMountedFileSystemHolds(t *testing.T) {
 			s.unmount("a")
 		})
 	}
+}
+
+// A file system that another mount covers is written all the same, or its loss is told.
+func TestDetachByForceTellsOfAFileSystemThatIsCovered(t *testing.T) {
+	t.Parallel()
+	s, dir := mountExt4(t)
+	pid := s.attached()["a"].PID
+	f, err := os.Create(filepath.Join(dir, "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := bytes.Repeat([]byte("what is held "), 100_000)
+	if _, err := f.Write(want); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if err := unix.Mount("cover", dir, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
+	said, code := s.sluice("detach", "a", "--force")
+	for unix.Unmount(dir, unix.MNT_DETACH) == nil { // the cover, and what it has covered
+	}
+	s.nothing(pid)
+	if code != 0 {
+		return // it is told
+	}
+	s.must("mount", s.url(), dir, "--name", "a", "--face", "file")
+	if got, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("exit code 0: %s\nand %d bytes of %d are there, %v", said, len(got), len(want), err)
+	}
+	s.unmount("a")
 }
 
 // A mount namespace that copied the mount keeps the file system, and so the volume, in use. Who is refused for that is told which

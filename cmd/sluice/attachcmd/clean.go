@@ -111,7 +111,7 @@ func (r *Record) dropLoop() error {
 }
 
 // mountPoint is one line of proc(5)'s mountinfo.
-type mountPoint struct{ path, kind, source, device string }
+type mountPoint struct{ id, path, kind, source, device string }
 
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
@@ -147,7 +147,7 @@ func parseMountinfo(s string) []mountPoint {
 		left, right, ok := strings.Cut(l, " - ")
 		f, g := strings.Fields(left), strings.Fields(right)
 		if ok && len(f) > 4 && len(g) > 1 {
-			out = append(out, mountPoint{path: unescape.Replace(f[4]), kind: g[0], source: unescape.Replace(g[1]), device: f[2]})
+			out = append(out, mountPoint{id: f[0], path: unescape.Replace(f[4]), kind: g[0], source: unescape.Replace(g[1]), device: f[2]})
 		}
 	}
 	return out

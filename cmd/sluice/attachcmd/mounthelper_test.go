@@ -116,7 +116,7 @@ func TestMountinfoIsRead(t *testing.T) {
 31 22 43:0 / /mnt/with\040space rw master:2 propagate_from:1 - ext4 /dev/nbd0 rw
 40 22 0:40 / /run/a.d rw - fuse.sluice sluice rw,user_id=0
 broken`)
-	want := []mountPoint{{"/", "ext4", "/dev/vda", "254:0"}, {"/mnt/with space", "ext4", "/dev/nbd0", "43:0"}, {"/run/a.d", "fuse.sluice", "sluice", "0:40"}}
+	want := []mountPoint{{"22", "/", "ext4", "/dev/vda", "254:0"}, {"31", "/mnt/with space", "ext4", "/dev/nbd0", "43:0"}, {"40", "/run/a.d", "fuse.sluice", "sluice", "0:40"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v", got)
 	}

@@ -25,9 +25,11 @@ type standing struct {
 
 // standingMount is a file system, as process pid sees it.
 type standingMount struct {
-	pid   int
-	path  string
-	other bool // in a mount namespace that is not this process's
+	pid    int
+	path   string
+	other  bool   // in a mount namespace that is not this process's
+	id     string // of the mount
+	device string // of the file system, its number
 }
 
 // openFile is a file, directory or device that process pid has open.
@@ -103,7 +105,7 @@ func (s *standing) look() {
 		seen[ns] = true
 		for _, m := range parseMountinfo(string(b)) {
 			if slices.Contains(s.numbers, m.device) || slices.Contains(s.devices, m.source) {
-				s.mounts = append(s.mounts, standingMount{pid, m.path, ns != ours})
+				s.mounts = append(s.mounts, standingMount{pid, m.path, ns != ours, m.id, m.device})
 			}
 		}
 	}
@@ -157,7 +159,7 @@ var errUnseen = errors.New("what uses it cannot be seen from here, and was not a
 // sync has file systems and the kernel write what they hold of the attachment. It blocks while the target is away.
 func (s *standing) sync() error {
 	var errs []error
-	used := false
+	used, covered, reached := false, map[string]error{}, map[string]bool{}
 	for _, d := range s.devices {
 		used = used || inUse(d)
 	}
@@ -166,11 +168,21 @@ func (s *standing) sync() error {
 		if m.other {
 			path = fmt.Sprintf("/proc/%d/root%s", m.pid, m.path)
 		}
-		err := onOpen(path, unix.Syncfs)
+		err := onOpen(path, m.sync)
+		if errors.Is(err, errCovered) {
+			covered[m.device] = fmt.Errorf("the file system on %s: %w", m.path, err)
+			continue
+		}
+		reached[m.device] = true
 		if err != nil {
 			err = fmt.Errorf("the file system on %s: %w", m.path, err)
 		}
 		errs = append(errs, err)
+	}
+	for device, err := range covered {
+		if !reached[device] { // by another mount of it
+			errs = append(errs, err)
+		}
 	}
 	for _, f := range s.files {
 		if f.dir && len(s.mounts) == 0 { // of a file system that is mounted nowhere any more
@@ -186,6 +198,20 @@ func (s *standing) sync() error {
 		errs = append(errs, errUnseen)
 	}
 	return errors.Join(errs...)
+}
+
+// errCovered says that a file system cannot be reached by its directory.
+var errCovered = errors.New("another one is mounted over it, so that it could not be asked to write what it holds")
+
+// sync has the file system of the mount write what it holds. The descriptor is of its directory, where it may be covered: Linux 5.8
+// says so.
+func (m *standingMount) sync(fd int) error {
+	var st unix.Statx_t
+	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st)
+	if err == nil && st.Mask&unix.STATX_MNT_ID != 0 && strconv.FormatUint(st.Mnt_id, 10) != m.id {
+		return errCovered
+	}
+	return unix.Syncfs(fd)
 }
 
 func onOpen(path string, do func(fd int) error) error {
