@@ -129,14 +129,16 @@ func (d *Device) Close() error {
 	for l := range d.lns {
 		lns = append(lns, l)
 	}
-	var reqs []*request
-	for r := range d.reqs {
-		reqs = append(reqs, r)
-	}
 	d.mu.Unlock()
 	for _, l := range lns {
 		_ = l.Close() // says nothing that matters now
 	}
+	d.mu.Lock()
+	var reqs []*request // there are no more
+	for r := range d.reqs {
+		reqs = append(reqs, r)
+	}
+	d.mu.Unlock()
 	for _, r := range reqs {
 		r.refuse()
 	}

@@ -73,6 +73,7 @@ func (q *QP) bury() {
 	defer q.dev.drop(q)
 	q.kick() // an owner that is parked leaves the channel
 	q.build.Lock()
+	q.quiesce()
 	if q.hw != 0 {
 		q.stop()
 	}
@@ -84,6 +85,14 @@ func (q *QP) bury() {
 	}
 }
 
+// quiesce waits until Post and PostRecv that have seen the queue pair alive are over. None uses the library after it.
+func (q *QP) quiesce() {
+	q.sq.Lock()
+	q.rq.Lock()
+	q.rq.Unlock() //nolint:staticcheck // to have had it is what counts
+	q.sq.Unlock()
+}
+
 // stop ends the connection and waits until what is outstanding has completed; build is held.
 func (q *QP) stop() {
 	if !q.connected.Load() {
@@ -91,7 +100,7 @@ func (q *QP) stop() {
 	}
 	tab := q.dev.tab
 	busy := func() bool { return q.sq.out() != 0 }
-	q.sq.Lock() // a Post that has seen the queue pair alive is over; there is none after it
+	q.sq.Lock()
 	marked := !q.cut && busy() && q.mark()
 	q.sq.Unlock()
 	if marked {
@@ -195,7 +204,7 @@ func (q *QP) destroy() {
 // settle returns to the owner what has not completed, and then the end.
 func (q *QP) settle() {
 	err := q.why()
-	q.sq.Lock() // Post and PostRecv that have seen the queue pair alive are over
+	q.sq.Lock() // of a queue pair that never had an adapter, Post and PostRecv may not be over before
 	q.rq.Lock()
 	q.pollMu.Lock()
 	s, r := &q.sq, &q.rq

@@ -25,7 +25,8 @@ type listener struct {
 	closed bool
 	queue  []*request
 	bell   chan struct{} // of one: something is in the queue
-	done   chan struct{}
+	done   chan struct{} // closed when Close has begun
+	over   chan struct{} // closed when it is through
 }
 
 // Listen listens on addr for RDMA connections, on all adapters that have the address.
@@ -34,7 +35,11 @@ func (d *Device) Listen(ctx context.Context, addr string) (transport.Listener, e
 	if err != nil {
 		return nil, err
 	}
-	l := &listener{d: d, bell: make(chan struct{}, 1), done: make(chan struct{})}
+	if !d.enter() {
+		return nil, transport.ErrClosed
+	}
+	defer d.wg.Done()
+	l := &listener{d: d, bell: make(chan struct{}, 1), done: make(chan struct{}), over: make(chan struct{})}
 	var errs []error
 	for _, l.addr = range all {
 		if err = l.start(); err == nil {
@@ -133,14 +138,17 @@ func (l *listener) Accept(ctx context.Context) (transport.Request, error) {
 	}
 }
 
-// Close ends the listener and refuses the requests that were not handed out.
+// Close ends the listener and refuses the requests that were not handed out. Nothing of the listener is in the library when
+// it returns, whoever closed it first: the device frees the channel of its id after that.
 func (l *listener) Close() error {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
+		<-l.over
 		return nil
 	}
 	l.closed = true
+	defer close(l.over)
 	close(l.done)
 	queue, id := l.queue, l.id
 	l.queue, l.id = nil, 0
@@ -198,6 +206,7 @@ func (l *listener) request(e cmEvent) *request {
 	l.mu.Lock()
 	full := l.closed || len(l.queue) >= backlog
 	if !full {
+		r.await() // before it can be answered
 		l.queue = append(l.queue, r)
 	}
 	l.mu.Unlock()
@@ -205,7 +214,6 @@ func (l *listener) request(e cmEvent) *request {
 		l.d.aside(r.refuse)
 		return r
 	}
-	r.await()
 	select {
 	case l.bell <- struct{}{}:
 	default:

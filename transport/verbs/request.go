@@ -67,14 +67,22 @@ func (r *request) refuse() {
 // hand prepares a request for the upper protocol; false means that it is none any more.
 func (r *request) hand() bool {
 	d := r.l.d
+	if !d.enter() {
+		return false // refused by Close
+	}
+	defer d.wg.Done()
+	var w where
+	var err error
 	r.mu.Lock()
 	over := r.answered || r.gone
+	if !over {
+		w, err = d.tab.Where(r.id) // under the lock: a refusal destroys the id
+	}
 	r.mu.Unlock()
 	if over {
 		r.refuse()
 		return false
 	}
-	w, err := d.tab.Where(r.id)
 	if err == nil {
 		var a *rnic
 		if a, err = d.adapterOf(w.Dev); err == nil {
@@ -99,6 +107,10 @@ func (r *request) Peer() transport.Peer { return r.peer }
 
 // Reject refuses with private data.
 func (r *request) Reject(private []byte) error {
+	if !r.l.d.enter() {
+		return transport.ErrClosed // Close has refused it
+	}
+	defer r.l.d.wg.Done()
 	if !r.claim() {
 		return errAnswered
 	}
@@ -113,6 +125,13 @@ func (r *request) Reject(private []byte) error {
 func (r *request) Accept(ctx context.Context, tq transport.QP, p transport.ConnParams) error {
 	d := r.l.d
 	q, err := d.qpOf(tq)
+	if !d.enter() {
+		if err == nil {
+			q.fail(transport.ErrClosed)
+		}
+		return transport.ErrClosed
+	}
+	defer d.wg.Done()
 	if !r.claim() {
 		if err == nil {
 			q.fail(lost(errAnswered)) // by now, or it took too long
