@@ -102,6 +102,38 @@ func TestADeviceThatGoesEndsItsConnectionsAndListensAgainWhenItIsBack(t *testing
 	}
 }
 
+// Memory is one for all adapters and for what needs none: an adapter that is gone must not keep it from growing.
+func TestMemoryGrowsAfterAnAdapterIsGone(t *testing.T) {
+	s := newSim(t)
+	s.add("one", "mlx5", "10.0.0.1")
+	two := s.add("two", "mlx5", "10.0.0.2")
+	d, err := open(s, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	a, b := newSide(t, d), newSide(t, d)
+	a.newQP(transport.QPOptions{})
+	b.newQP(transport.QPOptions{})
+	if err := join(a, b, "10.0.0.2:0"); err != nil { // both adapters have memory now
+		t.Fatal(err)
+	}
+	s.unplug(two)
+	endsWith(t, b, "removed")
+	for range 2 {
+		slab, err := mem.NewSlab(4096)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Register(slab); err != nil {
+			t.Errorf("memory is refused for an adapter that is gone: %v", err)
+		}
+		if err := errors.Join(d.Unregister(slab), slab.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestDialSaysWhatIsWrong(t *testing.T) {
 	s, a, b := connected(t, "mlx5", Options{})
 	_ = b

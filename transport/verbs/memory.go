@@ -56,7 +56,11 @@ func (m *memory) register(s *mem.Slab) error {
 		return fmt.Errorf("verbs: slab %d is registered twice", s.ID())
 	}
 	for dom := range m.domains {
-		if err := m.add(dom, s); err != nil {
+		// An adapter that is gone knows no memory any more, and must not keep the others' from growing.
+		if dom.a.gone.Load() {
+			continue
+		}
+		if err := m.add(dom, s); err != nil && !dom.a.gone.Load() {
 			return errors.Join(err, m.removeAll(s))
 		}
 	}
@@ -74,7 +78,7 @@ func (m *memory) unregister(s *mem.Slab) error {
 func (m *memory) removeAll(s *mem.Slab) error {
 	var errs []error
 	for dom := range m.domains {
-		errs = append(errs, m.drop(&dom.local, s.ID()), m.drop(&dom.open, s.ID()))
+		errs = append(errs, m.drop(dom, &dom.local, s.ID()), m.drop(dom, &dom.open, s.ID()))
 	}
 	return errors.Join(errs...)
 }
@@ -168,7 +172,7 @@ func (m *memory) put(dom *domain, in *atomic.Pointer[regions], s *mem.Slab, righ
 	return nil
 }
 
-func (m *memory) drop(from *atomic.Pointer[regions], id uint32) error {
+func (m *memory) drop(dom *domain, from *atomic.Pointer[regions], id uint32) error {
 	have := from.Load()
 	if have == nil {
 		return nil
@@ -184,7 +188,7 @@ func (m *memory) drop(from *atomic.Pointer[regions], id uint32) error {
 		}
 	}
 	from.Store(&next)
-	if err := m.d.tab.DeregMR(r.mr); err != nil {
+	if err := m.d.tab.DeregMR(r.mr); err != nil && !dom.a.gone.Load() { // the kernel has done it where the adapter is gone
 		return fmt.Errorf("verbs: deregister memory: %w", err)
 	}
 	return nil

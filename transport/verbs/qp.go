@@ -217,7 +217,7 @@ func (q *QP) make(w where) error {
 func (q *QP) makeHW(want qpCaps) error {
 	q.a.asyncMu.Lock()
 	defer q.a.asyncMu.Unlock()
-	if q.a.gone {
+	if q.a.gone.Load() {
 		return &LinkError{Device: q.a.attr.Name, Reason: "the RDMA device is gone"}
 	}
 	hw, _, _, err := q.dev.tab.CreateQP(q.id, q.dom.pd, q.cq, want)

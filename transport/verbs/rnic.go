@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 
@@ -24,7 +25,7 @@ type rnic struct {
 	// is gone, and after a fatal event the library must not be asked for more while something is destroyed.
 	asyncMu sync.Mutex
 	qps     map[handle]*QP
-	gone    bool
+	gone    atomic.Bool // for good: one that comes back is another
 }
 
 // trait is what differs between adapters and is told by none of their attributes.
@@ -156,7 +157,7 @@ func (a *rnic) event(e asyncEvent) {
 	switch e.Kind {
 	case asyncDeviceFatal:
 		log.Warn("the RDMA device is gone or has failed", zap.String("event", e.Text))
-		a.gone = true
+		a.gone.Store(true)
 		a.failAll(0, "the RDMA device was removed or has failed")
 	case asyncPortError:
 		log.Warn("a port of the RDMA device is down", zap.Int("port", e.Port))

@@ -336,6 +336,9 @@ func (s *sim) RegMR(pd handle, addr uintptr, length uint64, a access) (handle, u
 	if !ok {
 		return 0, 0, 0, unix.EINVAL
 	}
+	if d.nic.gone {
+		return 0, 0, 0, unix.EIO
+	}
 	if a&accessRemoteWrite != 0 && a&accessLocalWrite == 0 {
 		s.wrong("RegMR with remote but no local write")
 	}
@@ -360,6 +363,9 @@ func (s *sim) DeregMR(mr handle) error {
 			}
 		}
 		s.gone("DeregMR", mr, s.parent(m.pd))
+		if m.pd.nic.gone { // the kernel has done it already
+			return unix.EIO
+		}
 	}
 	return s.enter("DeregMR")
 }
