@@ -155,3 +155,39 @@ func TestMemoryThatCouldNotBeRegisteredIsRegisteredTheNextTime(t *testing.T) {
 	cancel()
 	must(t, <-done)
 }
+
+// A response whose completion waits behind a Read has left, and the initiator has taken it: there may be as many of them as the send
+// queue holds, and none is a sign of an initiator that does not read (transport, rule 4).
+func TestResponsesBehindADelayedReadAreNotTakenForUnread(t *testing.T) {
+	f := newAdapterFixture(t)
+	p := f.dialISER(iscsi.CMPrivate(true))
+	p.loginISER()
+	p.ready()
+	held := p.wire().qp.(interface{ HoldReads(bool) })
+	held.HoldReads(true)
+	_, rem, _ := p.expose(16384, transport.RemoteRead)
+	w := p.command(write10(0, 32))
+	w.Write, w.EDTL = true, 16384
+	p.sendISER(&iscsi.ISERHeader{WriteValid: true, WriteSTag: rem.STag, WriteBase: rem.Off}, w, nil, nil)
+	// More than a host could leave unread, fewer than the send queue holds.
+	for i := range f.srv.opt.Limits.Queue + maxImmediate + maxQueuedControl + 50 {
+		c := p.command(make([]byte, 6)) // TEST UNIT READY
+		p.send(c, nil, nil)
+		if r := p.want(iscsi.OpSCSIResponse); r.b.ITT() != c.ITT || r.b[3] != 0 {
+			t.Fatalf("answer %d behind a delayed Read: % x", i, []byte(r.b))
+		}
+	}
+	held.HoldReads(false)
+	if r := p.want(iscsi.OpSCSIResponse); r.b.ITT() != w.ITT || r.b[3] != 0 {
+		t.Fatalf("the answer to what was delayed: % x", []byte(r.b))
+	}
+	f.srv.mu.Lock()
+	defer f.srv.mu.Unlock()
+	for c := range f.srv.conns {
+		c.mu.Lock()
+		if c.killErr != nil {
+			t.Errorf("a good session was ended: %v", c.killErr)
+		}
+		c.mu.Unlock()
+	}
+}

@@ -103,7 +103,8 @@ type conn struct {
 	burst     int      // taken in the batch under way
 	edge      uint32   // MaxCmdSN when the batch under way was begun
 	control   int      // queued PDUs that no window bounds
-	unsent    int      // SCSI responses that have not left
+	unsent    int      // SCSI responses that have not left, as far as is known
+	behind    int      // of them, how many may have left and complete behind a Read (transport, rule 4)
 	unasked   unasked
 	tasks     []*task
 	itts      []uint32 // initiator task tags of tasks, side by side: each command is looked up once
@@ -250,7 +251,7 @@ func (c *conn) controlLocked(h iscsi.BHS, data []byte) {
 // far it may go; one that counts commands itself and reads nothing ends its connection.
 func (c *conn) countResponseLocked() {
 	c.unsent++
-	if c.unsent <= c.srv.opt.Limits.Queue+maxImmediate+maxQueuedControl || c.state == stateDead {
+	if c.unsent <= c.srv.opt.Limits.Queue+maxImmediate+maxQueuedControl+c.behind || c.state == stateDead {
 		return
 	}
 	if c.killErr == nil {

@@ -154,7 +154,13 @@ func (x *iserLink) accept(r transport.Request) error {
 	peer := r.Peer()
 	x.inv = x.caps.RemoteInv && iscsi.CMSendInv(peer.Private, x.caps.PaddedPrivate)
 	q := c.srv.opt.Limits.Queue
-	qp, err := x.dev.NewQP(transport.QPOptions{Sends: 4*q + 64, Recvs: q + unexpectedPDUs + 8})
+	sends := 4*q + 64
+	if x.caps.InOrder {
+		c.mu.Lock()
+		c.behind = sends
+		c.mu.Unlock()
+	}
+	qp, err := x.dev.NewQP(transport.QPOptions{Sends: sends, Recvs: q + unexpectedPDUs + 8})
 	if err != nil {
 		return errors.Join(err, r.Reject(nil))
 	}
