@@ -301,7 +301,9 @@ func (t *rdma) forget(p *pending) {
 				t.closeLocked(err)
 			}
 		} else {
-			t.closeLocked(nil) // an STag of a whole slab lives on: only the connection's end puts the memory out of reach
+			// An STag of a whole slab lives on: only the connection's end puts the memory out of reach. No Invalidate will complete.
+			s.invalid++
+			t.closeLocked(nil)
 		}
 		s.gone = make(chan struct{})
 	} else if s.invalid > 0 {
