@@ -22,10 +22,12 @@ const (
 
 	backlog      = 128 // connection requests that a listener keeps unanswered; more are refused
 	resolveTime  = 5 * time.Second
-	establish    = 10 * time.Second // for the peer's last message of a set-up
-	dialTime     = 30 * time.Second // for a reply; the connection manager's own timers end before
-	requestTime  = dialTime         // for the upper protocol to answer: a peer that still waits is not refused for slowness here
-	drainTime    = 2 * time.Second  // without one more flushed completion; the queue pair is destroyed then all the same
+	establish    = 10 * time.Second      // for the peer's last message of a set-up
+	dialTime     = 30 * time.Second      // for a reply; the connection manager's own timers end before
+	requestTime  = dialTime              // for the upper protocol to answer: a peer that still waits is not refused for slowness here
+	drainTime    = 2 * time.Second       // without one more flushed completion; the queue pair is destroyed then all the same
+	shortestAsk  = 10 * time.Millisecond // until the library is asked for an event again that it could not hand out
+	longestAsk   = 10 * time.Second
 	relistenMin  = 250 * time.Millisecond
 	relistenMax  = 10 * time.Second
 	maxCMPending = 8 // events of one connection that its set-up has not looked at

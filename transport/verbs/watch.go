@@ -23,13 +23,17 @@ func pollable(fd int, name string) (*os.File, error) {
 }
 
 // watch calls take whenever f may have something to read, until f is closed. An error of take's is one of the library's:
-// there is nothing to do but to ask again, not in a circle.
+// there is nothing to do but to ask again, not in a circle, and more and more seldom: some stay, as that of a device which is gone
+// (kernels before 5.6).
 func watch(d *Device, f *os.File, take func() error) {
 	rc, err := f.SyscallConn()
+	nap := shortestAsk
 	for err == nil {
 		var terr error
 		err = rc.Read(func(uintptr) bool {
-			terr = take()
+			if terr = take(); terr == nil {
+				nap = shortestAsk
+			}
 			return terr != nil
 		})
 		if terr == nil {
@@ -39,7 +43,8 @@ func watch(d *Device, f *os.File, take func() error) {
 		select {
 		case <-d.stop:
 			return
-		case <-time.After(10 * time.Millisecond):
+		case <-d.opt.after(nap):
+			nap = min(2*nap, longestAsk)
 		}
 	}
 	select {
