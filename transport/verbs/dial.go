@@ -200,6 +200,9 @@ func (q *QP) cmEvent(e cmEvent) {
 	case cmDisconnected:
 		q.fail(&LinkError{Reason: "the peer ended the connection", Err: nil})
 	case cmDeviceRemoval:
+		if q.made.Load() {
+			q.a.gone.Store(true) // its own event may come later
+		}
 		q.fail(&LinkError{Reason: "the RDMA device was removed"})
 	case cmAddrChange, cmTimewaitExit:
 	default:
