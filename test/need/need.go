@@ -150,6 +150,10 @@ func RDMA(t testing.TB) {
 	}
 }
 
+// The main goroutine keeps the first thread, so that canMount never leaves that one in another mount namespace: /proc/self shows
+// the first thread's.
+func init() { runtime.LockOSThread() }
+
 // Mount skips unless this process may call mount(2), tried with a tmpfs in a mount namespace of its own.
 func Mount(t testing.TB) {
 	t.Helper()

@@ -69,11 +69,22 @@ func (r *Record) abort() {
 	if r.Face == faceDir {
 		dir = r.Mount
 	}
-	for _, m := range mountPoints() {
+	for _, m := range r.mounts() {
 		if m.path == dir && strings.HasPrefix(m.kind, "fuse") {
 			fusemount.Abort(dir, m.device)
 		}
 	}
+}
+
+// mounts are those that the helper sees, which may be in another mount namespace; ours, where none of its threads tells.
+func (r *Record) mounts() []mountPoint {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/mountinfo", r.PID)) // the pattern is well formed
+	for _, file := range tasks {
+		if b, err := settled(func() ([]byte, error) { return os.ReadFile(file) }); err == nil && len(b) > 0 {
+			return parseMountinfo(string(b))
+		}
+	}
+	return mountPoints()
 }
 
 // letGo takes away what stands on the volume: the file system, out of sight if it is in use, and the loop device.
@@ -117,7 +128,7 @@ var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\13
 
 // mountPoints are those of this process's namespace, in the order they were made.
 func mountPoints() []mountPoint {
-	b, err := settled(func() ([]byte, error) { return os.ReadFile("/proc/self/mountinfo") })
+	b, err := settled(func() ([]byte, error) { return os.ReadFile("/proc/thread-self/mountinfo") })
 	if err != nil {
 		return nil
 	}

@@ -20,12 +20,31 @@ import (
 var ErrBusy = errors.New("it is in use: close what is open there, and leave the directory")
 
 // Abort ends the connection of the mount on dir, whose device number is "0:N": what waits for its server gets errors. The file that
-// says so to the kernel is the mounting user's; where it cannot be seen, root's forced unmount does the same.
+// says so to the kernel is the mounting user's. Where that file system is not mounted root mounts it for a moment; where it cannot,
+// a forced unmount does the same, if dir is in this process's mount namespace.
 func Abort(dir, device string) {
 	_, n, _ := strings.Cut(device, ":")
-	if os.WriteFile("/sys/fs/fuse/connections/"+n+"/abort", []byte("1"), 0) != nil {
-		_ = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW|unix.MNT_FORCE|unix.MNT_DETACH) // who waits for the end sees whether it helped
+	if abortAt("/sys/fs/fuse/connections", n) == nil || abortByRoot(n) == nil {
+		return
 	}
+	_ = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW|unix.MNT_FORCE|unix.MNT_DETACH) // who waits for the end sees whether it helped
+}
+
+func abortAt(connections, n string) error {
+	return os.WriteFile(filepath.Join(connections, n, "abort"), []byte("1"), 0)
+}
+
+func abortByRoot(n string) (err error) {
+	at, err := os.MkdirTemp("", "sluice-fusectl")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(at) }() // an empty directory of ours
+	if err := unix.Mount("fusectl", at, "fusectl", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unix.Unmount(at, unix.MNT_DETACH)) }()
+	return abortAt(at, n)
 }
 
 // Unmount takes a mount away from this process's mount namespace. A lazy one hides it at once, and what is open stays open. What is
