@@ -9,11 +9,11 @@ import (
 // Both ends are in one guest, on its own address, but where a wire has to be cut.
 var verbsScenarios = []Scenario{
 	{
-		Name: "rxe-rping", Class: short, Limit: 20 * time.Minute, Files: []string{"sluice"}, Verbs: true, Prepare: giveVerbs(),
+		Name: "rxe-rping", Class: long, Limit: 20 * time.Minute, Files: []string{"sluice"}, Verbs: true, Prepare: giveVerbs(),
 		About: "the kernel's rping over RoCE against ours by libibverbs, both ways, ours to ours, IPv4 and IPv6",
 	},
 	{
-		Name: "rxe-iser", Class: short, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
+		Name: "rxe-iser", Class: long, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
 		About: "ib_iser over RoCE to our target: login, Send with Invalidate, ext4, fio verify, fsck",
 	},
 	{
