@@ -173,7 +173,7 @@ func (v *Volume) bounced(p *path, s *session, r *Request) {
 	s.usable = false
 	v.electLocked()
 	v.mu.Unlock()
-	v.park(r)
+	v.park(r, nil)
 	time.AfterFunc(retryDelay, func() {
 		p.wantLook()
 		v.attention(p)

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// park keeps a request until a path is there, or ends it.
-func (v *Volume) park(r *Request) {
+// park keeps a request until a path is there, or ends it. tried are the paths that have refused it, nil for none: a session is over
+// before its path is taken from those that commands go to, and would refuse it again and again until then.
+func (v *Volume) park(r *Request, tried *[]*path) {
 	v.mu.Lock()
 	switch {
 	case r.cancelled.Load():
@@ -21,7 +22,8 @@ func (v *Volume) park(r *Request) {
 	default:
 		v.parked.insert(r)
 		v.arm()
-		again := len(*v.active.Load()) > 0 && r.fence == nil && !v.waits(r)
+		active := v.active.Load()
+		again := active != tried && len(*active) > 0 && r.fence == nil && !v.waits(r)
 		v.mu.Unlock()
 		if again { // a path came up meanwhile
 			v.dispatch()

@@ -196,7 +196,7 @@ func (p *path) lost(s *session, reqs reqList, err error) {
 			if r.sent && !r.harmless() {
 				r.fence = p
 			}
-			v.park(r)
+			v.park(r, nil)
 		}
 	}
 	v.refuse()

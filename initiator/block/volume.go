@@ -217,17 +217,18 @@ func (v *Volume) admit(r *Request) bool {
 // route gives a request to a path, or parks it.
 func (v *Volume) route(r *Request) {
 	if v.waits(r) {
-		v.park(r)
+		v.park(r, nil)
 		return
 	}
-	active := *v.active.Load()
+	tried := v.active.Load()
+	active := *tried
 	for range active {
 		p := active[int(v.turn.Add(1))%len(active)]
 		if s := p.sess.Load(); s != nil && s.submit(r) {
 			return
 		}
 	}
-	v.park(r)
+	v.park(r, tried)
 }
 
 // check refuses what no target need be asked.
