@@ -115,7 +115,7 @@ func giveRoom(l []*room, n int64) {
 	}
 }
 
-// letMsgGo gives the memory of the message back: nobody reads it any more.
+// letMsgGo gives the memory of the message back, after the last read of its arguments.
 func (c *Call) letMsgGo() {
 	if c.body != nil {
 		putBytes(c.body)

@@ -519,7 +519,7 @@ func TestAnErrorFlushesAll(t *testing.T) {
 	a.cm.want(t, cmDisconnected)
 }
 
-// A connection that nobody takes is refused with a reason, and one that is rejected with the listener's own words.
+// A dial to an address without a listener fails with a reason. A request that the listener rejects fails with the listener's words.
 func TestRefusals(t *testing.T) {
 	lib, _, addr := adapter(t)
 	accepts, connects, other := newCM(t, lib), newCM(t, lib), newCM(t, lib)

@@ -138,8 +138,8 @@ func (l *listener) Accept(ctx context.Context) (transport.Request, error) {
 	}
 }
 
-// Close ends the listener and refuses the requests that were not handed out. Nothing of the listener is in the library when
-// it returns, whoever closed it first: the device frees the channel of its id after that.
+// Close ends the listener and refuses the requests that were not handed out. It waits for a Close that another goroutine has begun:
+// when it returns the library has nothing of the listener, and the device may free the channel of its id.
 func (l *listener) Close() error {
 	l.mu.Lock()
 	if l.closed {

@@ -218,7 +218,7 @@ func TestARequestIsNotRefusedWhileItIsHandedOut(t *testing.T) {
 	}
 }
 
-// A request that is answered at once is in nobody's books any more.
+// The device keeps no request that was answered, however early the answer came.
 func TestAnAnsweredRequestIsForgotten(t *testing.T) {
 	s := newSim(t)
 	s.add("one", "mlx5", "10.0.0.1")

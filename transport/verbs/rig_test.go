@@ -20,7 +20,7 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// side is one end of a connection, polled by whoever asks for a completion.
+// side is one end of a connection. The goroutine that asks for a completion polls.
 type side struct {
 	testing.TB
 	d    *Device
