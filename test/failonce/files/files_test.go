@@ -434,7 +434,7 @@ func (s *stand) others(p *piece, n int) {
 	}
 }
 
-// shares is of how many runs of the long form one does all there is to be done: a run is to end before its limit, also where much else runs.
+// shares is how many runs of the long form do all there is to be done: a run is to end before its limit, also where much else runs.
 const shares = 5
 
 // Each call that a procedure makes to the medium fails once, in each way: the answer is true, nothing is half done or
@@ -450,7 +450,7 @@ func TestStormFiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t, writeback)
 			rng := rand.New(rand.NewPCG(storm.Seed(t), 1))
-			share := rng.IntN(shares)
+			share := storm.Share(t, shares)
 			for i := range pieces {
 				p := &pieces[i]
 				if writeback && !p.loss && (!p.many || strings.HasPrefix(p.name, "nfs-cp")) {

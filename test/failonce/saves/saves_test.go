@@ -296,34 +296,37 @@ func (s *stand) trial(p *piece, n int, errno syscall.Errno) (calls []string, hit
 // Each change either is made and stays, or is refused and leaves nothing, whichever of its calls to the state directory
 // fails. The short form tries a call of each piece in one way, more or less; runs of the long one try all of them, in all ways.
 func TestStormSaves(t *testing.T) {
-	rng := rand.New(rand.NewPCG(storm.Seed(t), 7))
-	for range storm.Rounds(t, 1) {
+	for r := range uint64(storm.Rounds(t, 1)) {
+		seed := storm.Seed(t) + r
 		for i := range pieces {
 			p := &pieces[i]
 			t.Run(p.name, func(t *testing.T) {
+				t.Parallel() // a trial waits more than it computes
 				s := newStand(t)
-				s.each(rng, func(n int, errno syscall.Errno) ([]string, bool) { return s.trial(p, n, errno) })
+				s.each(seed, i, func(n int, errno syscall.Errno) ([]string, bool) { return s.trial(p, n, errno) })
 			})
 		}
 		t.Run("a start", func(t *testing.T) {
+			t.Parallel()
 			s := newStand(t)
-			s.each(rng, s.start)
+			s.each(seed, len(pieces), s.start)
 		})
 	}
 }
 
-// shares is of how many runs of the long form one does all there is to be done: a run is to last some minutes.
+// shares is how many runs of the long form do all there is to be done: a run is to last some minutes.
 const shares = 12
 
-// each has each call of a trial fail in each way, or a share of them.
-func (s *stand) each(rng *rand.Rand, trial func(n int, errno syscall.Errno) ([]string, bool)) {
+// each has each call of a trial fail in each way, or the run's share of them.
+func (s *stand) each(seed uint64, of int, trial func(n int, errno syscall.Errno) ([]string, bool)) {
 	s.t.Helper()
+	rng := rand.New(rand.NewPCG(seed, uint64(of)))
 	calls, _ := trial(-1, 0)
 	if len(calls) == 0 {
 		s.t.Fatal("no call is made to the state directory: nothing is tried")
 	}
 	s.t.Log(calls)
-	share := rng.IntN(shares)
+	share := storm.Share(s.t, shares)
 	for n := range calls {
 		for i, errno := range faults {
 			if storm.Long() && (n*len(faults)+i)%shares == share || !storm.Long() && rng.IntN(len(calls)*len(faults)) == 0 {

@@ -130,7 +130,8 @@ func (st *state) do(t tool, p part, dir string) (ok bool, err error) {
 	defer cancel()
 	c := exec.CommandContext(limit, filepath.Join(dir, t.name), "-test.run", "^"+t.test+"$", "-test.timeout", t.limit.String(), "-test.v")
 	c.Dir, c.SysProcAttr = t.pkg, &syscall.SysProcAttr{Setpgid: true}
-	c.Env = append(os.Environ(), fmt.Sprintf("%s=%d", storm.EnvRounds, p.Rounds), fmt.Sprintf("%s=%d", storm.EnvSeed, p.Seed), storm.EnvCounts+"="+counts)
+	c.Env = append(os.Environ(), fmt.Sprintf("%s=%d", storm.EnvRounds, p.Rounds), fmt.Sprintf("%s=%d", storm.EnvSeed, p.Seed), fmt.Sprintf("%s=%d", storm.EnvRun, p.Run),
+		storm.EnvCounts+"="+counts)
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = &out, &out
 	start := time.Now()

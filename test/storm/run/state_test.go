@@ -13,7 +13,7 @@ import (
 func TestAFailedRunIsDoneAgainAsItWasAndThenHasPassed(t *testing.T) {
 	dir := t.TempDir()
 	broken, told := filepath.Join(dir, "broken"), filepath.Join(dir, "told")
-	script := "#!/bin/sh\necho $" + storm.EnvSeed + " $" + storm.EnvRounds + " >>" + told + "\necho '{\"kills\": 2}' >>$" + storm.EnvCounts + "\ntest ! -e " + broken + " && echo '--- PASS: TestIt'\n"
+	script := "#!/bin/sh\necho $" + storm.EnvSeed + " $" + storm.EnvRun + " $" + storm.EnvRounds + " >>" + told + "\necho '{\"kills\": 2}' >>$" + storm.EnvCounts + "\ntest ! -e " + broken + " && echo '--- PASS: TestIt'\n"
 	for path, text := range map[string]string{filepath.Join(dir, "it"): script, broken: ""} {
 		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 			t.Fatal(err)
