@@ -8,8 +8,10 @@ const (
 	// MaxBuf is the largest single buffer in bytes; a longer transfer takes several (Share.GetAll).
 	MaxBuf = 1 << 20
 
-	// slabSize is one mapping: four of the largest buffers, small enough that one slab a class is a modest minimum.
-	slabSize = 4 << 20
+	// SlabSize is one mapping of a pool's, which a provider registers as a whole: four of the largest buffers, small enough that
+	// one slab a class is a modest minimum.
+	SlabSize = 4 << 20
+	slabSize = SlabSize
 
 	// minPool gives every class one slab, so that no class can be crowded out by another for good.
 	minPool = int64(len(classes)) * slabSize

@@ -22,6 +22,7 @@ type Adapter struct {
 	MaxReads   int    `json:"max_reads"`
 	MaxQueue   int    `json:"max_queue"`
 	MaxMessage int    `json:"max_message"`
+	Problem    string `json:"problem,omitempty"` // why it cannot be used, and what to do
 }
 
 // Port is a port of an adapter.
@@ -73,7 +74,7 @@ func List(o Options) ([]Adapter, error) {
 	out := make([]Adapter, 0, len(l))
 	for _, i := range l {
 		a := Adapter{Name: i.Name, Driver: i.Driver, Firmware: i.Firmware, Fabric: i.Fabric, Library: i.Library, Windows: i.Windows, Target: i.Target,
-			Initiator: i.Exposure, MaxSGE: i.MaxSGE, MaxReads: i.MaxReads, MaxQueue: i.MaxQueue, MaxMessage: i.MaxMessage}
+			Initiator: i.Exposure, MaxSGE: i.MaxSGE, MaxReads: i.MaxReads, MaxQueue: i.MaxQueue, MaxMessage: i.MaxMessage, Problem: i.Problem}
 		for _, p := range i.Ports {
 			port := Port{Number: p.Number, State: p.State, Link: p.Link, MTU: p.MTU}
 			for _, g := range p.GIDs {

@@ -38,7 +38,7 @@ func adapter(t testing.TB) (table, deviceAttr, netip.Addr) {
 		t.Fatal(err)
 	}
 	if len(devs) == 0 {
-		t.Fatal(whyNone(sysRoot))
+		t.Fatal(whyNone(sysRoot, tryNode))
 	}
 	if a := os.Getenv("SLUICE_RDMA_ADDRESS"); a != "" {
 		return lib, devs[0], netip.MustParseAddr(a)

@@ -26,7 +26,7 @@ func (m *manager) open(d *Device) error {
 	m.d, m.ids = d, map[handle]eventSink{}
 	ch, fd, err := d.tab.CreateEventChannel()
 	if err != nil {
-		return fmt.Errorf("verbs: the RDMA connection manager does not answer: is the module rdma_ucm loaded, and may this process open /dev/infiniband/rdma_cm? %w", err)
+		return noManager(err)
 	}
 	if m.file, err = pollable(fd, "connection manager"); err != nil {
 		d.tab.DestroyEventChannel(ch)
@@ -35,6 +35,16 @@ func (m *manager) open(d *Device) error {
 	m.ch = ch
 	d.wg.Add(1)
 	go m.loop()
+	return nil
+}
+
+// manages uses the connection manager once, to see whether it can be used.
+func manages(tab table) error {
+	ch, _, err := tab.CreateEventChannel()
+	if err != nil {
+		return noManager(err)
+	}
+	tab.DestroyEventChannel(ch)
 	return nil
 }
 

@@ -33,20 +33,46 @@ type Device struct {
 
 var _ transport.Device = (*Device)(nil)
 
-// Available says whether there is anything for Open to open: the libraries, and an adapter. The error says what is missing.
+// Available says whether there is anything for Open to open: the libraries, the connection manager, and an adapter that can
+// be used. Each is tried. The error says what is missing, and what to do.
 func Available() error {
 	tab, err := openTable()
 	if err != nil {
 		return err
 	}
+	return available(tab)
+}
+
+func available(tab table) error {
+	devs, err := devicesOf(tab)
+	if err != nil {
+		return err
+	}
+	if err := manages(tab); err != nil {
+		return err
+	}
+	probe := &Device{tab: tab, opt: Options{}.withDefaults()}
+	var errs []error
+	for i := range devs {
+		_, err := probe.try(&devs[i])
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// devicesOf lists the adapters, of which there are some.
+func devicesOf(tab table) ([]deviceAttr, error) {
 	devs, err := tab.Devices()
 	if err != nil {
-		return fmt.Errorf("verbs: list the RDMA devices: %w", err)
+		return nil, fmt.Errorf("verbs: list the RDMA devices: %w", err)
 	}
 	if len(devs) == 0 {
-		return noDevices()
+		return nil, noDevices()
 	}
-	return nil
+	return devs, nil
 }
 
 // Open makes a device of the adapters that there are.
@@ -64,12 +90,9 @@ func open(tab table, o Options) (*Device, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	devs, err := tab.Devices()
+	devs, err := devicesOf(tab)
 	if err != nil {
-		return nil, fmt.Errorf("verbs: list the RDMA devices: %w", err)
-	}
-	if len(devs) == 0 {
-		return nil, noDevices()
+		return nil, err
 	}
 	d := &Device{tab: tab, opt: o, adapters: map[handle]*rnic{}, qps: map[*QP]struct{}{}, lns: map[*listener]struct{}{},
 		reqs: map[*request]struct{}{}, stop: make(chan struct{})}

@@ -46,6 +46,20 @@ func (e *CallError) Unwrap() error { return e.Errno }
 // Is makes errors.Is(err, errNotSupported) work.
 func (e *CallError) Is(target error) bool { return target == errNotSupported && e.unsupported }
 
+// A ManagerError says that the kernel's connection manager cannot be used, without which an adapter has no connections.
+type ManagerError struct {
+	Reason string // one sentence, with what to do
+	Err    error
+}
+
+func (e *ManagerError) Error() string {
+	return fmt.Sprintf("verbs: the RDMA connection manager cannot be used, and with it no RDMA device: %s (%s)", e.Reason, e.Err)
+}
+
+func (e *ManagerError) Unwrap() error { return e.Err }
+
+func noManager(err error) error { return &ManagerError{Reason: whyNoManager(sysRoot, err), Err: err} }
+
 const (
 	libVerbs = "libibverbs"
 	libCM    = "librdmacm"
@@ -77,10 +91,10 @@ func hint(call string, no syscall.Errno) string {
 		return "the memory is of a kind that the kernel cannot pin"
 	case no == syscall.ENOMEM && (call == "rdma_create_qp" || call == "ibv_create_cq"):
 		return "the adapter, or locked memory (LimitMEMLOCK=, ulimit -l), is used up: fewer connections, or shorter queues"
+	case call == "rdma_create_event_channel": // ManagerError says it
+		return ""
 	case no == syscall.EACCES || no == syscall.EPERM:
 		return "the process may not use /dev/infiniband: see PrivateDevices= and DeviceAllow= of the unit, and the owner of the nodes"
-	case no == syscall.ENOENT && call == "rdma_create_event_channel":
-		return "/dev/infiniband/rdma_cm is not there: load the kernel's module rdma_ucm"
 	case no == syscall.ENODEV && (call == "rdma_resolve_addr" || call == "rdma_bind_addr"):
 		return "no RDMA adapter has this address"
 	case no == syscall.EADDRNOTAVAIL:

@@ -20,6 +20,8 @@ type Info struct {
 	MaxReads         int
 	MaxQueue         int // work requests of a queue pair
 	MaxMessage       int
+	// Problem says why Open would not use the adapter, and what to do; empty where it would.
+	Problem string
 }
 
 // PortInfo is a port of an adapter.
@@ -56,13 +58,17 @@ func list(tab table, o Options) ([]Info, error) {
 	}
 	var all []Info
 	probe := &Device{tab: tab, opt: o}
+	unmanaged := manages(tab)
 	for i := range devs {
 		if !o.takes(devs[i].Name) {
 			continue
 		}
 		info, err := describe(probe, &devs[i])
+		if err == nil {
+			err = unmanaged
+		}
 		if err != nil {
-			return nil, err
+			info.Problem = err.Error()
 		}
 		info.Library = tab.Version()
 		all = append(all, info)
@@ -73,9 +79,9 @@ func list(tab table, o Options) ([]Info, error) {
 func describe(d *Device, a *deviceAttr) (Info, error) {
 	i := Info{Name: a.Name, Driver: a.Driver, Firmware: a.Firmware, Fabric: "InfiniBand", MaxSGE: least(maxSGE, a.MaxSGE),
 		MaxReads: least(maxReads, min(a.MaxReadIn, a.MaxReadOut)), MaxQueue: a.MaxQPWR, MaxMessage: maxMessage}
-	windows, err := d.hasWindows(a.Dev)
+	windows, err := d.try(a)
 	if err != nil {
-		return i, fmt.Errorf("verbs: %s: %w", a.Name, err)
+		return i, err
 	}
 	t := traitOf(a, windows)
 	i.Windows = windows

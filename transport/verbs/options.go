@@ -60,7 +60,7 @@ func (o *Options) takes(name string) bool {
 // ErrNoDevices is Open's and Available's answer on a machine without RDMA adapters.
 var ErrNoDevices = errors.New("verbs: there is no RDMA device to use")
 
-func noDevices() error { return fmt.Errorf("%w: %s", ErrNoDevices, whyNone(sysRoot)) }
+func noDevices() error { return fmt.Errorf("%w: %s", ErrNoDevices, whyNone(sysRoot, tryNode)) }
 
 // errNoSuchDevice says that a configured adapter is not there.
 func errNoSuchDevice(names []string, have []deviceAttr) error {

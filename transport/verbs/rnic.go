@@ -7,9 +7,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -73,9 +75,9 @@ func (d *Device) adoptAll(devs []deviceAttr) error {
 }
 
 func (d *Device) adoptOne(attr deviceAttr) error {
-	windows, err := d.hasWindows(attr.Dev)
+	windows, err := d.try(&attr)
 	if err != nil {
-		return fmt.Errorf("verbs: %s: %w", attr.Name, err)
+		return err
 	}
 	a := &rnic{d: d, attr: attr, trait: traitOf(&attr, windows), qps: map[handle]*QP{}}
 	if a.file, err = pollable(d.tab.AsyncFD(attr.Dev), attr.Name); err != nil {
@@ -88,19 +90,30 @@ func (d *Device) adoptOne(attr deviceAttr) error {
 	return nil
 }
 
-// hasWindows tries. Capability bits are not enough: one driver advertises windows that its library cannot bind.
-func (d *Device) hasWindows(dev handle) (bool, error) {
-	pd, err := d.tab.AllocPD(dev)
+// try does with an adapter what its use begins with. Capability bits are not enough: one driver advertises windows that its
+// library cannot bind. And an adapter that cannot register the memory of one slab would keep every pool from growing.
+func (d *Device) try(a *deviceAttr) (windows bool, err error) {
+	wrap := func(what string, err error) error { return fmt.Errorf("verbs: %s: %s: %w", a.Name, what, err) }
+	slab, err := mem.NewSlab(mem.SlabSize)
 	if err != nil {
-		return false, fmt.Errorf("allocate a protection domain: %w", err)
+		return false, wrap("try it", err)
 	}
+	defer func() { d.warn("memory could not be unmapped", slab.Close()) }()
+	pd, err := d.tab.AllocPD(a.Dev)
+	if err != nil {
+		return false, wrap("allocate a protection domain", err)
+	}
+	defer func() { d.warn("a protection domain could not be freed", d.tab.DeallocPD(pd)) }()
+	mr, _, _, err := d.tab.RegMR(pd, uintptr(unsafe.Pointer(unsafe.SliceData(slab.Bytes()))), mem.SlabSize, accessLocalWrite)
+	if err != nil {
+		return false, wrap(fmt.Sprintf("register %d MiB of memory, the least that is of use", mem.SlabSize>>20), err)
+	}
+	d.warn("a memory region could not be freed", d.tab.DeregMR(mr))
 	mw, _, err := d.tab.AllocMW(pd)
 	if err == nil {
 		d.warn("a memory window could not be freed", d.tab.DeallocMW(mw))
-	}
-	d.warn("a protection domain could not be freed", d.tab.DeallocPD(pd))
-	if err != nil && !errors.Is(err, errNotSupported) {
-		d.opt.Log.Warn("no memory windows", zap.Error(err))
+	} else if !errors.Is(err, errNotSupported) {
+		d.opt.Log.Warn("no memory windows", zap.String("device", a.Name), zap.Error(err))
 	}
 	return err == nil, nil
 }

@@ -2,7 +2,9 @@ package verbs
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,7 +13,7 @@ import (
 )
 
 // sysRoot is where the machine's /sys and /dev are; tests have others.
-const sysRoot = "/"
+var sysRoot = "/"
 
 // driverOf names the kernel's driver of an adapter. The soft devices have no hardware below them whose driver could be read, or
 // that of their network interface: their vendor numbers tell.
@@ -68,8 +70,23 @@ func readLine(elem ...string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// whyNone says why the library lists no adapter, and what to do.
-func whyNone(root string) string {
+// tryNode opens a device's node as the library does.
+func tryNode(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// unseen is what a unit's sandbox takes from a process, and what a user may not do: whyNone and whyNoManager say it of their nodes.
+const (
+	unseen  = "but this process does not see /dev/infiniband/%[1]s: a unit with PrivateDevices=yes wants BindPaths=/dev/infiniband and DeviceAllow=%[2]s rw"
+	refused = "but this process may not open /dev/infiniband/%[1]s: run it as root or as a user that owns the node, or, in a unit, with DeviceAllow=%[2]s rw"
+)
+
+// whyNone says why the library lists no adapter, and what to do. try opens a node.
+func whyNone(root string, try func(path string) error) string {
 	adapters := names(root, "sys/class/infiniband")
 	if len(adapters) == 0 {
 		return "this machine has no RDMA adapter, or the kernel's driver of it is not loaded"
@@ -80,11 +97,30 @@ func whyNone(root string) string {
 		return has + ", but no module ib_uverbs, which gives adapters to programs: modprobe -a ib_uverbs rdma_ucm"
 	}
 	for _, n := range uverbs {
-		if _, err := os.Stat(filepath.Join(root, "dev/infiniband", n)); err != nil {
-			return has + ", but this process does not see /dev/infiniband/" + n + ": a unit wants PrivateDevices=no and DeviceAllow=char-infiniband_verbs rw"
+		const class = "char-infiniband_verbs"
+		switch err := try(filepath.Join(root, "dev/infiniband", n)); {
+		case errors.Is(err, fs.ErrNotExist):
+			return has + ", " + fmt.Sprintf(unseen, n, class)
+		case errors.Is(err, fs.ErrPermission):
+			return has + ", " + fmt.Sprintf(refused, n, class)
 		}
 	}
-	return has + ", but no library for it: install ibverbs-providers"
+	return has + ", but this machine has no library for its driver: install ibverbs-providers"
+}
+
+// whyNoManager says why the connection manager's node could not be opened, and what to do.
+func whyNoManager(root string, err error) string {
+	const node = "/dev/infiniband/rdma_cm"
+	loaded := len(names(root, "sys/class/misc/rdma_cm")) > 0
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return "the kernel has it, " + fmt.Sprintf(refused, "rdma_cm", node)
+	case loaded && errors.Is(err, fs.ErrNotExist):
+		return "the kernel has it, " + fmt.Sprintf(unseen, "rdma_cm", node)
+	case !loaded:
+		return "the kernel's module rdma_ucm, which makes " + node + ", is not loaded: modprobe rdma_ucm, and a line in /etc/modules-load.d for the next start"
+	}
+	return node + " does not answer"
 }
 
 func names(elem ...string) []string {

@@ -33,7 +33,7 @@ func sick(t *testing.T) machine {
 		t.Fatal(err)
 	}
 	return machine{
-		sys: dir, proc: dir, dev: dir, stateDir: "/proc/nowhere", adapters: func() (bool, error) { return true, errors.New("there is no rdma-core") },
+		sys: dir, proc: dir, dev: dir, stateDir: "/proc/nowhere", adapters: func() (bool, error) { return true, errors.New("there is no rdma-core; install it") },
 		listen:  func(string) error { return unix.EADDRINUSE },
 		rlimit:  func(int) (uint64, error) { return 256, nil },
 		release: func() string { return "4.19.0-21-amd64" },
@@ -57,6 +57,9 @@ func TestASickMachineGetsAdviceForEverything(t *testing.T) {
 		if f := found[what]; f.State != state || f.Advice == "" {
 			t.Errorf("%s: %+v, want state %s and advice", what, f, state)
 		}
+	}
+	if f := found["rdma-core"]; !strings.Contains(f.Saw, "there is no rdma-core; install it") || strings.Contains(f.Advice, "install") {
+		t.Errorf("what keeps the adapters from use, and what to do, is the provider's to say: %+v", f)
 	}
 	if f := found["volume v"]; f.Saw != "not served: /v.img is missing" || f.Advice != "mount its file system" {
 		t.Errorf("%+v", f)

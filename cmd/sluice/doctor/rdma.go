@@ -65,7 +65,7 @@ func (m machine) access() []Finding {
 	f := Finding{What: "rdma-core", State: good, Saw: "the adapters can be used"}
 	if _, err := m.adapters(); err != nil {
 		f.State, f.Saw = note, "the adapters cannot be used: "+err.Error()
-		f.Advice = "software iWARP serves all the same; for the adapters install rdma-core and ibverbs-providers, and see docs/rdma.md"
+		f.Advice = "software iWARP serves all the same; for the adapters do what is said here: docs/rdma.md goes from an adapter in the machine to the first I/O"
 	}
 	return append(fs, f)
 }

@@ -70,11 +70,17 @@ func show(t *ui.Table, l []fabric.Adapter) {
 			driver += ", firmware " + a.Firmware
 		}
 		t.Row(a.Name, a.Fabric, driver)
+		if a.Problem != "" {
+			t.Row("", "cannot be used", a.Problem)
+		}
 		for _, p := range a.Ports {
 			t.Row("", fmt.Sprintf("port %d", p.Number), fmt.Sprintf("%s, %s, MTU %d", p.State, p.Link, p.MTU))
 			for _, g := range p.GIDs {
 				t.Row("", fmt.Sprintf("GID %d", g.Index), strings.TrimSpace(fmt.Sprintf("%s %s %s", readable(g.GID), g.Kind, g.Interface)))
 			}
+		}
+		if a.Problem != "" {
+			continue
 		}
 		t.Row("", "can", fmt.Sprintf("%d pieces of memory a request, %d RDMA Reads at a time, %s", a.MaxSGE, a.MaxReads,
 			map[bool]string{true: "memory windows", false: "no memory windows of type 2"}[a.Windows]))

@@ -49,6 +49,17 @@ func TestAdaptersThatCannotBeListedAreAnError(t *testing.T) {
 	}
 }
 
+// An adapter that is there and of no use is shown with the reason, and nothing is said of what it would do.
+func TestAnAdapterThatCannotBeUsedIsShownWithTheReason(t *testing.T) {
+	list := func(fabric.Options) ([]fabric.Adapter, error) {
+		return []fabric.Adapter{{Name: "mlx5_0", Fabric: "RoCE", Target: "nothing", Initiator: "a window", Problem: "rdma_ucm is not loaded: modprobe rdma_ucm"}}, nil
+	}
+	out, _, err := run(t, list, func() (bool, error) { return false, nil })
+	if err != nil || !strings.Contains(out, "cannot be used") || !strings.Contains(out, "modprobe rdma_ucm") || strings.Contains(out, "as a target") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 func TestAdaptersAreShownWithWhatIsDoneWithThem(t *testing.T) {
 	list := func(fabric.Options) ([]fabric.Adapter, error) {
 		return []fabric.Adapter{{Name: "mlx5_0", Driver: "mlx5_core", Fabric: "RoCE", Windows: true, Target: "nothing", Initiator: "a window for each I/O", MaxSGE: 30, MaxReads: 16,
