@@ -1,7 +1,11 @@
 package main
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"time"
 )
 
@@ -17,6 +21,11 @@ var verbsScenarios = []Scenario{
 		About: "ib_iser over RoCE to our target: login, Send with Invalidate, ext4, fio verify, fsck",
 	},
 	{
+		Name: "rxe-suite", Class: short, Limit: 25 * time.Minute, Script: "verbs-suite.sh", Files: []string{"verbs.test"}, Verbs: true,
+		Prepare: adapterSuite("rxe", 50, "FLAP=1", "LEFT_OUT=ExactWindows FileSend RandomSTags Terminates"),
+		About:   "the rules of the transport contract on rxe by libibverbs, case by case, and the shim's own tests",
+	},
+	{
 		Name: "rxe-initiator", Class: long, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
 		About: "our initiator by libibverbs to LIO's ib_isert and to our target: discover, inquiry, cp, write, read, load",
 	},
@@ -30,4 +39,47 @@ func giveVerbs(env ...string) func(*Run) error {
 		r.Give = append(r.Give, filepath.Join(r.lab.src, "scenarios", "verbs-lib.sh"))
 		return nil
 	}
+}
+
+// adapterSuite gives verbs-suite.sh the tests that want an adapter: those of the files that are built with the provider only. At
+// least so many cases are to pass. LAB_RUN chooses others.
+func adapterSuite(device string, least int, env ...string) func(*Run) error {
+	return func(r *Run) error {
+		tests, err := adapterTests(filepath.Join(r.lab.src, "../..", "transport/verbs"))
+		if err != nil {
+			return err
+		}
+		r.Args = []string{device}
+		r.Env = append(r.Env, "RUN="+getenv("LAB_RUN", "^("+strings.Join(tests, "|")+")$"), "FEW="+os.Getenv("LAB_RUN"), fmt.Sprint("LEAST=", least))
+		r.Env = append(r.Env, env...)
+		return nil
+	}
+}
+
+var (
+	wantsAdapter = regexp.MustCompile(`^//go:build verbs\b`)
+	testNamed    = regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
+)
+
+func adapterTests(dir string) (names []string, err error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
+		if !wantsAdapter.Match(b) {
+			continue
+		}
+		for _, m := range testNamed.FindAllSubmatch(b, -1) {
+			names = append(names, string(m[1]))
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no test in %s wants an adapter", dir)
+	}
+	return names, nil
 }
