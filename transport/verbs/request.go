@@ -182,6 +182,9 @@ func (r *request) accept(ctx context.Context, q *QP, p transport.ConnParams) err
 			in, out = uint8(min(int(in), r.peer.ReadsOut)), uint8(min(int(out), r.peer.ReadsIn))
 		}
 		q.depth = transport.Depth{In: int(in), Out: int(out)}
+		if q.a.raises {
+			q.depth.In = max(q.depth.In, r.peer.ReadsOut)
+		}
 		if err := d.tab.Accept(r.id, connParam{Private: p.Private, ResponderResources: in, InitiatorDepth: out, RNRRetry: *d.opt.RNRRetry}); err != nil {
 			return fmt.Errorf("verbs: accept the connection of %s: %w", w.Remote, err)
 		}

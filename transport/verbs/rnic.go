@@ -41,6 +41,7 @@ type trait struct {
 	turned  bool // the depths of a reply come the other way round
 	outOf   bool // what is posted behind a Read may complete before it
 	piece   bool // a receive names memory, even one of no bytes
+	raises  bool // a reply promises to serve as many Reads as the request asks for
 }
 
 // traitOf knows the soft devices of the kernel and the kinds of hardware.
@@ -56,6 +57,7 @@ func traitOf(a *deviceAttr, windows bool) trait {
 		turned:  siw, // siw_proc_mpareply keeps the peer's ORD as its ird, and siw_cm_upcall passes that on as ours
 		outOf:   siw, // siw_qp_sq_process completes a Send when TCP has it, siw_rdmap_complete a Read when the answer is here
 		piece:   siw, // siw_post_receive: EINVAL without one
+		raises:  siw, // siw_accept: relaxed_ird_negotiation
 	}
 }
 

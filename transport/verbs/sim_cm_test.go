@@ -308,6 +308,9 @@ func (s *sim) Accept(id handle, p connParam) error {
 		return unix.EINVAL
 	}
 	i.asks = false
+	if i.nic.kind.outOf { // siw_accept raises what it serves to what the peer asks for (relaxed_ird_negotiation)
+		p.ResponderResources = max(p.ResponderResources, i.out)
+	}
 	o := i.peer
 	i.up, o.up = true, true
 	a, b := o.qp, i.qp
