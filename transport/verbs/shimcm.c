@@ -86,15 +86,11 @@ int vb_create_id(uintptr_t ch, uintptr_t *id)
 
 int vb_destroy_id(uintptr_t id)
 {
-	struct rdma_cm_id *i = (struct rdma_cm_id *)id;
-	struct vb_cm_channel *c = channel_of(i);
-	int rc;
-
-	pthread_mutex_lock(&c->lock); // an event's last touch of the id is under it
+	// Not under the channel's lock: the kernel can take its time (a connection that is being torn down, siw's connect), and all set-ups
+	// would wait with it. Nor is the lock needed: the call returns when each event of the id that was taken is acknowledged, and
+	// vb_cm_event's acknowledgement is the last touch of it.
 	errno = 0;
-	rc = vb_result(lib.p_rdma_destroy_id(i));
-	pthread_mutex_unlock(&c->lock);
-	return rc;
+	return vb_result(lib.p_rdma_destroy_id((struct rdma_cm_id *)id));
 }
 
 int vb_move_id(uintptr_t id, uintptr_t ch)

@@ -34,7 +34,8 @@ extern struct vb_calls {
 } lib;
 
 // An event channel of connections. The library follows an id's queue pair and addresses while it takes an event of it, so an
-// id's owner holds the lock where it changes or reads those. Each id's context is its channel.
+// id's owner holds the lock where it changes or reads those, but for rdma_destroy_id, which waits for events by itself. Each id's
+// context is its channel.
 struct vb_cm_channel {
 	struct rdma_event_channel *events;
 	pthread_mutex_t lock;
