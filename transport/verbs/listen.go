@@ -22,6 +22,7 @@ type listener struct {
 
 	mu     sync.Mutex
 	id     handle
+	lost   handle // an id whose adapter went, perhaps before the id became the one that listens
 	closed bool
 	queue  []*request
 	bell   chan struct{} // of one: something is in the queue
@@ -41,29 +42,35 @@ func (d *Device) Listen(ctx context.Context, addr string) (transport.Listener, e
 	defer d.wg.Done()
 	l := &listener{d: d, bell: make(chan struct{}, 1), done: make(chan struct{}), over: make(chan struct{})}
 	var errs []error
+	listens := false
 	for _, l.addr = range all {
 		if err = l.start(); err == nil {
+			listens = true
 			break
 		}
 		errs = append(errs, err)
 	}
-	if l.id == 0 {
+	if !listens {
 		return nil, errors.Join(errs...)
 	}
 	d.mu.Lock()
-	if !d.closed {
+	closed := d.closed
+	if !closed {
 		d.lns[l] = struct{}{}
-		d.mu.Unlock()
-		return l, nil
 	}
 	d.mu.Unlock()
-	d.cm.dropID(l.id)
-	return nil, transport.ErrClosed
+	if closed {
+		return nil, errors.Join(transport.ErrClosed, l.Close())
+	}
+	return l, nil
 }
 
 // start makes the id that listens. A port of 0 becomes one that is kept from then on.
 func (l *listener) start() error {
 	tab := l.d.tab
+	l.mu.Lock()
+	l.lost = 0 // numbers come again
+	l.mu.Unlock()
 	id, err := l.d.cm.newID(l)
 	if err != nil {
 		return err
@@ -78,12 +85,14 @@ func (l *listener) start() error {
 			l.addr = netip.AddrPortFrom(l.addr.Addr(), w.Local.Port())
 		}
 	}
-	if err == nil && l.take(id) {
-		return nil
+	if err == nil {
+		if err = l.take(id); err == nil {
+			return nil
+		}
 	}
 	l.d.cm.dropID(id)
-	if err == nil {
-		return transport.ErrClosed
+	if errors.Is(err, transport.ErrClosed) {
+		return err
 	}
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EADDRNOTAVAIL) {
 		return fmt.Errorf("verbs: listen on %s: no RDMA device has this address: %w", l.addr, err)
@@ -91,15 +100,18 @@ func (l *listener) start() error {
 	return fmt.Errorf("verbs: listen on %s: %w", l.addr, err)
 }
 
-// take makes id the one that listens, unless the listener has been closed.
-func (l *listener) take(id handle) bool {
+// take makes id the one that listens, unless the listener has been closed or the adapter has gone meanwhile.
+func (l *listener) take(id handle) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
-		return false
+	switch {
+	case l.closed:
+		return transport.ErrClosed
+	case l.lost == id:
+		return unix.ENODEV
 	}
 	l.id = id
-	return true
+	return nil
 }
 
 // Addr is the address listened on.
@@ -165,9 +177,16 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// cmEvent takes the events of the id that listens: its adapter may go.
+// cmEvent takes the events of the id that listens, or is about to: its adapter may go.
 func (l *listener) cmEvent(e cmEvent) {
-	if e.Kind == cmDeviceRemoval {
+	if e.Kind != cmDeviceRemoval {
+		return
+	}
+	l.mu.Lock()
+	l.lost = e.ID
+	listens := l.id == e.ID
+	l.mu.Unlock()
+	if listens {
 		l.d.opt.Log.Warn("the RDMA device of a listener is gone; listening again when it is back", zap.Stringer("address", l.addr))
 		l.d.aside(l.again)
 	}

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -246,5 +247,73 @@ func TestAnAnsweredRequestIsForgotten(t *testing.T) {
 	defer d.mu.Unlock()
 	if len(d.reqs) != 0 {
 		t.Error("a request that has been answered waits for its answer")
+	}
+}
+
+// unsteady is a library in which something happens between a Listen and its return.
+type unsteady struct {
+	*sim
+	listened func()
+}
+
+func (u *unsteady) Listen(id handle, backlog int) error {
+	err := u.sim.Listen(id, backlog)
+	if f := u.listened; err == nil && f != nil {
+		f()
+	}
+	return err
+}
+
+// An adapter that goes while its listener is made anew is listened on when it is back, as any other time.
+func TestAnAdapterThatGoesWhileItIsListenedOnAgainIsNotMissed(t *testing.T) {
+	s := newSim(t)
+	s.add("one", "mlx5", "10.0.0.1")
+	two := s.add("two", "mlx5", "10.0.0.2")
+	u := &unsteady{sim: s}
+	ready := make(chan time.Time)
+	close(ready)
+	d, err := open(u, Options{after: func(time.Duration) <-chan time.Time { return ready }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	l, err := d.Listen(within(t), "10.0.0.2:7777")
+	if err != nil {
+		t.Fatal(err)
+	}
+	went := make(chan struct{})
+	u.listened = func() {
+		u.listened = nil
+		s.unplug(s.nics[len(s.nics)-1])
+		for heard := false; !heard; runtime.Gosched() { // of the removal, by the goroutine that takes events
+			d.cm.mu.Lock()
+			s.mu.Lock()
+			heard = len(s.obj[d.cm.ch].(*simEvents).evs) == 0
+			s.mu.Unlock()
+			d.cm.mu.Unlock()
+		}
+		close(went)
+	}
+	s.unplug(two)
+	s.add("two", "mlx5", "10.0.0.2")
+	<-went
+	s.add("two", "mlx5", "10.0.0.2")
+	for x, ctx := l.(*listener), within(t); ; runtime.Gosched() {
+		if ctx.Err() != nil {
+			t.Fatal("nothing listens any more")
+		}
+		x.mu.Lock()
+		id := x.id
+		x.mu.Unlock()
+		s.mu.Lock()
+		i, _ := s.obj[id].(*simID)
+		listens := i != nil && i.listens && !i.nic.gone
+		s.mu.Unlock()
+		if listens {
+			break
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
 	}
 }
