@@ -26,6 +26,8 @@ type Device struct {
 	reqs     map[*request]struct{}
 	wg       sync.WaitGroup // ends of queue pairs, event loops, whatever is destroyed aside
 	stop     chan struct{}
+	left     int  // objects that the library still uses, of connections that have ended (later)
+	over     bool // Close is through: whoever is the last destroys what the device has
 
 	mem memory
 	cm  manager
@@ -180,8 +182,37 @@ func (d *Device) Close() error {
 	}
 	d.wg.Wait()
 	d.mem.close()
-	d.cm.close()
+	d.mu.Lock()
+	d.over = true
+	last := d.left == 0
+	d.mu.Unlock()
+	if last {
+		d.finish()
+	}
 	return nil
+}
+
+// finish frees what other objects are made in.
+func (d *Device) finish() {
+	d.mem.free()
+	d.cm.close()
+}
+
+// later runs f, which waits for the library as long as it takes, and does not keep Close waiting: the adapter has no memory of what f frees.
+func (d *Device) later(f func()) {
+	d.mu.Lock()
+	d.left++
+	d.mu.Unlock()
+	go func() {
+		f()
+		d.mu.Lock()
+		d.left--
+		last := d.over && d.left == 0
+		d.mu.Unlock()
+		if last {
+			d.finish()
+		}
+	}()
 }
 
 // queuePairs are those that have objects of the library now.

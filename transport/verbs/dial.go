@@ -151,11 +151,12 @@ func (q *QP) connect(ctx context.Context, dst netip.AddrPort, p transport.ConnPa
 		}
 		in, out = q.a.reads(p.ReadsIn, p.ReadsOut)
 		o := &q.dev.opt
-		if err := q.dev.tab.Connect(q.id, connParam{Private: p.Private, ResponderResources: in, InitiatorDepth: out, Retry: *o.Retry, RNRRetry: *o.RNRRetry}); err != nil {
-			return fmt.Errorf("verbs: connect to %s: %w", dst, err)
-		}
+		q.ask(connParam{Private: p.Private, ResponderResources: in, InitiatorDepth: out, Retry: *o.Retry, RNRRetry: *o.RNRRetry})
 		return nil
 	})
+	if err == nil {
+		err = q.asked(ctx, dst)
+	}
 	if err != nil {
 		return transport.Peer{}, err
 	}
@@ -177,6 +178,47 @@ func (q *QP) connect(ctx context.Context, dst netip.AddrPort, p transport.ConnPa
 		return peer, q.why()
 	}
 	return peer, nil
+}
+
+// asking is a Connect that the library has not returned from: siw's waits in the kernel until TCP has connected or given up, which
+// takes up to two minutes, and nothing ends it before.
+type asking struct {
+	over chan struct{} // closed when it has
+	err  error         // then
+}
+
+// ask begins to ask for the connection; build is held. Until it is over the id must stay, and nothing waits for it but the queue
+// pair's end (bury).
+func (q *QP) ask(p connParam) {
+	a, id := &asking{over: make(chan struct{})}, q.id
+	q.asks = a
+	go func() {
+		a.err = q.dev.tab.Connect(id, p)
+		close(a.over)
+	}()
+}
+
+// asked waits until the library has asked.
+func (q *QP) asked(ctx context.Context, dst netip.AddrPort) error {
+	t := time.NewTimer(dialTime)
+	defer t.Stop()
+	select {
+	case <-q.asks.over:
+		if err := q.asks.err; err != nil {
+			return fmt.Errorf("verbs: connect to %s: %w", dst, err)
+		}
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-q.dying:
+		return q.why()
+	case <-t.C:
+		return noAnswer(dst, dialTime)
+	}
+}
+
+func noAnswer(dst netip.AddrPort, limit time.Duration) error {
+	return fmt.Errorf("verbs: %s: no answer within %s: %w", dst, limit, context.DeadlineExceeded)
 }
 
 // reads bounds the depths asked for by what the adapter has.
@@ -231,7 +273,7 @@ func (q *QP) await(ctx context.Context, want cmKind, dst netip.AddrPort, limit t
 		case <-q.dying:
 			return cmEvent{}, q.why()
 		case <-t.C:
-			return cmEvent{}, fmt.Errorf("verbs: %s: no answer within %s: %w", dst, limit, context.DeadlineExceeded)
+			return cmEvent{}, noAnswer(dst, limit)
 		}
 	}
 }

@@ -74,6 +74,17 @@ func (q *QP) bury() {
 	q.kick() // an owner that is parked leaves the channel
 	q.build.Lock()
 	q.quiesce()
+	if q.stillAsks() && q.letGo() {
+		q.build.Unlock()
+		q.settle()
+		q.dev.later(func() {
+			<-q.asks.over
+			q.build.Lock()
+			q.destroy()
+			q.build.Unlock()
+		})
+		return
+	}
 	if q.hw != 0 {
 		q.stop()
 	}
@@ -83,6 +94,36 @@ func (q *QP) bury() {
 	if !q.made.Load() {
 		close(q.ready)
 	}
+}
+
+// stillAsks reports whether the library goes on asking for the connection, after a moment in which it may have returned; build is held.
+func (q *QP) stillAsks() bool {
+	if q.asks == nil {
+		return false
+	}
+	t := time.NewTimer(lingerTime)
+	defer t.Stop()
+	select {
+	case <-q.asks.over:
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// letGo makes the adapter return all memory of a queue pair whose id cannot be destroyed yet: in ERR it cannot be connected any more.
+// False means that the adapter keeps some; then the owner hears of the end when the id is free.
+func (q *QP) letGo() bool {
+	q.dev.warn("a queue pair could not be stopped", q.dev.tab.ErrorQP(q.hw))
+	clean := q.drain(drainTime, func() bool { return q.rq.kept || q.rq.head.Load() == q.rq.tail.Load() })
+	if !clean {
+		<-q.asks.over
+		return false
+	}
+	q.pollMu.Lock()
+	q.cqLive = false
+	q.pollMu.Unlock()
+	return true
 }
 
 // quiesce waits until Post and PostRecv that have seen the queue pair alive are over. None uses the library after it.

@@ -78,7 +78,7 @@ func (m *memory) unregister(s *mem.Slab) error {
 func (m *memory) removeAll(s *mem.Slab) error {
 	var errs []error
 	for dom := range m.domains {
-		errs = append(errs, m.drop(dom, &dom.local, s.ID()), m.drop(dom, &dom.open, s.ID()))
+		errs = append(errs, m.remove(dom, &dom.local, s.ID()), m.remove(dom, &dom.open, s.ID()))
 	}
 	return errors.Join(errs...)
 }
@@ -101,7 +101,7 @@ func (m *memory) domainFor(a *rnic) (*domain, error) {
 	dom.local.Store(&regions{})
 	for _, s := range m.slabs {
 		if err := m.add(dom, s); err != nil {
-			m.free(dom)
+			m.drop(dom)
 			return nil, err
 		}
 	}
@@ -121,7 +121,7 @@ func (m *memory) leave(dom *domain) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.shared[dom.a] != dom {
-		m.free(dom)
+		m.drop(dom)
 	}
 }
 
@@ -172,7 +172,7 @@ func (m *memory) put(dom *domain, in *atomic.Pointer[regions], s *mem.Slab, righ
 	return nil
 }
 
-func (m *memory) drop(dom *domain, from *atomic.Pointer[regions], id uint32) error {
+func (m *memory) remove(dom *domain, from *atomic.Pointer[regions], id uint32) error {
 	have := from.Load()
 	if have == nil {
 		return nil
@@ -194,26 +194,41 @@ func (m *memory) drop(dom *domain, from *atomic.Pointer[regions], id uint32) err
 	return nil
 }
 
-// free frees a domain; m.mu is held.
-func (m *memory) free(dom *domain) {
-	delete(m.domains, dom)
-	for _, t := range []*regions{dom.open.Load(), dom.local.Load()} {
-		if t == nil {
+// empty deregisters a domain's regions; m.mu is held.
+func (m *memory) empty(dom *domain) {
+	for _, t := range []*atomic.Pointer[regions]{&dom.open, &dom.local} {
+		if t.Load() == nil {
 			continue
 		}
-		for _, r := range *t {
+		for _, r := range *t.Swap(&regions{}) {
 			m.d.warn("a memory region could not be freed", m.d.tab.DeregMR(r.mr))
 		}
 	}
+}
+
+// drop frees a domain; m.mu is held.
+func (m *memory) drop(dom *domain) {
+	delete(m.domains, dom)
+	m.empty(dom)
 	m.d.warn("a protection domain could not be freed", m.d.tab.DeallocPD(dom.pd))
 }
 
+// close makes the adapters let go of all memory.
 func (m *memory) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true
 	for dom := range m.domains {
-		m.free(dom)
+		m.empty(dom)
+	}
+}
+
+// free frees the domains, when nothing is made in them any more.
+func (m *memory) free() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for dom := range m.domains {
+		m.drop(dom)
 	}
 }
 

@@ -30,6 +30,7 @@ type QP struct {
 	file       *os.File
 	rc         syscall.RawConn
 	path       where
+	asks       *asking // nil until the peer is asked for the connection
 
 	life     sync.Mutex
 	state    qpState

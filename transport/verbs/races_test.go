@@ -82,6 +82,11 @@ func (g *gated) Where(id handle) (where, error) {
 	return g.sim.Where(id)
 }
 
+func (g *gated) Connect(id handle, p connParam) error {
+	g.pass("Connect")
+	return g.sim.Connect(id, p)
+}
+
 func (g *gated) Reject(id handle, private []byte) error {
 	g.pass("Reject")
 	return g.sim.Reject(id, private)
