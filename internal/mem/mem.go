@@ -20,6 +20,10 @@ const PageSize = 4096
 // from a Wait callback.
 var ErrNoMemory = errors.New("mem: no registered buffer is free")
 
+// ErrNoRoom is what the error of a Registrar's Register is where it has no room for more memory now (the limit of locked memory, as a
+// rule): the pool does then with what it has.
+var ErrNoRoom = errors.New("mem: no more memory can be registered")
+
 // Slab is one mmapped region. Providers register a slab once and address it by ID.
 type Slab struct {
 	id uint32

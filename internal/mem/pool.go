@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // ErrClosed is Get's answer after Close.
@@ -32,6 +33,8 @@ type Pool struct {
 	dirty    bool     // somebody joined the queue: caches are to be emptied
 	refused  uint64
 	closed   bool
+	full     error     // ErrNoRoom of a provider, until fullTill
+	fullTill time.Time // when another slab may be tried
 
 	deny func(size int) bool // of a drought; nil but in tests
 }
@@ -66,7 +69,7 @@ type Registrar interface {
 }
 
 // OnSlab registers every slab the pool has and will have with a provider, until Forget or Close. An error fails the Get
-// that needed the slab.
+// that needed the slab; one that is ErrNoRoom makes it wait, as at the pool's own bound, where there are buffers to wait for.
 func (p *Pool) OnSlab(r Registrar) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -203,14 +206,18 @@ func (p *Pool) takeLocked(c int, room int64, up bool) (*Buf, error) {
 		err := p.growLocked(c)
 		switch {
 		case err == nil:
-		case !errors.Is(err, ErrNoMemory):
+		case !errors.Is(err, ErrNoMemory) && !errors.Is(err, ErrNoRoom):
 			return nil, err
 		case !up:
 			return nil, ErrNoMemory
 		default:
+			least := c
 			for c++; c < len(classes) && p.free[c] == nil; c++ {
 			}
 			if c == len(classes) || int64(classes[c]) > room {
+				if errors.Is(err, ErrNoRoom) && !p.comesBackLocked(least) {
+					return nil, err
+				}
 				return nil, ErrNoMemory
 			}
 		}
@@ -220,6 +227,19 @@ func (p *Pool) takeLocked(c int, room int64, up bool) (*Buf, error) {
 	p.freeSize -= int64(classes[c])
 	return b, nil
 }
+
+// comesBackLocked reports whether there are buffers of class c or larger that others may release.
+func (p *Pool) comesBackLocked(c int) bool {
+	for _, n := range p.cut[c:] {
+		if n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// A provider that has no room is not asked for some by each Get: that takes system calls, under the lock.
+const fullTime = time.Second
 
 func (p *Pool) growLocked(c int) error {
 	need := int64(slabSize)
@@ -231,13 +251,21 @@ func (p *Pool) growLocked(c int) error {
 	if p.mapped+need > p.max {
 		return ErrNoMemory
 	}
+	if p.full != nil && time.Now().Before(p.fullTill) {
+		return p.full
+	}
+	p.full = nil
 	s, err := NewSlab(slabSize)
 	if err != nil {
 		return err
 	}
 	for i, r := range p.known {
 		if err := r.Register(s); err != nil {
-			return fmt.Errorf("mem: register a slab: %w", errors.Join(err, unmap(s, p.known[:i])))
+			err = fmt.Errorf("mem: register a slab: %w", errors.Join(err, unmap(s, p.known[:i])))
+			if errors.Is(err, ErrNoRoom) {
+				p.full, p.fullTill = err, time.Now().Add(fullTime)
+			}
+			return err
 		}
 	}
 	p.mapped += slabSize

@@ -3,9 +3,12 @@ package verbs
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/mem"
@@ -161,5 +164,65 @@ func TestEveryCallFailsOnce(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The limit of locked memory bounds a pool as its own size does: a Get waits for what comes back, no connection ends, and the log has one line.
+func TestMemoryThatMayNotBeLockedIsWaitedFor(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	s, a, _ := connected(t, "mlx5", Options{Log: zap.New(core)})
+	pool := mem.NewPool(64 << 20)
+	if err := pool.OnSlab(a.d); err != nil {
+		t.Fatal(err)
+	}
+	share := pool.Share(32 << 20)
+	bufs, err := share.GetAll(mem.SlabSize, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	s.fail = func(call string) error {
+		if call == "RegMR" {
+			return failed(libVerbs, "ibv_reg_mr", -int(unix.ENOMEM))
+		}
+		return nil
+	}
+	s.mu.Unlock()
+	for range 3 {
+		slab, err := mem.NewSlab(4096) // another pool's
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.d.Register(slab); !errors.Is(err, mem.ErrNoRoom) || !strings.Contains(err.Error(), "LimitMEMLOCK=") {
+			t.Errorf("register: %v", err)
+		}
+		if err := slab.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := share.GetAll(mem.SlabSize, nil); !errors.Is(err, mem.ErrNoMemory) {
+			t.Errorf("a Get beyond the limit: %v", err)
+		}
+	}
+	ready := make(chan struct{})
+	share.Wait(func() { close(ready) })
+	for _, b := range bufs {
+		b.Release()
+	}
+	<-ready
+	if bufs, err = share.GetAll(mem.SlabSize, nil); err != nil {
+		t.Fatal(err)
+	}
+	a.mustPost(transport.WR{Op: transport.OpWrite, Flags: transport.Signaled, Token: 1})
+	a.must(transport.OpWrite, 1)
+	for _, b := range bufs {
+		b.Release()
+	}
+	share.Close()
+	said := logs.All()
+	if len(said) != 1 || !strings.Contains(fmt.Sprint(said[0].ContextMap()["error"]), "LimitMEMLOCK=") {
+		t.Errorf("the log: %+v", said)
+	}
+	if err := pool.Close(); err != nil {
+		t.Error(err)
 	}
 }

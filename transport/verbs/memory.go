@@ -7,6 +7,9 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -21,6 +24,7 @@ type memory struct {
 	slabs   map[uint32]*mem.Slab
 	domains map[*domain]struct{}
 	shared  map[*rnic]*domain
+	full    bool // the last slab was refused for lack of room, and that was said
 }
 
 // domain is a protection domain and the regions in it.
@@ -61,9 +65,14 @@ func (m *memory) register(s *mem.Slab) error {
 			continue
 		}
 		if err := m.add(dom, s); err != nil && !dom.a.gone.Load() {
+			if errors.Is(err, mem.ErrNoRoom) && !m.full {
+				m.full = true
+				m.d.opt.Log.Warn("no more memory can be registered with an RDMA device: what waits for a buffer waits for those there are", zap.Error(err))
+			}
 			return errors.Join(err, m.removeAll(s))
 		}
 	}
+	m.full = false
 	m.slabs[s.ID()] = s
 	return nil
 }
@@ -161,7 +170,7 @@ func (m *memory) put(dom *domain, in *atomic.Pointer[regions], s *mem.Slab, righ
 	addr := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 	mr, lkey, rkey, err := m.d.tab.RegMR(dom.pd, addr, uint64(len(b)), rights)
 	if err != nil {
-		return fmt.Errorf("verbs: %s: register %d bytes of memory: %w", dom.a.attr.Name, len(b), err)
+		return registerErr(dom.a.attr.Name, len(b), err)
 	}
 	next := regions{}
 	for id, r := range *in.Load() {
@@ -171,6 +180,21 @@ func (m *memory) put(dom *domain, in *atomic.Pointer[regions], s *mem.Slab, righ
 	in.Store(&next)
 	return nil
 }
+
+// registerErr is a refused registration. Where the limit of locked memory, or the adapter's own, is reached, it is no fault of
+// anything: mem.ErrNoRoom.
+func registerErr(device string, n int, err error) error {
+	err = fmt.Errorf("verbs: %s: register %d bytes of memory: %w", device, n, err)
+	if errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EAGAIN) {
+		return &noRoomError{err}
+	}
+	return err
+}
+
+type noRoomError struct{ error }
+
+func (e *noRoomError) Is(target error) bool { return target == mem.ErrNoRoom }
+func (e *noRoomError) Unwrap() error        { return e.error }
 
 func (m *memory) remove(dom *domain, from *atomic.Pointer[regions], id uint32) error {
 	have := from.Load()
