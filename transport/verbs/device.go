@@ -20,7 +20,9 @@ type Device struct {
 
 	mu       sync.Mutex
 	closed   bool
+	settled  bool // caps are what every adapter can do
 	adapters map[handle]*rnic
+	late     map[handle]error // adapters that came later and cannot do that
 	qps      map[*QP]struct{} // those that have objects of the library
 	lns      map[*listener]struct{}
 	reqs     map[*request]struct{}
@@ -96,7 +98,7 @@ func open(tab table, o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{tab: tab, opt: o, adapters: map[handle]*rnic{}, qps: map[*QP]struct{}{}, lns: map[*listener]struct{}{},
+	d := &Device{tab: tab, opt: o, adapters: map[handle]*rnic{}, late: map[handle]error{}, qps: map[*QP]struct{}{}, lns: map[*listener]struct{}{},
 		reqs: map[*request]struct{}{}, stop: make(chan struct{})}
 	d.mem.init(d)
 	if err := d.cm.open(d); err != nil {
@@ -113,14 +115,14 @@ func open(tab table, o Options) (*Device, error) {
 		return nil, errors.Join(err, d.Close())
 	}
 	d.warn("an RDMA device cannot be used", err)
-	d.caps = d.sumCaps()
+	d.settleCaps()
 	return d, nil
 }
 
 // Name is "verbs".
 func (d *Device) Name() string { return "verbs" }
 
-// Caps is what all the adapters can do that were there when the device was opened.
+// Caps is what all the adapters can do that were there when the device was opened. One that comes later and can do less is not used.
 func (d *Device) Caps() transport.Caps { return d.caps }
 
 // NewQP makes an unconnected queue pair. It has objects of an adapter only when the connection's route names the adapter.

@@ -3,10 +3,13 @@ package verbs
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/mem"
@@ -362,4 +365,66 @@ func TestDeviceCloseEndsEverything(t *testing.T) {
 		t.Errorf("a new queue pair: %v", err)
 	}
 	endsWith(t, b, "ended")
+}
+
+// Upper protocols ask for Caps once. An adapter that comes later and would make them untrue is refused with what it lacks, and said once.
+func TestALaterAdapterThatCanDoLessIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		first, later string
+		lacks        []string // nothing: it is used
+	}{
+		{first: "mlx5", later: "mlx5"},
+		{first: "rxe", later: "mlx5"},
+		{first: "mlx5", later: "rxe", lacks: []string{"windows whose bounds it does not check"}},
+		{first: "mlx5", later: "cxgb4", lacks: []string{"no memory windows"}},
+		{first: "cxgb4", later: "siw", lacks: []string{"completions out of order"}},
+		{first: "cxgb4", later: "mlx5", lacks: []string{"private data without a length"}},
+	} {
+		t.Run(c.first+" then "+c.later, func(t *testing.T) {
+			core, logs := observer.New(zap.WarnLevel)
+			s := newSim(t)
+			s.add("one", c.first, "10.0.0.1")
+			d, err := open(s, Options{WholeSlab: true, Log: zap.New(core)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			promised := d.Caps()
+			s.add("two", c.later, "10.0.0.2")
+			x, peer := newSide(t, d), newSide(t, d)
+			for range 2 {
+				x.newQP(transport.QPOptions{})
+				peer.newQP(transport.QPOptions{})
+				if len(c.lacks) == 0 {
+					if err := join(x, peer, "10.0.0.1:0"); err != nil { // the way there goes over the other adapter
+						t.Fatal(err)
+					}
+					continue
+				}
+				var late *LateError
+				_, err := d.Dial(within(t), "10.0.0.1:9", x.qp, transport.ConnParams{})
+				if !errors.As(err, &late) || late.Device != "two" || !slices.Equal(late.Lacks, c.lacks) {
+					t.Fatalf("%v, %+v", err, late)
+				}
+			}
+			if n := logs.FilterMessage("an RDMA device is not used").Len(); n != min(1, len(c.lacks)) {
+				t.Errorf("%d lines of the log: %+v", n, logs.All())
+			}
+			if d.Caps() != promised {
+				t.Errorf("the Caps were %+v and are %+v", promised, d.Caps())
+			}
+			for _, y := range []*side{x, peer} {
+				_ = y.qp.Close(transport.Reason{})
+				y.drain()
+				if err := d.Unregister(y.slab); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+			if left := s.leaks(); len(left) != 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
 }

@@ -77,11 +77,19 @@ func (d *Device) adoptAll(devs []deviceAttr) error {
 }
 
 func (d *Device) adoptOne(attr deviceAttr) error {
+	if err := d.late[attr.Dev]; err != nil {
+		return err // said before
+	}
 	windows, err := d.try(&attr)
 	if err != nil {
 		return err
 	}
 	a := &rnic{d: d, attr: attr, trait: traitOf(&attr, windows), qps: map[handle]*QP{}}
+	if err := d.fits(a); err != nil {
+		d.late[attr.Dev] = err
+		d.warn("an RDMA device is not used", err)
+		return err
+	}
 	if a.file, err = pollable(d.tab.AsyncFD(attr.Dev), attr.Name); err != nil {
 		return fmt.Errorf("verbs: %s: events: %w", attr.Name, err)
 	}
@@ -199,36 +207,4 @@ func (a *rnic) failAll(port int, reason string) {
 			q.fail(&LinkError{Device: a.attr.Name, Reason: reason})
 		}
 	}
-}
-
-// sumCaps is what all adapters can do.
-func (d *Device) sumCaps() transport.Caps {
-	c := transport.Caps{
-		PerIOWindows: true, ExactWindows: true, RemoteInv: true, InOrder: true, OwnResponder: true,
-		MaxSGE: maxSGE, MaxBindSGE: 1, MaxMessage: maxMessage, MaxReads: maxReads, MaxPrivate: maxPrivate,
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, a := range d.adapters {
-		c.PerIOWindows = c.PerIOWindows && a.windows
-		c.PaddedPrivate = c.PaddedPrivate || a.attr.Kind != kindIWARP
-		c.ExactWindows = c.ExactWindows && a.exact
-		c.InOrder = c.InOrder && !a.outOf
-		c.MaxSGE = least(c.MaxSGE, a.attr.MaxSGE)
-		c.MaxReads = least(c.MaxReads, min(a.attr.MaxReadIn, a.attr.MaxReadOut))
-		for p := 1; p <= a.attr.Ports; p++ {
-			if port, err := d.tab.Port(a.attr.Dev, p); err == nil {
-				c.MaxMessage = least(c.MaxMessage, int(port.MaxMessage))
-			}
-		}
-	}
-	return c
-}
-
-// least is the smaller limit; an adapter that names none (0) has not got a say.
-func least(a, b int) int {
-	if b <= 0 {
-		return a
-	}
-	return min(a, b)
 }
