@@ -6,6 +6,7 @@ package threads
 import (
 	"runtime"
 	"sync/atomic"
+	"time"
 )
 
 var apart atomic.Bool
@@ -16,16 +17,77 @@ func KeepApart() { apart.Store(true) }
 // Apart says that adapters are in use: what changes the credentials of its thread runs Alone.
 func Apart() bool { return apart.Load() }
 
-// Alone runs f on a thread that ends with it. A panic of f's is the caller's.
-func Alone(f func() error) (err error) {
-	over := make(chan any, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		defer func() { over <- recover() }()
-		err = f()
-	}()
-	if p := <-over; p != nil {
-		panic(p)
+// Threads that have run Alone wait for the next of it, so many at most and for so long.
+const (
+	mostIdle = 16
+	idleTime = 10 * time.Second
+)
+
+var (
+	jobs = make(chan job)
+	idle atomic.Int32
+)
+
+type job struct {
+	f    func() error
+	over chan<- outcome
+}
+
+type outcome struct {
+	err      error
+	panicked any
+}
+
+// Alone runs f on a thread that serves nothing else: other calls of Alone at most, for which f leaves it as it was. A panic of f's
+// is the caller's.
+func Alone(f func() error) error {
+	over := make(chan outcome, 1)
+	j := job{f, over}
+	select {
+	case jobs <- j: // to one that is idle
+	default:
+		go serve(j)
 	}
-	return err
+	o := <-over
+	if o.panicked != nil {
+		panic(o.panicked)
+	}
+	return o.err
+}
+
+// serve runs jobs on a thread of its own, which ends with it: it is never unlocked.
+func serve(j job) {
+	runtime.LockOSThread()
+	for j.run() && Apart() { // elsewhere it is rare, and leaves nothing behind
+		if !await(&j) {
+			return
+		}
+	}
+}
+
+func (j *job) run() (ok bool) {
+	var o outcome
+	defer func() {
+		o.panicked = recover()
+		ok = o.panicked == nil
+		j.over <- o
+	}()
+	o.err = j.f()
+	return
+}
+
+// await takes the next job, if one comes while the thread is worth its keep.
+func await(j *job) bool {
+	defer idle.Add(-1)
+	if idle.Add(1) > mostIdle {
+		return false
+	}
+	t := time.NewTimer(idleTime)
+	defer t.Stop()
+	select {
+	case *j = <-jobs:
+		return true
+	case <-t.C:
+		return false
+	}
 }

@@ -34,3 +34,29 @@ func TestAThreadThatWasAwayServesNoOther(t *testing.T) {
 		_ = Alone(func() error { panic("mine") })
 	}()
 }
+
+// Where threads are kept apart, which is for good, the same few serve again and again; no other work is done on them.
+func TestThreadsAreUsedAgainForTheSame(t *testing.T) {
+	KeepApart()
+	t.Cleanup(func() { apart.Store(false) })
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	here := unix.Gettid()
+	seen := map[int]bool{}
+	for range 200 {
+		tid := 0
+		if err := Alone(func() error { tid = unix.Gettid(); return nil }); err != nil || tid == 0 || tid == here {
+			t.Fatalf("thread %d of %d, %v", tid, here, err)
+		}
+		seen[tid] = true
+		for idle.Load() == 0 { // it waits for the next
+			runtime.Gosched()
+		}
+		if err := Alone(func() error { return errors.New("this one") }); err == nil || err.Error() != "this one" {
+			t.Fatal(err)
+		}
+	}
+	if len(seen) > mostIdle {
+		t.Errorf("%d threads for one call at a time", len(seen))
+	}
+}

@@ -97,8 +97,37 @@ func (i *identities) as(id *identity, f func() error) error {
 	return i.here(id, f)
 }
 
-// apart reports whether what is done as id has to be done on a thread of its own. What as calls is on the heap for the sake of that
-// one; the data path asks first and calls here.
+// with is as for what is called often. What as calls is on the heap, with all that it captures, for the sake of the thread of its own; here
+// f captures nothing, a is what it needs, by value, and only that thread's copy of it is on the heap.
+func with[A, R any](i *identities, id *identity, a A, f func(A) (R, error)) (R, error) {
+	if i.apart(id) {
+		return withApart(i, *id, a, f)
+	}
+	return withHere(i, id, a, f)
+}
+
+func withHere[A, R any](i *identities, id *identity, a A, f func(A) (R, error)) (R, error) {
+	if i.own(id) {
+		return f(a)
+	}
+	runtime.LockOSThread()
+	defer i.leave()
+	if !i.enter(id) {
+		var none R
+		return none, unix.EACCES
+	}
+	return f(a)
+}
+
+func withApart[A, R any](i *identities, id identity, a A, f func(A) (R, error)) (r R, err error) {
+	err = threads.Alone(func() (err error) {
+		r, err = withHere(i, &id, a, f)
+		return err
+	})
+	return r, err
+}
+
+// apart reports whether what is done as id has to be done on a thread of its own.
 func (i *identities) apart(id *identity) bool { return threads.Apart() && !i.own(id) }
 
 // here is as on this thread.

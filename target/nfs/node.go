@@ -233,6 +233,26 @@ func (n *node) opened(id *identity, write bool) *openFile {
 	return nil
 }
 
+// reopening opens a file anew whose path descriptor there is.
+type reopening struct{ fd, flags int }
+
+// errMayExec is the answer where a file may not be read and may be executed.
+var errMayExec = errors.New("nfs: may be executed")
+
+func (r reopening) open() (int, error) {
+	fd, err := unix.Open(procPath(r.fd), r.flags, 0)
+	if errors.Is(err, unix.EACCES) && r.flags&unix.O_ACCMODE == unix.O_RDONLY {
+		may, aerr := access(r.fd, unix.X_OK)
+		switch {
+		case aerr != nil:
+			err = aerr
+		case may:
+			err = errMayExec
+		}
+	}
+	return fd, err
+}
+
 // open returns a descriptor for reading or writing, opened with id's rights. The owner of a file may read and write it
 // whatever its mode says: a client checks when a program opens a file, and the mode may change after that (RFC 1813
 // section 4.4). For the same reason whoever may execute a file may read it.
@@ -256,19 +276,8 @@ func (s *Server) open(n *node, id *identity, write bool) (*openFile, error) {
 		flags = unix.O_WRONLY
 	}
 	flags |= unix.O_CLOEXEC | unix.O_NOCTTY | unix.O_NONBLOCK
-	fd, mayExec := -1, false
-	err := s.ids.as(id, func() (err error) {
-		fd, err = unix.Open(procPath(n.fd), flags, 0)
-		if errors.Is(err, unix.EACCES) && !write {
-			if may, aerr := access(n.fd, unix.X_OK); aerr != nil {
-				err = aerr
-			} else {
-				mayExec = may
-			}
-		}
-		return err
-	})
-	if errors.Is(err, unix.EACCES) && (st.Uid == id.uid || mayExec) {
+	fd, err := with(s.ids, id, reopening{n.fd, flags}, reopening.open)
+	if errors.Is(err, errMayExec) || errors.Is(err, unix.EACCES) && st.Uid == id.uid {
 		fd, err = unix.Open(procPath(n.fd), flags, 0)
 	}
 	if err != nil {

@@ -68,22 +68,8 @@ func (s *Server) child(q *request, name []byte) (*node, error) {
 	if err := s.stat(q.n, &st); err != nil {
 		return nil, err
 	}
-	fd := -1
-	err := s.ids.as(&q.id, func() (err error) {
-		switch string(name) {
-		case ".":
-			fd, err = openBeneath(q.n.fd, ".")
-		case "..":
-			up := ".."
-			if q.n.ino == q.n.e.ino {
-				up = "." // nothing is above the root of an export
-			}
-			fd, err = unix.Openat(q.n.fd, up, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		default:
-			fd, err = openBeneath(q.n.fd, string(name))
-		}
-		return err
-	})
+	e := entry{q.n, string(name)}
+	fd, err := with(s.ids, &q.id, e, entry.open)
 	if err == nil && string(name) == ".." {
 		if err = q.n.e.below(fd); err != nil {
 			_ = unix.Close(fd)
@@ -95,7 +81,26 @@ func (s *Server) child(q *request, name []byte) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.nodeOf(q.n, string(name), fd)
+	return s.nodeOf(q.n, e.name, fd)
+}
+
+// entry is a name in a directory.
+type entry struct {
+	dir  *node
+	name string
+}
+
+// open opens what has the name, as a path.
+func (e entry) open() (int, error) {
+	switch e.name {
+	case "..":
+		up := ".."
+		if e.dir.ino == e.dir.e.ino {
+			up = "." // nothing is above the root of an export
+		}
+		return unix.Openat(e.dir.fd, up, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	}
+	return openBeneath(e.dir.fd, e.name)
 }
 
 // nodeOf makes the node of a path descriptor just opened below dir, and takes it over.
@@ -179,19 +184,8 @@ func (s *Server) access(c *rpc.Call) rpc.Verdict {
 
 // granted is what the caller may do. A medium that does not tell is no refusal: clients remember those.
 func (s *Server) granted(q *request) (bits uint32, err error) {
-	var rd, wr, ex bool
-	err = s.ids.as(&q.id, func() (err error) {
-		if rd, err = access(q.n.fd, unix.R_OK); err != nil {
-			return err
-		}
-		if !q.rights.ReadOnly {
-			if wr, err = access(q.n.fd, unix.W_OK); err != nil {
-				return err
-			}
-		}
-		ex, err = access(q.n.fd, unix.X_OK)
-		return err
-	})
+	may, err := with(s.ids, &q.id, asked{q.n.fd, !q.rights.ReadOnly}, asked.may)
+	rd, wr, ex := may[0], may[1], may[2]
 	if errors.Is(err, unix.EACCES) {
 		return 0, nil // an identity that cannot be taken may nothing
 	}
@@ -215,6 +209,25 @@ func (s *Server) granted(q *request) (bits uint32, err error) {
 		bits |= nfs3.AccessExecute
 	}
 	return bits, nil
+}
+
+// asked is what ACCESS asks the kernel.
+type asked struct {
+	fd    int
+	write bool
+}
+
+// may says whether reading, writing and executing are allowed.
+func (a asked) may() (is [3]bool, err error) {
+	for i, mode := range [...]uint32{unix.R_OK, unix.W_OK, unix.X_OK} {
+		if mode == unix.W_OK && !a.write {
+			continue
+		}
+		if is[i], err = access(a.fd, mode); err != nil {
+			return is, err
+		}
+	}
+	return is, nil
 }
 
 func (s *Server) readlink(c *rpc.Call) rpc.Verdict {

@@ -61,10 +61,8 @@ type lister struct {
 
 func (l *lister) run(cookie uint64) nfs3.Status {
 	n := l.q.n
-	fd := -1
-	err := l.s.ids.as(&l.q.id, func() (err error) {
-		fd, err = unix.Openat(n.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		return err
+	fd, err := with(l.s.ids, &l.q.id, n.fd, func(fd int) (int, error) {
+		return unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
 		return statusOf(err)
@@ -127,6 +125,14 @@ func (l *lister) entry(d *dirents, fd int) bool {
 	return true
 }
 
+// beneath is a name below a directory that is open.
+type beneath struct {
+	dir  int
+	name string
+}
+
+func (b beneath) open() (int, error) { return openBeneath(b.dir, b.name) }
+
 // attributes adds attributes and handle as far as the caller may look the name up. What cannot be had is left out, which
 // READDIRPLUS allows (RFC 1813 section 3.3.17).
 func (l *lister) attributes(e *nfs3.Entry, dir int) {
@@ -135,11 +141,7 @@ func (l *lister) attributes(e *nfs3.Entry, dir int) {
 	if name == ".." {
 		return // the client knows where it came from; LOOKUP answers if not
 	}
-	fd := -1
-	err := l.s.ids.as(&l.q.id, func() (err error) {
-		fd, err = openBeneath(dir, name)
-		return err
-	})
+	fd, err := with(l.s.ids, &l.q.id, beneath{dir, name}, beneath.open)
 	if err != nil {
 		return
 	}
