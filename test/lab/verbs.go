@@ -26,6 +26,10 @@ var verbsScenarios = []Scenario{
 		About:   "the rules of the transport contract on rxe by libibverbs, case by case, and the shim's own tests",
 	},
 	{
+		Name: "siw-verbs", Class: long, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
+		About: "siw by libibverbs against our software engine, both ways: rping, and what wants windows refused in a sentence",
+	},
+	{
 		Name: "rxe-initiator", Class: long, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
 		About: "our initiator by libibverbs to LIO's ib_isert and to our target: discover, inquiry, cp, write, read, load",
 	},
