@@ -31,10 +31,8 @@ func TestGetWaitsWhereAProviderHasNoRoom(t *testing.T) {
 		}
 		s, other := p.Share(32<<20), p.Share(32<<20)
 		bufs := get(t, s, 2*SlabSize)
-		var all []*Buf
 		for range 100 {
-			var err error
-			if all, err = other.GetAll(MaxBuf, nil); !errors.Is(err, ErrNoMemory) {
+			if _, err := other.GetAll(MaxBuf, nil); !errors.Is(err, ErrNoMemory) {
 				t.Fatalf("a Get without room: %v", err)
 			}
 		}
@@ -45,7 +43,8 @@ func TestGetWaitsWhereAProviderHasNoRoom(t *testing.T) {
 		other.Wait(func() { close(ready) })
 		release(bufs)
 		<-ready
-		if all = get(t, other, MaxBuf); len(all) != 1 {
+		all := get(t, other, MaxBuf)
+		if len(all) != 1 {
 			t.Errorf("%d buffers", len(all))
 		}
 		// And room that comes is taken.
