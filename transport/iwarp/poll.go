@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"runtime"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-storage/sluice/transport"
@@ -145,10 +144,7 @@ func (q *QP) flush(wc []transport.WC) (int, error) {
 	if n > 0 {
 		return n, nil
 	}
-	if q.watch.stop != nil {
-		q.watch.stop()
-		q.watch.stop, q.watch.done = nil, nil
-	}
+	q.watch.Off()
 	return 0, err
 }
 
@@ -180,7 +176,7 @@ func (q *QP) Wait(ctx context.Context) error {
 			return nil // Poll says why
 		}
 	}
-	q.watchCtx(ctx)
+	q.watch.On(ctx)
 	for {
 		if q.yields() {
 			return nil
@@ -212,7 +208,7 @@ func (q *QP) waitStep(fd uintptr) bool {
 	q.parked.Store(false)
 	for {
 		q.engine(fd)
-		if q.rxcq.len() > 0 || q.pending.Load() || q.dead.Load() || q.ctxEnded() {
+		if q.rxcq.len() > 0 || q.pending.Load() || q.dead.Load() || q.watch.Ended() {
 			return true
 		}
 		if q.rx.drained {
@@ -221,35 +217,9 @@ func (q *QP) waitStep(fd uintptr) bool {
 	}
 	q.rx.giveBuf()
 	q.parked.Store(true)
-	if q.pending.Load() || q.dead.Load() || q.ctxEnded() {
+	if q.pending.Load() || q.dead.Load() || q.watch.Ended() {
 		q.parked.Store(false)
 		return true
 	}
 	return false
 }
-
-// watchCtx arranges that the end of ctx wakes the owner. It remembers the last context: an owner that waits with the
-// same one again and again allocates nothing.
-func (q *QP) watchCtx(ctx context.Context) {
-	done := ctx.Done()
-	if done == q.watch.done {
-		return
-	}
-	if q.watch.stop != nil {
-		q.watch.stop()
-		q.watch.stop = nil
-	}
-	q.watch.done, q.watch.hit = done, nil
-	if done == nil {
-		return
-	}
-	hit := new(atomic.Bool)
-	q.watch.hit = hit
-	q.watch.stop = context.AfterFunc(ctx, func() {
-		hit.Store(true)
-		q.kick()
-	})
-}
-
-// ctxEnded reports whether the context being watched is over.
-func (q *QP) ctxEnded() bool { return q.watch.hit != nil && q.watch.hit.Load() }

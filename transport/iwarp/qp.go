@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-storage/sluice/internal/ctxwatch"
 	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -62,12 +63,8 @@ type QP struct {
 	rxcq   ring[transport.WC] // the owner's
 	waitFn func(uintptr) bool
 	pollFn func(uintptr)
-	watch  struct {
-		done <-chan struct{}
-		stop func() bool
-		hit  *atomic.Bool
-	}
-	cnt counters
+	watch  ctxwatch.Watch
+	cnt    counters
 }
 
 type recvBuf struct {
@@ -131,6 +128,7 @@ func newQP(d *Device, o transport.QPOptions) (*QP, error) {
 	q.rxcq = newRing[transport.WC](o.Sends + o.Recvs)
 	q.tx.q = q
 	q.tx.sq = newRing[txMsg](o.Sends + maxOwn)
+	q.watch = ctxwatch.New(q.kick)
 	q.waitFn, q.pollFn = q.waitStep, func(fd uintptr) { q.engine(fd) }
 	return q, nil
 }

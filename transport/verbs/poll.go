@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-storage/sluice/transport"
@@ -206,14 +205,14 @@ func (q *QP) Wait(ctx context.Context) error {
 		}
 	}
 	if q.made.Load() {
-		q.watchCtx(ctx)
+		q.watch.On(ctx)
 	}
 	for !q.dead.Load() {
 		err := q.rc.Read(q.waitFn)
 		q.parked.Store(false)
 		switch {
 		case err == nil:
-			if q.ctxEnded() {
+			if q.watch.Ended() {
 				return ctx.Err()
 			}
 			if !q.dead.Load() {
@@ -240,7 +239,7 @@ func (q *QP) waitEnd(ctx context.Context) error {
 	}
 	select {
 	case <-q.over:
-		q.unwatch()
+		q.watch.Off()
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -253,47 +252,9 @@ func (q *QP) waitStep(uintptr) bool {
 	q.pollMu.Lock()
 	some := q.lookLocked()
 	q.pollMu.Unlock()
-	if some || q.dead.Load() || q.ctxEnded() {
+	if some || q.dead.Load() || q.watch.Ended() {
 		q.parked.Store(false)
 		return true
 	}
 	return false
 }
-
-// watchedCtx is the context of the last Wait.
-type watchedCtx struct {
-	done <-chan struct{}
-	stop func() bool
-	hit  *atomic.Bool
-}
-
-// watchCtx arranges that the end of ctx wakes the owner. It remembers the last context: an owner that waits with the
-// same one again and again allocates nothing.
-func (q *QP) watchCtx(ctx context.Context) {
-	w := &q.watched
-	done := ctx.Done()
-	if done == w.done {
-		return
-	}
-	q.unwatch()
-	if w.done = done; done == nil {
-		return
-	}
-	hit := new(atomic.Bool)
-	w.hit = hit
-	w.stop = context.AfterFunc(ctx, func() {
-		hit.Store(true)
-		q.kick()
-	})
-}
-
-func (q *QP) unwatch() {
-	w := &q.watched
-	if w.stop != nil {
-		w.stop()
-	}
-	*w = watchedCtx{}
-}
-
-// ctxEnded reports whether the context being watched is over.
-func (q *QP) ctxEnded() bool { return q.watched.hit != nil && q.watched.hit.Load() }

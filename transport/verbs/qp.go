@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-storage/sluice/internal/ctxwatch"
 	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -51,18 +52,18 @@ type QP struct {
 	wins  []*window
 	byKey map[uint32]*window // by the part of the key that stays
 
-	pollMu  sync.Mutex
-	cqLive  bool
-	armed   bool
-	marked  bool           // the marker has come back
-	comps   []workComp     // of one call
-	done    []transport.WC // taken from the adapter and not yet by the owner, from doneAt on
-	doneAt  int
-	held    atomic.Int32 // of them, completions of requests: their places in the queue are not free
-	heldIn  atomic.Int32 // of them, receives
-	parked  atomic.Bool
-	waitFn  func(uintptr) bool
-	watched watchedCtx
+	pollMu sync.Mutex
+	cqLive bool
+	armed  bool
+	marked bool           // the marker has come back
+	comps  []workComp     // of one call
+	done   []transport.WC // taken from the adapter and not yet by the owner, from doneAt on
+	doneAt int
+	held   atomic.Int32 // of them, completions of requests: their places in the queue are not free
+	heldIn atomic.Int32 // of them, receives
+	parked atomic.Bool
+	waitFn func(uintptr) bool
+	watch  ctxwatch.Watch
 }
 
 type qpState uint8
@@ -92,7 +93,7 @@ func newQP(d *Device, o transport.QPOptions) (*QP, error) {
 		dying: make(chan struct{}), over: make(chan struct{}), byKey: map[uint32]*window{}}
 	q.sq.init(o.Sends)
 	q.rq.init(o.Recvs)
-	q.waitFn = q.waitStep
+	q.waitFn, q.watch = q.waitStep, ctxwatch.New(q.kick)
 	return q, nil
 }
 
