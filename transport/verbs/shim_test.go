@@ -1,6 +1,9 @@
-//go:build verbs && cgo && linux
+//go:build cgo && linux && verbs
 
 package verbs
+
+// The shim over libraries that these tests make. They want a C compiler and no adapter: the lab takes the tests of files whose
+// constraint begins with verbs into its guests, and these stay here.
 
 import (
 	"fmt"
