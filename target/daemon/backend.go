@@ -360,7 +360,7 @@ func (d *Daemon) DeleteVolume(ctx context.Context, name string, data, dryRun boo
 		return done, err
 	}
 	if !dryRun && (data || v.why == nil) { // what belongs to a file that is away is kept for it
-		d.forgetIdentity(name)
+		d.forgetIdentity(name, !data)
 	}
 	for _, f := range files {
 		if !dryRun {

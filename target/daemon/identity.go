@@ -206,14 +206,15 @@ func (d *Daemon) identified() error {
 		name, ok := strings.CutSuffix(e.Name(), ".json")
 		var rec identityRecord
 		if known, err := readJSON(filepath.Join(d.identityDir(), e.Name()), &rec); ok && d.volumes[name] == nil && known && err == nil && rec.Engine != "file" {
-			d.forgetIdentity(name)
+			d.forgetIdentity(name, false)
 		}
 	}
 	return nil
 }
 
-// forgetIdentity removes what the state directory has of a volume that ends: a later one of its name inherits nothing.
-func (d *Daemon) forgetIdentity(name string) {
+// forgetIdentity removes what the state directory has of a volume that ends: a later one of its name inherits nothing. Where its medium
+// stays, hosts are told of its losses when it is served again.
+func (d *Daemon) forgetIdentity(name string, mediumStays bool) {
 	var rec identityRecord
 	known, err := readJSON(d.recordPath(name), &rec)
 	if !known {
@@ -221,12 +222,12 @@ func (d *Daemon) forgetIdentity(name string) {
 	}
 	d.forgetFile(name, d.recordPath(name))
 	if err == nil {
-		d.forgetState(name, rec)
+		d.forgetState(name, rec, mediumStays)
 	}
 }
 
 // forgetState removes the state of a unit, unless a volume has it by another name now.
-func (d *Daemon) forgetState(name string, rec identityRecord) {
+func (d *Daemon) forgetState(name string, rec identityRecord, mediumStays bool) {
 	if rec.check() != nil {
 		return
 	}
@@ -235,11 +236,17 @@ func (d *Daemon) forgetState(name string, rec identityRecord) {
 			return
 		}
 	}
-	d.forgetFile(name, filepath.Join(d.scsiState(), scsi.StateFile(rec.Key)))
+	d.leftBehind(name, scsi.ForgetUnit(d.scsiState(), rec.Key, mediumStays))
 }
 
 func (d *Daemon) forgetFile(volume, path string) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		d.leftBehind(volume, err)
+	}
+}
+
+func (d *Daemon) leftBehind(volume string, err error) {
+	if err != nil {
 		d.log.Warn("state of a volume that has ended is left behind", zap.String("volume", volume), zap.Error(err))
 	}
 }

@@ -71,10 +71,10 @@ func (d *Daemon) replaced(e ending) {
 	}
 	var now identityRecord
 	if there, err := readJSON(e.record, &now); there && err == nil && now.Key == e.rec.Key {
-		d.forgetIdentity(e.volume) // the new one could not be written down there
+		d.forgetIdentity(e.volume, false) // the new one could not be written down there
 		return
 	}
-	d.forgetState(e.volume, e.rec)
+	d.forgetState(e.volume, e.rec, false)
 }
 
 // makeDefault makes the embedded default's volume.

@@ -245,7 +245,7 @@ func (d *Daemon) finish(before, next *Config, p *plan) error {
 	for _, v := range gone {
 		d.retire(v)
 		if v.cfg.Engine != "file" {
-			d.forgetIdentity(v.cfg.Name)
+			d.forgetIdentity(v.cfg.Name, false)
 		}
 	}
 	return errors.Join(errs...)

@@ -268,6 +268,7 @@ func (lu *LogicalUnit) canUnmap() bool {
 
 func (lu *LogicalUnit) join(i *itl) {
 	lu.mu.Lock()
+	lu.inheritLocked(i.id)
 	lu.itls[i] = struct{}{}
 	lu.mu.Unlock()
 }

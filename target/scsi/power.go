@@ -34,6 +34,7 @@ type powerState struct {
 	// 29/01. Another's flush is no report to it. OwedAny is for who wrote before it could be noted: one flush, whose ever it is.
 	Owed    []nexusID `json:"owed,omitempty"`
 	OwedAny bool      `json:"owed_any,omitempty"`
+	Heirs   []nexusID `json:"owed_heirs,omitempty"` // of Owed, who came after the loss (lossdebt.go)
 }
 
 // bootEnv says which boot it is where /proc/sys cannot be seen: the packaged units have ProcSubset=pid (systemd.exec(5)).
@@ -64,8 +65,9 @@ var bootUnknown sync.Once
 func (p *powerState) began(was *powerState, medium string, volatile, lost bool) bool {
 	now := powerState{Boot: bootID(), Medium: medium, OwedAny: lost && !volatile}
 	if was != nil && !volatile {
-		now.Owed, now.OwedAny = was.Owed, now.OwedAny || was.OwedAny
+		now.Owed, now.OwedAny, now.Heirs = was.Owed, now.OwedAny || was.OwedAny, was.Heirs
 		if lost {
+			now.Heirs = nil // each is owed this one
 			now.Owed = united(was.Owed, was.Lost, was.Heard)
 		}
 	}
@@ -110,10 +112,7 @@ func (lu *LogicalUnit) owesLoss(id nexusID) bool {
 func (lu *LogicalUnit) toldLoss(id nexusID) {
 	lu.mu.Lock()
 	defer lu.mu.Unlock()
-	p := &lu.power
-	p.Owed = slices.DeleteFunc(slices.Clone(p.Owed), func(o nexusID) bool { return o == id }) // persist reads the old one
-	p.OwedAny = false
-	lu.lossOwed.Store(lu.owesLossLocked())
+	lu.settleLocked(id)
 	lu.noteLocked("who has heard of writes that the medium lost")
 }
 
