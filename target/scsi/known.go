@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // A LUN number can come to mean another unit while writes for the first one are on their way: one unit attention stops one
@@ -74,6 +75,7 @@ type unknownUnit struct {
 // meetLocked decides whether a LUN that comes into a nexus's sight is closed; knownUnits.mu is held.
 func (n *Nexus) meetLocked(i *itl) {
 	was, ok := n.known.units[i.lun]
+	ok = ok || time.Now().Before(n.target.doubt)
 	if asc := i.lu.first(i.id); asc == ASCPowerOn || ok && was == i.lu.name && asc.ofPower() {
 		i.first() // it lost what was written to it
 	}

@@ -23,7 +23,8 @@ import (
 // knownNote is the file's content.
 type knownNote struct {
 	Target  string       `json:"target"`
-	Nexuses []knownNexus `json:"nexuses"` // the one that has been away longest first
+	Nexuses []knownNexus `json:"nexuses"`        // the one that has been away longest first
+	Doubt   time.Time    `json:"doubt,omitzero"` // until then a LUN may be another to any nexus that is not here
 }
 
 type knownNexus struct {
@@ -39,15 +40,22 @@ func targetFile(dir, kind, target string) string {
 
 func knownPath(dir, target string) string { return targetFile(dir, "nexuses", target) }
 
-// recall reads what an earlier daemon has noted.
-func (t *Target) recall() error {
+// recall reads what an earlier daemon has noted. A note that cannot be read keeps nothing from being served: it is set aside, and for
+// doubtTime each LUN counts as another than the one that a nexus has used, whatever nexus it is.
+func (t *Target) recall() {
 	if t.opt.StateDir == "" {
-		return nil
+		return
 	}
+	path := knownPath(t.opt.StateDir, t.opt.Name)
 	var note knownNote
-	if err := readState(knownPath(t.opt.StateDir, t.opt.Name), &note); err != nil {
-		return err
+	if err := readState(path, &note); err != nil {
+		aside := path + ".unreadable"
+		note = knownNote{Target: t.opt.Name, Nexuses: []knownNexus{}, Doubt: time.Now().Add(doubtTime)}
+		err = errors.Join(err, os.Rename(path, aside), writeDurably(path, &note))
+		t.log.Warn("what hosts took the LUNs of a target for cannot be read, and is set aside; for some minutes they have to ask for a LUN's name (INQUIRY) before it takes other commands",
+			zap.String("target", t.opt.Name), zap.String("file", aside), zap.Error(err))
 	}
+	t.doubt = note.Doubt
 	for _, n := range note.Nexuses[max(0, len(note.Nexuses)-maxMet):] {
 		if n.Units == nil {
 			continue
@@ -55,7 +63,6 @@ func (t *Target) recall() error {
 		t.logins++
 		t.known[n.nexusID] = &knownUnits{last: t.logins, units: n.Units}
 	}
-	return nil
 }
 
 // noteKnown has what nexuses take the LUNs for written down; the unit's end waits for that.
@@ -89,7 +96,7 @@ func (t *Target) saveKnown() error {
 	}
 	t.mu.Unlock()
 	slices.SortFunc(all, func(a, b nexus) int { return cmp.Compare(a.last, b.last) })
-	note := knownNote{Target: t.opt.Name, Nexuses: []knownNexus{}}
+	note := knownNote{Target: t.opt.Name, Nexuses: []knownNexus{}, Doubt: t.doubt}
 	for _, n := range all {
 		n.k.mu.Lock()
 		units := maps.Clone(n.k.units)

@@ -31,6 +31,9 @@ const (
 	maxAttentions = 16
 	// maxMet is how many I_T nexuses a unit remembers to have met: initiators choose their names themselves.
 	maxMet = 1024
+	// doubtTime is how long each LUN may be another than a host knows, where it is lost what hosts took them for: longer than a host
+	// tries to recover a session.
+	doubtTime = 10 * time.Minute
 	// settleAgain is the time between two attempts to write down what a unit that is erased has to wait for.
 	settleAgain = time.Second
 	// maxTasks bounds one task set; a session's command window is far smaller.

@@ -1,11 +1,11 @@
 package scsi
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -40,6 +40,7 @@ type Target struct {
 	ports   []uint16 // relative target port identifiers, sorted
 	known   map[nexusID]*knownUnits
 	logins  uint64
+	doubt   time.Time // not changed: what nexuses took the LUNs for was lost, and until then any may be another
 
 	saveMu sync.Mutex  // one writer of what is known; taken before mu
 	noting atomic.Bool // a note of it is about to be written
@@ -56,9 +57,10 @@ func NewTarget(opt TargetOptions) (*Target, error) {
 		opt.Log = zap.NewNop()
 	}
 	t := &Target{opt: opt, log: opt.Log, luns: map[uint16]*LogicalUnit{}, nexuses: map[*Nexus]struct{}{}, known: map[nexusID]*knownUnits{}}
-	if err := errors.Join(t.alua.init(t), t.recall()); err != nil {
+	if err := t.alua.init(t); err != nil {
 		return nil, err
 	}
+	t.recall()
 	return t, nil
 }
 
