@@ -73,7 +73,8 @@ func (d *Daemon) recordPath(volume string) string {
 // allIdentified is there when a start has given every volume its identity: what has none after that is new.
 func (d *Daemon) allIdentified() string { return filepath.Join(d.identityDir(), ".all") }
 
-// begunHere is there where no earlier version has served: what a first start that was killed has left is not an earlier version's.
+// begunHere is there where no earlier version has served: what a first start that was killed has left is not an earlier version's. One
+// that failed before it gave a volume its identity has left nothing, and an earlier version may have served after it.
 func (d *Daemon) begunHere() string { return filepath.Join(d.identityDir(), ".first") }
 
 // readJSON reports whether the file is there.
@@ -178,7 +179,7 @@ func (d *Daemon) prepareIdentities() error {
 	}
 	_, begun := os.Stat(d.begunHere())
 	_, served := os.Stat(d.scsiState())
-	d.upgrading = served == nil && begun != nil
+	d.upgrading = served == nil && (begun != nil || !d.someIdentified())
 	d.first = !d.upgrading
 	err = os.MkdirAll(d.identityDir(), 0o700)
 	if err == nil && d.first && begun != nil {
@@ -188,6 +189,12 @@ func (d *Daemon) prepareIdentities() error {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	return nil
+}
+
+// someIdentified reports whether a volume has been given an identity: the device server has nothing of it before.
+func (d *Daemon) someIdentified() bool {
+	l, err := filepath.Glob(filepath.Join(d.identityDir(), "*.json"))
+	return err != nil || len(l) > 0
 }
 
 // identified ends what prepareIdentities began, and forgets volumes of memory that are not configured any more.

@@ -96,6 +96,24 @@ func TestEarlierVolumesKeepTheirIdentity(t *testing.T) {
 	}
 }
 
+// A first start that failed has served nothing: where an earlier version served after it, volumes keep the identity that they had
+// there.
+func TestEarlierVolumesKeepTheirIdentityAfterAStartThatFailed(t *testing.T) {
+	d := prepare(t, "  - {name: disk, path: v.img}", "disk")
+	d.sparse("v.img", 1<<20)
+	if err := os.MkdirAll(filepath.Join(d.state, "identity"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(d.state, "identity", ".first"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.earlier()
+	d.start()
+	if id := d.identity(0); !strings.Contains(id, earlierDisk) {
+		t.Errorf("the identity is\n%s\nwant %s", id, earlierDisk)
+	}
+}
+
 // Two volumes of one identity are not served, whether a copy of a file brings it or the configuration.
 func TestTwoVolumesOfOneIdentityAreNotServed(t *testing.T) {
 	d := prepare(t, "  - {name: v, path: v.img}", "v")
