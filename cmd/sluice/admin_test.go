@@ -175,6 +175,7 @@ func (o *operator) addresses() {
 		t.Errorf("%+v", p)
 	}
 	o.refuses(ui.CodeUsage, "is not host:port", "", "portals add here")
+	o.refuses(ui.CodeUsage, "is not host:port", "", "portals add 127.0.0.2:")
 	o.says("portals remove 127.0.0.2:0 --dry-run", "would: ")
 	o.says("portals remove 127.0.0.2:0 --yes", "closed")
 	o.refuses(ui.CodeRefused, "opened no portal", "", "portals remove 127.0.0.2:0 --yes")

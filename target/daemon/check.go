@@ -63,7 +63,7 @@ func listens(addr string) bool {
 	if err == nil {
 		_, err = net.LookupPort("tcp", port)
 	}
-	return err == nil
+	return err == nil && port != "" // which would be one by chance; 0 says so
 }
 
 func (c *Config) checkPortals() error {
