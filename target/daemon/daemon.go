@@ -17,6 +17,7 @@ import (
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
 
+	"github.com/sluice-storage/sluice/internal/group"
 	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/internal/savefile"
 	"github.com/sluice-storage/sluice/internal/version"
@@ -53,7 +54,7 @@ type Daemon struct {
 	lifeEnd  context.CancelFunc
 	// While New opens volumes: an earlier version has served them from this state directory, or nothing has.
 	upgrading, first bool
-	closing          sync.WaitGroup // of volumes that were removed
+	closing          group.Group // of volumes that were removed
 
 	// What is served. It changes with both locks held and is read with either; nothing waits with mu held, so that who
 	// only looks gets an answer below a medium that hangs.

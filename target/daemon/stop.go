@@ -93,20 +93,14 @@ func (d *Daemon) closeVolumes(ctx context.Context) error {
 	for _, v := range volumes {
 		d.closing.Go(func() { failed <- v.close() })
 	}
-	done := make(chan struct{})
-	go func() {
-		d.closing.Wait()
-		close(done)
-	}()
 	select {
-	case <-done:
+	case <-d.closing.None():
 	case <-afterwards(ctx, mediaLimit):
 		return errors.New("a volume was not closed in order: its medium does not answer")
 	}
-	close(failed)
 	var errs []error
-	for err := range failed {
-		errs = append(errs, err)
+	for range volumes {
+		errs = append(errs, <-failed)
 	}
 	return errors.Join(errs...)
 }

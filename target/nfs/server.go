@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/internal/group"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/target/rpc"
 )
@@ -62,7 +63,7 @@ type Server struct {
 	mounts  map[mountKey]struct{}
 	stop    chan struct{}
 	wg      sync.WaitGroup
-	closers sync.WaitGroup
+	closers group.Group
 	opening opening
 }
 
