@@ -11,6 +11,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/blockdev/file"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
@@ -52,6 +54,19 @@ func (d *Daemon) sweep() {
 		if err := p.sweep(d.started); err != nil {
 			d.log.Warn("what a daemon that was killed has left could not be removed", zap.String("directory", p.dir), zap.Error(err))
 		}
+	}
+	media := map[string]bool{}
+	for _, v := range d.volumes {
+		if id, err := blockdev.Identity(v.dev); err == nil && id != "" {
+			media[id] = true
+		}
+	}
+	unfinished, err := file.Tidy(mediaDir(d.stateDir), func(id string) bool { return media[id] })
+	if err != nil {
+		d.log.Warn("logs of block devices that are not served any more could not be removed", zap.Error(err))
+	}
+	for _, name := range unfinished {
+		d.log.Warn("a crash interrupted an atomic write to a block device that is not served now; it is made when the device is served again: remove the log if the device is used otherwise", zap.String("log", name))
 	}
 	var targets []string
 	for _, t := range d.cfg.Targets {
