@@ -20,8 +20,10 @@ type conn interface {
 
 // connState is what the server keeps of a connection.
 type connState struct {
-	host *host
-	addr netip.Addr // its own, of those that count as the host's
+	host     *host
+	who      *Peer
+	believed bool       // its client has shown a right on another connection (trust.go)
+	addr     netip.Addr // its own, of those that count as the host's
 	// lost says that what it has queued and no worker has begun is not to be executed: its client asks again, perhaps on
 	// another connection, and the late execution could undo what came after that.
 	lost   atomic.Bool
@@ -79,6 +81,7 @@ func (s *Server) admit(c conn, a netip.Addr, st *connState) bool {
 	}
 	s.born++
 	st.host, st.over, st.born = h, make(chan struct{}), s.born
+	s.believeLocked(st)
 	h.conns[c] = st
 	s.closers[c] = struct{}{}
 	s.conns++
@@ -110,6 +113,7 @@ func (s *Server) leave(c conn, st *connState) {
 		delete(s.hosts, st.host.addr)
 	}
 	s.conns--
+	s.rememberLocked(st)
 	close(st.over)
 	s.mu.Unlock()
 	s.wg.Done()

@@ -34,6 +34,10 @@ const (
 	// maxRequests bounds the memory of requests that are not answered yet, bytes, over all streams: those that do not fit
 	// what a Call has for itself.
 	maxRequests = 512 << 20
+	// trustTime is how long a client that has no connection is remembered to have shown a right: longer than switches take to start. It is
+	// for maxTrusted clients, the latest.
+	trustTime  = 15 * time.Minute
+	maxTrusted = 4096
 	// watchTick is how often connections are looked at.
 	watchTick = 10 * time.Second
 	// idleTime is how long a connection may be without a call: what knfsd gives (net/sunrpc/svc_xprt.c).

@@ -166,7 +166,7 @@ func (d *rdmaListener) newConn(p transport.Peer) (*rdmaConn, error) {
 	c.maxSend = min(d.opt.Inline, priv.RecvSize)
 	c.invalidate = priv.RemoteInv && c.caps.RemoteInv && !d.opt.NoInvalidate
 	c.peer = Peer{RDMA: true, Addr: rdmaAddr(addrPort(p.Remote)), Local: addrPort(p.Local)}
-	c.peer.state = &c.connState
+	c.peer.state, c.who = &c.connState, &c.peer
 	c.setUp, c.giveUp = context.WithTimeout(context.Background(), acceptTime)
 	c.initCredits()
 	var err error

@@ -2,8 +2,10 @@ package rpc
 
 import (
 	"fmt"
+	"net"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 const fewRequests = 8 << 20 // room for them, in these tests
@@ -123,5 +125,63 @@ func TestNeitherAHostNorStrangersHoldAllRoom(t *testing.T) {
 				t.Error("those of one host hold all room of those without a right")
 			}
 		})
+	})
+}
+
+// A client that has lost its connection repeats its WRITEs first: it does not wait behind strangers until it has shown its right again.
+// Others at its address are not taken for it, and it is forgotten after a while.
+func TestAClientThatComesBackIsNoStranger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, end := serveFew(t)
+		defer end()
+		trust := func(from string) net.Conn {
+			nc := l.dial(from)
+			write(t, nc, record(1, procTrust, 1))
+			if _, err := message(nc); err != nil {
+				t.Fatal(err)
+			}
+			return nc
+		}
+		comesBack := func(from string) bool {
+			nc := l.dial(from)
+			defer func() { _ = nc.Close() }()
+			r := readAll(nc)
+			go func() { _, _ = nc.Write(large(2, procEcho, 1, 100<<10)) }()
+			synctest.Wait()
+			return r.n.Load() == 1
+		}
+		strangers := func() (end func()) {
+			var ends []func()
+			for i := range 4 {
+				ends = append(ends, begin(t, l, fmt.Sprintf("10.0.0.%d", 6+i), false))
+			}
+			return func() {
+				for _, f := range ends {
+					f()
+				}
+				synctest.Wait()
+			}
+		}
+		old := trust("10.0.0.1:700")
+		leave := strangers()
+		if !comesBack("10.0.0.1:701") {
+			t.Error("a client whose old connection is still there is a stranger")
+		}
+		_ = old.Close()
+		synctest.Wait()
+		for what, from := range map[string]string{"another user at its address": "10.0.0.1:2000", "another host": "10.0.0.2:700"} {
+			if comesBack(from) {
+				t.Error(what + " is trusted")
+			}
+		}
+		if !comesBack("10.0.0.1:702") {
+			t.Error("a client that has come back is a stranger")
+		}
+		leave()
+		time.Sleep(trustTime + time.Second)
+		defer strangers()()
+		if comesBack("10.0.0.1:703") {
+			t.Error("a client is trusted for ever")
+		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"sync"
 	"syscall"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -46,6 +47,7 @@ type Server struct {
 	conns   int
 	born    uint64 // of the newest connection
 	hosts   map[netip.Addr]*host
+	trusted map[client]time.Time // who has no connection and had one that was trusted, and until when that counts
 	watched bool
 	wg      sync.WaitGroup
 	watch   sync.WaitGroup
@@ -61,7 +63,7 @@ type Server struct {
 // NewServer returns a server of programs.
 func NewServer(opt Options, programs ...Program) *Server {
 	s := &Server{opt: opt, log: opt.Log, progs: make(map[uint32]Program), closers: make(map[io.Closer]struct{}),
-		hosts: make(map[netip.Addr]*host), ending: make(chan struct{}), splice: spliceOut}
+		hosts: make(map[netip.Addr]*host), trusted: make(map[client]time.Time), ending: make(chan struct{}), splice: spliceOut}
 	s.room.max, s.strangers.max = maxRequests, maxRequests/2
 	if s.log == nil {
 		s.log = zap.NewNop()

@@ -85,7 +85,7 @@ type stream struct {
 
 func (s *Server) newStream(nc net.Conn) *stream {
 	c := &stream{s: s, nc: nc, buf: make([]byte, readAhead), ahead: readAhead, slots: make(chan struct{}, maxInFlight), room: make(chan struct{}, 1)}
-	c.peer.state = &c.connState
+	c.peer.state, c.who = &c.connState, &c.peer
 	c.peer.slots.Store(maxInFlight)
 	c.peer.Addr, c.peer.Local = addrPort(nc.RemoteAddr()), addrPort(nc.LocalAddr())
 	if sc, ok := nc.(syscall.Conn); ok {
