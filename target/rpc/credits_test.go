@@ -182,3 +182,48 @@ func TestMemoryIsHandedFromConnectionToConnection(t *testing.T) {
 		}
 	})
 }
+
+// A message that waits for a slot gets the one of a call that ends without a reply, too.
+func TestAHeldMessageTakesTheSlotOfACallWithoutAReply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, p, connect, end := serveFabric(t, Options{})
+		defer end()
+		p.drops.Store(true)
+		c := connect()
+		c.granted(creditsPerStep)
+		c.waits(p)
+		conn := s.onlyConn(t)
+		// As if all other slots were of replies that have left, and whose completions are to come.
+		conn.mu.Lock()
+		conn.caps.InOrder, conn.idle, conn.sending = true, nil, conn.sending+1
+		conn.mu.Unlock()
+		xid := c.call(procEcho)
+		conn.mu.Lock()
+		held := len(conn.held)
+		conn.sending-- // they have come
+		conn.mu.Unlock()
+		if held != 1 || c.got[xid] != 0 {
+			t.Errorf("%d messages are held, %d replies", held, c.got[xid])
+		}
+		close(p.gate)
+		c.poll()
+		if c.got[xid] != 1 {
+			t.Errorf("%d replies to a call that was held", c.got[xid])
+		}
+	})
+}
+
+func (s *Server) onlyConn(t *testing.T) *rdmaConn {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.hosts {
+		for c := range h.conns {
+			if r, is := c.(*rdmaConn); is {
+				return r
+			}
+		}
+	}
+	t.Fatal("there is no connection")
+	return nil
+}

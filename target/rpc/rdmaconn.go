@@ -205,8 +205,13 @@ func (c *rdmaConn) received(recv, n int) {
 		c.fail(errors.New("rpc: the client has more calls outstanding than it has credits (RFC 8166 section 3.3.1)"))
 		return
 	}
-	r.recv = recv
 	c.mu.Unlock()
+	c.take(r, recv, n)
+}
+
+// take begins a call in its slot with the message in a receive.
+func (c *rdmaConn) take(r *rdmaCall, recv, n int) {
+	r.recv = recv
 	c.s.stats.bytesIn.Add(uint64(n))
 	var rd xdr.Reader
 	rd.Reset(c.recvs[recv].Buf.Bytes()[:n])
@@ -254,18 +259,19 @@ func (c *rdmaConn) received(recv, n int) {
 	c.start(r)
 }
 
-// takeHeld takes messages that waited for a slot, as far as there are slots now.
-func (c *rdmaConn) takeHeld() {
+// takeHeld takes messages that waited for a slot, as far as there are slots now, and reports whether there were some.
+func (c *rdmaConn) takeHeld() (some bool) {
 	for {
 		c.mu.Lock()
 		if len(c.held) == 0 || c.idle == nil || c.closed {
 			c.mu.Unlock()
-			return
+			return some
 		}
-		h := c.held[0]
+		h, r := c.held[0], c.takeSlotLocked()
 		c.held = cutFront(c.held, 1)
 		c.mu.Unlock()
-		c.received(h.recv, h.n)
+		c.take(r, h.recv, h.n)
+		some = true
 	}
 }
 

@@ -45,6 +45,7 @@ type program struct {
 	count   atomic.Uint32
 	prompt  atomic.Bool // it says that procWait hardly ever blocks
 	refuses atomic.Bool // it refuses calls before their data is fetched
+	drops   atomic.Bool // procWait has no reply
 }
 
 func (p *program) Prompt(c *Call) bool { return p.prompt.Load() && c.Proc == procWait }
@@ -73,6 +74,9 @@ func (p *program) Serve(c *Call) Verdict {
 	case procWait:
 		p.entered <- struct{}{}
 		<-p.gate
+		if p.drops.Load() {
+			return Drop
+		}
 	case procCount, procWrite, procAsk:
 		if c.Proc == procCount {
 			c.Peer.Trust()
