@@ -2,6 +2,8 @@ package nfs
 
 import (
 	"encoding/binary"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,9 +24,16 @@ type medium struct {
 // later at once until one has ended.
 type gate struct {
 	in      atomic.Int32
-	waiting atomic.Int32
+	waiting atomic.Int32 // of queue, so that leaving takes no lock where none waits
 	stuck   atomic.Bool
-	left    atomic.Pointer[chan struct{}] // told of each that leaves while some wait
+	mu      sync.Mutex
+	queue   []*entrant
+}
+
+// entrant waits at a gate. Not all have the same bound, so a place may be of no use to the one that waits longest.
+type entrant struct {
+	most int32
+	in   chan struct{} // closed when it is in
 }
 
 // enter reports whether the call may be executed, beside fewer than most; then leave has to follow.
@@ -35,33 +44,41 @@ func (g *gate) enter(most int32) bool {
 	if g.stuck.Load() {
 		return false
 	}
-	left := g.left.Load()
-	if left == nil {
-		c := make(chan struct{}, maxInExport)
-		g.left.CompareAndSwap(nil, &c)
-		left = g.left.Load()
-	}
-	g.waiting.Add(1)
-	defer g.waiting.Add(-1)
+	e := &entrant{most, make(chan struct{})}
+	g.mu.Lock()
+	g.queue = append(g.queue, e)
+	g.waiting.Store(int32(len(g.queue)))
+	g.admitLocked() // one may have left before it could be seen that this one waits
+	g.mu.Unlock()
 	t := time.NewTimer(gateTime)
 	defer t.Stop()
-	for !g.try(most) {
-		select {
-		case <-*left:
-		case <-t.C:
-			g.stuck.Store(true)
-			return false
-		}
+	select {
+	case <-e.in:
+		return true
+	case <-t.C:
 	}
-	return true
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i := slices.Index(g.queue, e)
+	if i < 0 {
+		return true // it was let in at the same time
+	}
+	g.queue = slices.Delete(g.queue, i, i+1)
+	g.waiting.Store(int32(len(g.queue)))
+	g.stuck.Store(true)
+	return false
 }
 
 func (g *gate) try(most int32) bool {
-	if g.in.Add(1) <= most {
-		return true
+	for {
+		n := g.in.Load()
+		if n >= most {
+			return false
+		}
+		if g.in.CompareAndSwap(n, n+1) {
+			return true
+		}
 	}
-	g.in.Add(-1)
-	return false
 }
 
 func (g *gate) leave() {
@@ -70,35 +87,48 @@ func (g *gate) leave() {
 		g.stuck.Store(false)
 	}
 	if g.waiting.Load() > 0 {
-		select {
-		case *g.left.Load() <- struct{}{}:
-		default:
-		}
+		g.mu.Lock()
+		g.admitLocked()
+		g.mu.Unlock()
 	}
 }
 
-// caller is what is kept of a connection, in its Peer's Memo.
+// admitLocked lets in who may, those that have waited longest first.
+func (g *gate) admitLocked() {
+	g.queue = slices.DeleteFunc(g.queue, func(e *entrant) bool {
+		in := g.try(e.most)
+		if in {
+			close(e.in)
+		}
+		return in
+	})
+	g.waiting.Store(int32(len(g.queue)))
+}
+
+// caller is what is kept of a connection, in its Peer's Memo, and of a host, in its Peers' HostMemo.
 type caller struct {
 	decided atomic.Pointer[memo]
 	seats   atomic.Pointer[[]*seat]
 }
 
-// seat bounds the calls of one connection in one medium.
+// seat bounds the calls of one connection, or of one host, in one medium.
 type seat struct {
 	m *medium
 	gate
 }
 
-func callerOf(p *served.Peer) *caller {
+func callerOf(p *served.Peer) *caller { return callerIn(&p.Memo) }
+
+func callerIn(memo *atomic.Pointer[any]) *caller {
 	for {
-		old := p.Memo.Load()
+		old := memo.Load()
 		if old != nil {
 			if c, is := (*old).(*caller); is {
 				return c
 			}
 		}
 		var fresh any = &caller{}
-		p.Memo.CompareAndSwap(old, &fresh)
+		memo.CompareAndSwap(old, &fresh)
 	}
 }
 
@@ -133,39 +163,54 @@ func (c *caller) at(m *medium) (mine *seat, others int32) {
 
 // pass is the leave to execute a call in a medium.
 type pass struct {
-	m *medium
-	p *seat
+	m          *medium
+	conn, host *seat
 }
 
 func (p pass) leave() {
 	if p.m != nil {
 		p.m.gate.leave()
 	}
-	if p.p != nil {
-		p.p.leave()
+	for _, s := range [...]*seat{p.host, p.conn} {
+		if s != nil {
+			s.leave()
+		}
 	}
 }
 
-// enter takes a call into a medium. Those of one that hangs must not take all workers, nor all that a client may have in
-// flight on a connection, which it shares between exports: a quarter of what the other media leave of that stays free. ok is
+// sit takes a seat in a medium, of most calls in all media: a quarter of what the other media leave of them stays free. It returns nil
+// where there is none.
+func (c *caller) sit(m *medium, most int32) *seat {
+	mine, others := c.at(m)
+	free := most - others
+	if !mine.enter(max(1, free-max(1, free/4))) {
+		return nil
+	}
+	return mine
+}
+
+// enter takes a call into a medium. Those of media that hang must not take all workers, nor all that a client may have in flight on a
+// connection, which it shares between exports, nor the memory that all connections of its host share for their requests. ok is
 // false where the call is to be answered NFS3ERR_JUKEBOX.
 func (m *medium) enter(peer *served.Peer) (p pass, ok bool) {
-	var mine *seat
 	if slots := int32(peer.Slots()); slots > 0 {
-		var others int32
-		mine, others = callerOf(peer).at(m)
-		free := slots - others
-		if !mine.enter(max(1, free-max(1, free/4))) {
+		p.conn = callerOf(peer).sit(m, slots)
+		ok = p.conn != nil
+		if memo := peer.HostMemo(); ok && memo != nil {
+			p.host = callerIn(memo).sit(m, maxOfHost)
+			ok = p.host != nil
+		}
+		if !ok {
+			p.leave()
 			return pass{}, false
 		}
 	}
 	if !m.gate.enter(maxInExport) {
-		if mine != nil {
-			mine.leave()
-		}
+		p.leave()
 		return pass{}, false
 	}
-	return pass{m, mine}, true
+	p.m = m
+	return p, true
 }
 
 // mediumOf is the medium of the export that a handle names, true or forged; nil where there is none.

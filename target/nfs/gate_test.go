@@ -3,6 +3,7 @@ package nfs
 import (
 	"os"
 	"testing"
+	"testing/synctest"
 )
 
 // The gate is the medium's: exports of one file system share it, under any of their rules, and one whose directory is of
@@ -61,4 +62,35 @@ func TestAGateIsOfAFileSystem(t *testing.T) {
 
 func idBytes(id uint32) []byte {
 	return append(make([]byte, 0, handleHead), byte(id>>24), byte(id>>16), byte(id>>8), byte(id), 0, 0, 0, 0, 0, 0, 0, 0)
+}
+
+// A place that is free goes to one that may take it, though another with a smaller bound has waited longer.
+func TestAGatePassesOverWhoMayNotEnter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gate
+		for range 4 {
+			g.enter(4)
+		}
+		small, large := make(chan bool, 1), make(chan bool, 1)
+		go func() { small <- g.enter(2) }()
+		synctest.Wait()
+		go func() { large <- g.enter(4) }()
+		synctest.Wait()
+		g.leave()
+		synctest.Wait()
+		select {
+		case in := <-large:
+			if !in {
+				t.Error("it was not let in")
+			}
+		default:
+			t.Error("it waits, and there is a place")
+		}
+		g.leave()
+		g.leave()
+		g.leave()
+		if !<-small {
+			t.Error("the one with the smaller bound is not let in when it may")
+		}
+	})
 }

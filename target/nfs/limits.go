@@ -44,7 +44,10 @@ const (
 	// flight, so that one whose medium hangs leaves room for others. gateTime is how long a call waits for room.
 	maxInExport = 96
 	gateTime    = 2 * time.Second
-	// maxSeats is how many media a connection may have had calls in before those that it has none in are forgotten.
+	// maxOfHost bounds the calls that one host has in all media: WRITEs of that many leave a quarter of the room that a host gets for
+	// its requests (maxRequests in target/rpc).
+	maxOfHost = 192
+	// maxSeats is how many media a connection or a host may have had calls in before those that it has none in are forgotten.
 	maxSeats = 16
 	// maxAside is how many files of a medium may wait to be closed before the cache keeps the rest of them.
 	maxAside = 256

@@ -90,6 +90,14 @@ func (p *Peer) Trust() { p.trusted.Store(true) }
 // Slots is how many calls the peer may have in flight on its connection as things are, 0 for what is no connection.
 func (p *Peer) Slots() int { return int(p.slots.Load()) }
 
+// HostMemo is as Memo, and shared by all connections of the peer's host while there are some; nil for what is no connection.
+func (p *Peer) HostMemo() *atomic.Pointer[any] {
+	if p.state == nil {
+		return nil
+	}
+	return &p.state.host.memo
+}
+
 // Privileged reports whether the peer's port is one that only root may use. A fabric hides the port; its peers count as
 // privileged, as with knfsd.
 func (p *Peer) Privileged() bool { return p.RDMA || p.Addr.Port() < 1024 }

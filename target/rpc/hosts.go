@@ -44,6 +44,7 @@ type host struct {
 
 	room, strangers room // of requests: of its streams, and of those whose peers have shown no right
 
+	memo   atomic.Pointer[any] // the program's (Peer.HostMemo)
 	claims atomic.Pointer[claims]
 }
 

@@ -55,11 +55,15 @@ func (s *server) wire(t *testing.T) *wire {
 
 func (w *wire) send(xid uint32, p nfs3.Proc, args []byte) {
 	w.t.Helper()
+	must(w.t, w.put(xid, p, args))
+}
+
+func (w *wire) put(xid uint32, p nfs3.Proc, args []byte) error {
 	c := xrpc.Call{XID: xid, Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(p), Cred: w.cred}
 	b := append(c.Append(make([]byte, 4)), args...)
 	xrpc.PutMark(b, len(b)-4, true)
 	_, err := w.Write(b)
-	must(w.t, err)
+	return err
 }
 
 // answer takes one reply.
