@@ -171,7 +171,7 @@ func detach() *cobra.Command {
 		Long: `End an attachment: what programs wrote is made durable at the target, the session is logged out, and device, file or socket
 are gone. What is in use is refused: a mounted file system (sluice umount ends both), an open file, a connected program; and so is a
 volume whose target is away, for what was written last may not be durable. --force ends the attachment all the same: file systems on
-it have ten seconds to write what they hold, then programs get I/O errors, and what was not durable is lost. Whatever went wrong at the end is told, with exit code 1. Of a helper that was killed,
+it and the target have ten seconds to write what they hold, two where the target is known to be away, then programs get I/O errors, and what was not durable is lost. Whatever went wrong at the end is told, with exit code 1. Of a helper that was killed,
 what it left is cleaned up.`,
 		Example: "  sluice detach default-0\n  sluice detach /dev/nbd0\n  sluice detach db --force",
 		RunE: func(c *cobra.Command, args []string) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -35,7 +36,7 @@ const (
 	usersLimit = 5 * time.Second
 	// settleLimit is how long an end waits for the target to make durable what was written.
 	settleLimit = 10 * time.Second
-	// cutLimit is the same for an end by force.
+	// cutLimit is the same for an end by force, where no path to the target is up.
 	cutLimit = 2 * time.Second
 )
 
@@ -149,16 +150,7 @@ func (e *staysError) Unwrap() error { return e.err }
 // end takes the face away, or gives a staysError.
 func (o *owner) end(f face, force bool) error {
 	if force {
-		var err error
-		if !f.clean() || f.users() != nil { // who uses it may have more, which only the kernel knows of
-			err = settleWithin(f, cutLimit)
-		}
-		if err == nil {
-			err = o.settleUsers()
-		}
-		if err == nil && !f.clean() {
-			err = settleWithin(f, cutLimit)
-		}
+		err := o.forced(f)
 		if err != nil {
 			err = fmt.Errorf("%s has ended by force, and what was written last may be lost: %w", o.r.Name, err)
 		}
@@ -188,11 +180,32 @@ func notDurable(name string, err error) error {
 	return fmt.Errorf("%s has ended, and what was written last could not be made durable: %w", name, err)
 }
 
-// settleUsers has file systems on the face write what they hold, which the volume does not have yet.
-func (o *owner) settleUsers() error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), settleLimit, errSlow)
+// forced makes durable what can be, before an end by force: the face's users have a part of the time to write what they hold, which the
+// volume does not have yet.
+func (o *owner) forced(f face) error {
+	limit := settleLimit
+	if o.pathless() {
+		limit = cutLimit
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, errSlow)
 	defer cancel()
-	return o.record().settleUsers(ctx)
+	if !f.clean() || f.users() != nil { // who uses it may have more, which only the kernel knows of
+		if err := f.settle(ctx); err != nil {
+			return err
+		}
+	}
+	if err := o.record().settleUsers(ctx); err != nil || f.clean() {
+		return err
+	}
+	return f.settle(ctx)
+}
+
+// pathless reports that the target is known to be away.
+func (o *owner) pathless() bool {
+	o.mu.Lock()
+	v := o.vol
+	o.mu.Unlock()
+	return v != nil && !slices.ContainsFunc(v.Paths(), func(p block.PathState) bool { return p.Up })
 }
 
 // remains is what is left to do when the face has ended by other means.

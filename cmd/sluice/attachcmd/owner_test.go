@@ -74,6 +74,14 @@ func owned(t *testing.T, p *played, force bool) (got answer, held error, ended b
 // What goes wrong at the end is the answer of who asked for it; a target that is away, or a user, keeps the attachment.
 func TestTheAnswerIsThatOfTheEnd(t *testing.T) {
 	broken := errors.New("the medium failed")
+	slow := func(ctx context.Context) error {
+		select {
+		case <-time.After(3 * time.Second):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	never := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
 	for _, tc := range []struct {
 		what  string
@@ -92,6 +100,8 @@ func TestTheAnswerIsThatOfTheEnd(t *testing.T) {
 		{"the target is away", &played{settle: func(context.Context) error { return block.ErrNoPath }}, false, false, ui.CodeNoPeer, nil},
 		{"the unit is another", &played{settle: func(context.Context) error { return block.ErrMedium }}, false, true, ui.CodeFailed, []string{"remove"}},
 		{"by force, in use", &played{used: refused("in use")}, true, true, 0, []string{"cut", "force"}},
+		{"by force, the target is slow", &played{settle: slow}, true, true, 0, []string{"cut", "force"}},
+		{"by force, the target is slow and it is in use", &played{settle: slow, used: refused("in use")}, true, true, 0, []string{"cut", "force"}},
 		{"by force, away", &played{settle: never}, true, true, ui.CodeFailed, []string{"cut", "force"}},
 	} {
 		got, _, ended := owned(t, tc.p, tc.force)
