@@ -3,6 +3,7 @@
 // Connections: librdmacm.
 
 #include <arpa/inet.h>
+#include <signal.h>
 #include <stdlib.h>
 
 #include "shimlib.h"
@@ -208,9 +209,18 @@ static struct rdma_conn_param conn_param(const struct vb_param *p, const uint8_t
 int vb_connect(uintptr_t id, const struct vb_param *p, const uint8_t *private_data, int len)
 {
 	struct rdma_conn_param c = conn_param(p, private_data, len);
+	sigset_t all, old;
+	int rc;
 
+	// siw connects TCP within this call. A signal (Go's runtime sends them to threads that it would preempt) makes the kernel give
+	// that connection up and begin anew; the peer's siw, which has not accepted it yet, takes its end for the listener's own
+	// (siw_cm_llp_state_change of the child with the listener's endpoint), and releases the listening socket twice in the end.
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
 	errno = 0;
-	return vb_result(lib.p_rdma_connect((struct rdma_cm_id *)id, &c));
+	rc = vb_result(lib.p_rdma_connect((struct rdma_cm_id *)id, &c));
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return rc;
 }
 
 int vb_accept(uintptr_t id, const struct vb_param *p, const uint8_t *private_data, int len)
