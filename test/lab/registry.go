@@ -17,7 +17,7 @@ const (
 )
 
 // scenarios in the order they run in: the fabric before what stands on it.
-var scenarios = slices.Concat(fabricScenarios, verbsScenarios, iserScenarios, failureScenarios, remapScenarios, powerScenarios, initiatorScenarios, attachmentScenarios, fileScenarios, nfsScenarios, serviceScenarios, referenceScenarios)
+var scenarios = slices.Concat(fabricScenarios, verbsScenarios, roceScenarios, iserScenarios, failureScenarios, remapScenarios, powerScenarios, initiatorScenarios, attachmentScenarios, fileScenarios, nfsScenarios, serviceScenarios, referenceScenarios)
 
 // referenceScenarios have no Sluice in them. When one of these fails, the lab or the machine is at fault.
 var referenceScenarios = []Scenario{

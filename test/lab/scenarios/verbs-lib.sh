@@ -45,6 +45,7 @@ nothing_held() {
   for what in qp cm_id mr pd cq; do ! rdma resource show $what | grep -q 'comm sluice' || return 1; done
 }
 admin() { sluice "$@" --socket /tmp/state/admin.sock; }
+no_session() { local l && l=$(admin session list --output json) && ! grep -q '"id"' <<<"$l"; }
 said() { grep -aEi "$1" /share/out/sluiced.txt; }
 
 # pings ADDRESS PORT COUNT SIZE...: our rping client by the verbs provider
