@@ -26,6 +26,11 @@ var verbsScenarios = []Scenario{
 		About:   "the rules of the transport contract on rxe by libibverbs, case by case, and the shim's own tests",
 	},
 	{
+		Name: "siw-suite", Class: long, Limit: 25 * time.Minute, Script: "verbs-suite.sh", Files: []string{"verbs.test"}, Verbs: true,
+		Prepare: adapterSuite("siw", 35, "LEFT_OUT=ExactWindows FileSend PerIOWindows RandomSTags Terminates", "HAS_NOT=needs an adapter with windows of type 2"),
+		About:   "the same on siw",
+	},
+	{
 		Name: "siw-verbs", Class: long, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
 		About: "siw by libibverbs against our software engine, both ways: rping, and what wants windows refused in a sentence",
 	},
