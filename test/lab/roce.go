@@ -6,6 +6,10 @@ import "time"
 // our initiator.
 var roceScenarios = []Scenario{
 	{
+		Name: "rxe-iser-long", Class: long, Limit: 30 * time.Minute, Files: []string{"sluiced", "sluice", "fsx"}, Verbs: true, Memory: 1536, Prepare: giveVerbs(),
+		About: "ib_iser over RoCE to our target: fio verify, ext4, xfs, UNMAP, three transports at one portal, SIGKILL of the daemon under fio",
+	},
+	{
 		Name: "rxe-attach", Class: long, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
 		About: "attach, mount, /etc/fstab and gateway over RoCE: fio verify, ext4, fsck, trees",
 	},
