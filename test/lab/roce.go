@@ -10,6 +10,10 @@ var roceScenarios = []Scenario{
 		About: "ib_iser over RoCE to our target: fio verify, ext4, xfs, UNMAP, three transports at one portal, SIGKILL of the daemon under fio",
 	},
 	{
+		Name: "rxe-nfs", Class: long, Limit: 20 * time.Minute, Files: []string{"sluiced", "sluice", "fsx"}, Verbs: true, Memory: 1536, Prepare: giveVerbs(),
+		About: "NFS over RDMA over RoCE: the kernel's mount of our server, killed under fio; our client to knfsd and to ours",
+	},
+	{
 		Name: "rxe-attach", Class: long, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
 		About: "attach, mount, /etc/fstab and gateway over RoCE: fio verify, ext4, fsck, trees",
 	},
