@@ -43,6 +43,7 @@ type exec struct {
 	moved   bool // ... and has ended
 	moveErr error
 	memWait bool // in the nexus's memory queue
+	memTold bool // has been called out of it, and may not have asked since
 
 	began   time.Duration // when the session handed it over, on hist.Clock
 	kind    opKind
@@ -107,7 +108,7 @@ func (c *Command) resetExec() {
 	x := &c.x
 	x.mu.Lock()
 	x.running, x.again, x.slow, x.aborted = false, false, false, false
-	x.moving, x.moved, x.moveErr, x.memWait, x.cancel = false, false, nil, false, false
+	x.moving, x.moved, x.moveErr, x.memWait, x.memTold, x.cancel = false, false, nil, false, false, false
 	x.mu.Unlock()
 	x.step, x.row, x.itl, x.lu, x.err, x.asks, x.reports, x.fence, x.owed = nil, nil, nil, nil, nil, false, 0, 0, false
 	x.abort, x.waiters, x.param = notAborted, nil, x.param[:0]

@@ -237,22 +237,22 @@ func (n *Nexus) memFree() {
 	n.memCalled = false
 	c := n.memFirst
 	n.memFirst, n.memLast = nil, nil
+	if c == nil {
+		n.opt.Memory.Wait(nil) // what waited was aborted: give up what was set aside
+	}
 	tail := &run
 	for c != nil {
 		next := c.x.memNext
 		c.x.memNext = nil
 		c.x.mu.Lock()
-		c.x.memWait = false
-		if c.noteLocked() {
+		c.x.memWait, c.x.memTold = false, true
+		if c.noteLocked() { // else its runner asks next
 			// The runner's token is ours, so nobody can end the command before its turn.
 			*tail = c
 			tail = &c.x.memNext
 		}
 		c.x.mu.Unlock()
 		c = next
-	}
-	if run == nil {
-		n.opt.Memory.Wait(nil) // what waited was aborted: give up what was set aside
 	}
 	n.memMu.Unlock()
 	for run != nil {
@@ -266,13 +266,19 @@ func (n *Nexus) memFree() {
 // leaveMem takes c out of the memory queue, before it ends.
 func (n *Nexus) leaveMem(c *Command) {
 	c.x.mu.Lock()
-	queued := c.x.memWait
+	queued, told := c.x.memWait, c.x.memTold && c.x.aborted
 	c.x.mu.Unlock()
-	if !queued {
+	if !queued && !told {
 		return
 	}
 	n.memMu.Lock()
 	defer n.memMu.Unlock()
+	if told && !n.memCalled {
+		n.opt.Memory.Wait(nil) // it may not have asked for what was set aside for it
+	}
+	if !queued {
+		return
+	}
 	var last *Command
 	for p := &n.memFirst; *p != nil; {
 		if *p == c {

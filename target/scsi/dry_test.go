@@ -1,0 +1,41 @@
+package scsi
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/sluice-storage/sluice/internal/mem"
+)
+
+// A command that has waited for memory gets what was set aside for it, the first time that it asks, also one that runs on a goroutine of
+// its own: else it would ask again and again while others are served before it.
+func TestACommandThatWaitedForMemoryGetsIt(t *testing.T) {
+	const tries = 100
+	for name, cdb := range map[string]string{
+		"READ":             "28 00 00000000 00 0001 00",
+		"WRITE":            "2a 00 00000000 00 0001 00",
+		"WRITE AND VERIFY": "2e 02 00000000 00 0001 00",
+		"MODE SENSE":       "5a 00 3f 00 00 00 00 01 00 00",
+	} {
+		t.Run(name, func(t *testing.T) {
+			var denied atomic.Int64
+			mem.SetDrought(&mem.Drought{Deny: func(int) bool { denied.Add(1); return true }})
+			defer mem.SetDrought(nil)
+			r := rigIn(t, mem.NewPool(64<<20), newDisk(1<<20, 512))
+			denied.Store(0)
+			var out []byte
+			in := 512
+			if cdb[0] == '2' && cdb[1] != '8' {
+				out, in = make([]byte, 512), 0
+			}
+			for range tries {
+				if res := r.run(r.n, out, in, cdb); res.Status != StatusGood {
+					t.Fatalf("%v %04X", res.Status, res.asc())
+				}
+			}
+			if n := denied.Load(); n > tries {
+				t.Errorf("%d commands were denied memory %d times", tries, n)
+			}
+		})
+	}
+}
