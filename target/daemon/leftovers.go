@@ -55,25 +55,33 @@ func (d *Daemon) sweep() {
 			d.log.Warn("what a daemon that was killed has left could not be removed", zap.String("directory", p.dir), zap.Error(err))
 		}
 	}
-	media := map[string]bool{}
-	for _, v := range d.volumes {
-		if id, err := blockdev.Identity(v.dev); err == nil && id != "" {
-			media[id] = true
-		}
-	}
-	unfinished, err := file.Tidy(mediaDir(d.stateDir), func(id string) bool { return media[id] })
-	if err != nil {
-		d.log.Warn("logs of block devices that are not served any more could not be removed", zap.Error(err))
-	}
-	for _, name := range unfinished {
-		d.log.Warn("a crash interrupted an atomic write to a block device that is not served now; it is made when the device is served again: remove the log if the device is used otherwise", zap.String("log", name))
-	}
+	d.tidyMedia()
 	var targets []string
 	for _, t := range d.cfg.Targets {
 		targets = append(targets, t.Name)
 	}
 	if err := scsi.Tidy(d.scsiState(), targets); err != nil {
 		d.log.Warn("what is kept of targets that have gone could not be removed", zap.Error(err))
+	}
+}
+
+// tidyMedia removes logs of block devices that are not served any more; none where it is not known which are.
+func (d *Daemon) tidyMedia() {
+	served := map[string]bool{}
+	for _, v := range d.volumes {
+		id, err := blockdev.Identity(v.dev)
+		if err != nil {
+			d.log.Warn("which logs of block devices are in use cannot be told; none is removed", zap.String("volume", v.cfg.Name), zap.Error(err))
+			return
+		}
+		served[id] = true
+	}
+	unfinished, err := file.Tidy(mediaDir(d.stateDir), func(id string) bool { return served[id] })
+	if err != nil {
+		d.log.Warn("logs of block devices that are not served any more could not be removed", zap.Error(err))
+	}
+	for _, name := range unfinished {
+		d.log.Warn("a crash interrupted an atomic write to a block device that is not served now; it is made when the device is served again: remove the log if the device is used otherwise", zap.String("log", name))
 	}
 }
 
