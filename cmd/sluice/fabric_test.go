@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -23,9 +27,9 @@ import (
 // manyFabrics runs a daemon whose machine has an adapter: a twin that promises no more than one does.
 func manyFabrics(t *testing.T, conf string) (portal, rdma, dir string, d *daemon.Daemon, lines *observer.ObservedLogs) {
 	t.Helper()
-	net := transporttest.NewNetwork()
+	near := transporttest.NewNetwork()
 	t.Cleanup(fabric.Replace(fabric.Verbs, func(fabric.Options) (transport.Device, error) {
-		return net.Adapter(transporttest.Adapter{Provider: fabric.Verbs}), nil
+		return near.Adapter(transporttest.Adapter{Provider: fabric.Verbs}), nil
 	}))
 	dir = t.TempDir()
 	export := filepath.Join(dir, "export")
@@ -84,6 +88,26 @@ targets: [{name: %q, luns: [{lun: 0, volume: a}]}]
 	return portal, rdma, dir, d, lines
 }
 
+// scraped is what /metrics answers at the administrative socket.
+func scraped(t *testing.T, socket string) string {
+	t.Helper()
+	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}}}
+	defer c.CloseIdleConnections()
+	r, err := c.Get("http://sluiced/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
 // One portal takes iSCSI over TCP, iSER over software iWARP and iSER over adapters, and one address NFS over both; the word verbs in a URL
 // or behind --provider chooses, and what serves is shown.
 func TestOnePortalServesEveryFabric(t *testing.T) {
@@ -130,6 +154,12 @@ func TestOnePortalServesEveryFabric(t *testing.T) {
 		if len(ss) == 1 && ss[0].Path != nil {
 			if p := ss[0].Path; p.Provider != "verbs" || p.Device != "twin0" || p.Port != 1 || p.GID == "" || p.Exposure == "" {
 				t.Errorf("%+v", p)
+			}
+			if body := scraped(t, sock[1]); !strings.Contains(body, `sluice_fabric_sessions{device="twin0",provider="verbs"} 1`) ||
+				!regexp.MustCompile(`sluice_fabric_completions_total\{device="twin0",provider="verbs"\} [1-9]`).MatchString(body) ||
+				!regexp.MustCompile(`sluice_fabric_registered_bytes\{device="twin0",provider="verbs"\} [1-9]`).MatchString(body) ||
+				!strings.Contains(body, `sluice_fabric_exposed_bytes{device="twin0",provider="verbs"} 0`) || !strings.Contains(body, `sluice_fabric_adapter_connections{device="twin0",provider="verbs"}`) {
+				t.Errorf("no adapter in\n%s", body)
 			}
 			if out := must(t, nil, append([]string{"session", "list"}, sock...)...); !strings.Contains(out, "verbs twin0/1") {
 				t.Errorf("no adapter in\n%s", out)

@@ -18,7 +18,7 @@ type fabrics struct {
 // device is what an iser:// URL goes through.
 func (i *Initiator) device(u *URL) (transport.Device, error) {
 	o := &i.o
-	if o.Device != nil && (u.Provider == "" || u.Provider == o.Device.Name()) {
+	if o.Device != nil && (u.Provider == "" || u.Provider == o.Device.Name()) && (u.Exposure == "" || o.Provider == nil) {
 		return o.Device, nil
 	}
 	if o.Provider == nil {
@@ -27,7 +27,7 @@ func (i *Initiator) device(u *URL) (transport.Device, error) {
 		}
 		return nil, errors.New("block: no RDMA device was configured for iser://")
 	}
-	d, err := o.Provider(u.Provider)
+	d, err := o.Provider(u.Provider, u.Exposure)
 	if err != nil {
 		return nil, fmt.Errorf("block: %w", err)
 	}

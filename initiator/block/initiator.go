@@ -23,9 +23,9 @@ type Options struct {
 	Name string
 	// Device is the RDMA device of iser:// URLs; without it they are refused.
 	Device transport.Device
-	// Provider makes the devices of URLs that name a provider, and without a Device that of those that name none. It is asked each time; the
-	// devices stay the caller's and must outlive the Initiator.
-	Provider func(name string) (transport.Device, error)
+	// Provider makes the devices of URLs that name a provider or an exposure, and without a Device that of those that name neither (the
+	// words are empty then). It is asked each time; the devices stay the caller's and must outlive the Initiator.
+	Provider func(name, exposure string) (transport.Device, error)
 	// Memory is where buffers come from; by default a pool of 256 MiB that the Initiator owns. The Initiator registers it
 	// with Device unless Registered says that this has been done.
 	Memory     *mem.Pool

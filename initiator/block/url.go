@@ -21,7 +21,8 @@ const DefaultPort = "3260"
 //
 // Discovery needs the portal only. Keys: header_digest and data_digest (none, crc32c), target_user and
 // target_password (the target's proof, for mutual CHAP), initiator (the initiator's name), iser (the same as the
-// scheme iser), provider (what RDMA goes through: iwarp, verbs), depth. A secret may be given in LIBISCSI_CHAP_PASSWORD instead of the URL, and the target's in
+// scheme iser), provider (what RDMA goes through: iwarp, verbs), exposure (what
+// the target may reach through an RDMA adapter: windows, whole-slab), depth. A secret may be given in LIBISCSI_CHAP_PASSWORD instead of the URL, and the target's in
 // LIBISCSI_CHAP_TARGET_USERNAME and LIBISCSI_CHAP_TARGET_PASSWORD, as libiscsi has it.
 type URL struct {
 	ISER         bool
@@ -34,6 +35,7 @@ type URL struct {
 	DataDigest   bool
 	Depth        int    // 0 for the default
 	Provider     string // of the fabric, "" for the Initiator's own
+	Exposure     string // likewise
 
 	hide bool // while it is read: what cannot be read may be a part of a secret
 }
@@ -110,7 +112,7 @@ func userinfo(s string) (user, rest string, ok bool) {
 		}
 	}
 	if end == len(s) {
-		for _, key := range []string{"header_digest", "data_digest", "target_user", "target_password", "initiator", "iser", "provider", "depth"} {
+		for _, key := range []string{"header_digest", "data_digest", "target_user", "target_password", "initiator", "iser", "provider", "exposure", "depth"} {
 			if k := strings.Index(s, "?"+key); k >= 0 {
 				end = min(end, k)
 			}
@@ -248,6 +250,11 @@ func (u *URL) options(query string) error {
 				return badURL("provider names none")
 			}
 			u.Provider = v
+		case "exposure":
+			if v == "" {
+				return badURL("exposure names none")
+			}
+			u.Exposure = v
 		case "depth":
 			n, err := strconv.Atoi(v)
 			if err != nil || n < 1 || n > MaxDepth {
@@ -260,6 +267,9 @@ func (u *URL) options(query string) error {
 	}
 	if u.Provider != "" && !u.ISER {
 		return badURL("provider is for iser://; iscsi:// goes over TCP")
+	}
+	if u.Exposure != "" && !u.ISER {
+		return badURL("exposure is for iser://; iscsi:// exposes no memory")
 	}
 	if u.Theirs.Name != "" && u.Theirs.Secret == "" {
 		return badURL("target_user needs target_password, or the target would not be asked for its proof")

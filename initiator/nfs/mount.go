@@ -22,9 +22,9 @@ import (
 type Options struct {
 	// Device is the fabric for RDMA targets. It stays the caller's and must outlive the FS.
 	Device transport.Device
-	// Provider makes the device of a URL that names a provider, and without a Device that of one that names none. The devices
-	// stay the caller's too.
-	Provider func(name string) (transport.Device, error)
+	// Provider makes the device of a URL that names a provider or an exposure, and without a Device that of one that names neither
+	// (the words are empty then). The devices stay the caller's too.
+	Provider func(name, exposure string) (transport.Device, error)
 	// Timeout is how long a call waits for its reply before the connection is made again; 0 for a default.
 	Timeout time.Duration
 	// Dial replaces the connection to the server, for tests: with it, MOUNT is called over the same connection.
@@ -102,15 +102,15 @@ func Mount(ctx context.Context, rawURL string, o Options) (v *FS, name string, e
 	return v, name, v.fsinfo(ctx)
 }
 
-// device is what a URL with this provider goes through.
-func (o *Options) device(provider string) (transport.Device, error) {
+// device is what a URL with these words goes through.
+func (o *Options) device(provider, exposure string) (transport.Device, error) {
 	switch {
-	case o.Device != nil && (provider == "" || provider == o.Device.Name()):
+	case o.Device != nil && (provider == "" || provider == o.Device.Name()) && (exposure == "" || o.Provider == nil):
 		return o.Device, nil
 	case o.Provider == nil:
 		return nil, ErrNoDevice
 	}
-	d, err := o.Provider(provider)
+	d, err := o.Provider(provider, exposure)
 	if err != nil {
 		return nil, fmt.Errorf("nfs: %w", err)
 	}
@@ -125,7 +125,7 @@ func (v *FS) connect(ctx context.Context, t *Target, o Options) error {
 	case o.Dial != nil:
 		v.rpc = rpc.NewClient(o.Dial, ro)
 	case t.RDMA:
-		dev, err := o.device(t.Provider)
+		dev, err := o.device(t.Provider, t.Exposure)
 		if err != nil {
 			return err
 		}

@@ -26,10 +26,11 @@ type Target struct {
 	UID, GID  uint32
 	Fixed     bool   // the URL names uid or gid
 	Provider  string // what RDMA goes through: iwarp, verbs; "" for the mount's own
+	Exposure  string // what the server may reach through an RDMA adapter: windows, whole-slab; likewise
 }
 
 // ParseURL reads nfs://host[:port]/path?nfsport=&mountport=&uid=&gid=&rdma in libnfs's form; the scheme nfs+rdma is short
-// for ?rdma, and provider= names what RDMA goes through. Arguments of libnfs that mean nothing here are ignored.
+// for ?rdma, provider= names what RDMA goes through, and exposure= what the server may reach of this side's memory. Arguments of libnfs that mean nothing here are ignored.
 func ParseURL(s string) (*Target, error) {
 	u, err := url.Parse(s)
 	if err != nil {
@@ -72,6 +73,9 @@ func ParseURL(s string) (*Target, error) {
 	}
 	if t.Provider = q.Get("provider"); t.Provider != "" && !t.RDMA {
 		return nil, fmt.Errorf("nfs: provider=%s is for RDMA (nfs+rdma://, or ?rdma), and %q goes over TCP", t.Provider, s)
+	}
+	if t.Exposure = q.Get("exposure"); t.Exposure != "" && !t.RDMA {
+		return nil, fmt.Errorf("nfs: exposure=%s is for RDMA (nfs+rdma://, or ?rdma), and %q goes over TCP", t.Exposure, s)
 	}
 	t.Fixed = q.Has("uid") || q.Has("gid")
 	if v := q.Get("version"); v != "" && v != "3" {

@@ -48,13 +48,18 @@ func running(t *testing.T, conf string) (*Daemon, string) {
 
 func serve(t *testing.T, file string) (*Daemon, func()) {
 	t.Helper()
+	return serveLogged(t, file, zap.NewNop())
+}
+
+func serveLogged(t *testing.T, file string, log *zap.Logger) (*Daemon, func()) {
+	t.Helper()
 	load := func() (*Config, error) { return LoadServing(file, "", "") }
 	cfg, err := load()
 	if err != nil {
 		t.Fatal(err)
 	}
 	makeFiles(t, cfg)
-	d, err := New(cfg, load, zap.NewNop())
+	d, err := New(cfg, load, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,11 +86,12 @@ func (d *Daemon) openFabric(cfg FabricConfig) error {
 				}
 				continue
 			}
-			d.log.Info("RDMA adapters serve beside software iWARP, because there are some; `fabric` in the configuration chooses")
 		}
 		a := &adapters{d: d, cfg: p, said: map[string]string{}}
 		d.adapters = append(d.adapters, a)
-		_, _ = a.device() // what is wrong is logged, and tried again
+		if _, err := a.device(); err == nil && p.implied { // what is wrong is logged, and tried again
+			d.log.Info("RDMA adapters serve beside software iWARP, because there are some; `fabric` in the configuration chooses")
+		}
 	}
 	return nil
 }
@@ -107,7 +108,11 @@ func (a *adapters) device() (transport.Device, error) {
 	}
 	dev, err := fabric.New(a.cfg.Provider, fabric.Options{Devices: a.cfg.Devices, Exposure: a.cfg.Exposure, Log: a.d.log})
 	if err != nil {
-		a.complainLocked("", "RDMA adapters are configured and cannot be used; everything else is served", err)
+		what := "RDMA adapters are configured and cannot be used; everything else is served"
+		if a.cfg.implied {
+			what = "the RDMA adapters of this machine are not used; software iWARP serves RDMA clients. `sluice rdma` says more of each"
+		}
+		a.complainLocked("", what, err)
 		return nil, err
 	}
 	a.said[""] = ""

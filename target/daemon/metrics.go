@@ -62,15 +62,22 @@ var (
 	mPaths       = desc("fabric_sessions", "iSER sessions by provider and adapter; the software RNIC has no adapter.", "provider", "device")
 	mSends       = desc("fabric_work_requests", "Work requests under way.", "provider")
 	mRecvs       = desc("fabric_receives", "Receives posted: messages that peers may send.", "provider")
-	mFlushes     = desc("fabric_flushes_total", "Times a full socket handed the rest to the flusher.")
-	mWakes       = desc("fabric_wakes_total", "Parked owners woken by a local completion.")
-	mTakenBack   = desc("fabric_taken_back_bytes_total", "Bytes that a wrong guess misplaced and that were moved.")
+	mCompletions = desc("fabric_completions_total", "Completions taken from an adapter.", "provider", "device")
+	mEvents      = desc("fabric_events_total", "Asynchronous events of an adapter: port_error, port_active, device_fatal, queue_pair_error, completion_queue_error, gid_change, other.",
+		"provider", "device", "event")
+	mRegistered = desc("fabric_registered_bytes", "Memory registered with an adapter; what each connection has for itself counts each time.", "provider", "device")
+	mExposed    = desc("fabric_exposed_bytes", "Registered memory that peers of an adapter may reach at any time: 0 but on iWARP adapters with exposure: whole-slab.", "provider", "device")
+	mAdapters   = desc("fabric_adapter_connections", "RDMA connections open now through an adapter.", "provider", "device")
+	mFlushes    = desc("fabric_flushes_total", "Times a full socket handed the rest to the flusher.")
+	mWakes      = desc("fabric_wakes_total", "Parked owners woken by a local completion.")
+	mTakenBack  = desc("fabric_taken_back_bytes_total", "Bytes that a wrong guess misplaced and that were moved.")
 )
 
 // Describe implements prometheus.Collector.
 func (m metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mInfo, mSessions, mInflight, mCommands, mIn, mOut, mCopied, mRejects, mWindow, mSize, mOps, mBytes, mErrors, mMemory,
 		mLatency, mSense, mQueue, mConflicts, mLogins, mRedirects, mLoginRefuse, mEnded, mHeld, mCached, mMapped, mMemWait, mMemRefused, mStags, mConns, mPaths, mSends,
+		mCompletions, mEvents, mRegistered, mExposed, mAdapters,
 		mRecvs, mFlushes, mWakes, mTakenBack, mMemoryMax, mFabricBytes, mFPDUs, mSyscalls, mTerminates, mRefused, mFabricCopy} {
 		ch <- d
 	}
@@ -104,22 +111,45 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 	for reason, n := range c.Ended {
 		count(mEnded, n, reason)
 	}
-	for _, dev := range m.d.devices() {
-		g, provider := dev.Gauges(), dev.Name()
-		gauge(mStags, float64(g.Windows), provider, "window")
-		gauge(mStags, float64(g.ReadSinks), provider, "read_sink")
-		gauge(mConns, float64(g.Connections), provider)
-		gauge(mSends, float64(g.Sends), provider)
-		gauge(mRecvs, float64(g.Receives), provider)
-		if x, is := dev.(transport.Streamer); is {
-			streamMetrics(x.Stats(), count)
-		}
-	}
+	m.fabrics(gauge, count)
 	for way, n := range pathsOf(m.d.server.Sessions()) {
 		gauge(mPaths, float64(n), way.provider, way.device)
 	}
 	m.portGroups(gauge)
 	m.files(ch, gauge, count)
+}
+
+// fabrics are the devices; several may be of one provider.
+func (m metrics) fabrics(gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, uint64, ...string)) {
+	sums := map[string]transport.Gauges{}
+	for _, dev := range m.d.devices() {
+		g, provider := dev.Gauges(), dev.Name()
+		s := sums[provider]
+		s.Windows, s.ReadSinks, s.Connections = s.Windows+g.Windows, s.ReadSinks+g.ReadSinks, s.Connections+g.Connections
+		s.Sends, s.Receives = s.Sends+g.Sends, s.Receives+g.Receives
+		sums[provider] = s
+		if x, is := dev.(transport.Streamer); is {
+			streamMetrics(x.Stats(), count)
+		}
+		if x, is := dev.(transport.Adapters); is {
+			for _, a := range x.Adapters() {
+				gauge(mAdapters, float64(a.Connections), provider, a.Name)
+				gauge(mRegistered, float64(a.Registered), provider, a.Name)
+				gauge(mExposed, float64(a.Exposed), provider, a.Name)
+				count(mCompletions, a.Completions, provider, a.Name)
+				for event, n := range a.Events {
+					count(mEvents, n, provider, a.Name, event)
+				}
+			}
+		}
+	}
+	for provider, s := range sums {
+		gauge(mStags, float64(s.Windows), provider, "window")
+		gauge(mStags, float64(s.ReadSinks), provider, "read_sink")
+		gauge(mConns, float64(s.Connections), provider)
+		gauge(mSends, float64(s.Sends), provider)
+		gauge(mRecvs, float64(s.Receives), provider)
+	}
 }
 
 type way struct{ provider, device string }

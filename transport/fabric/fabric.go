@@ -22,12 +22,16 @@ const (
 // Providers are the names, the default first.
 var Providers = []string{IWARP, Verbs}
 
-// CRCs are the words for the checksum of the software RNIC's frames, and exposures those for what an adapter without memory
-// windows shows a peer; the defaults first.
+// CRCs are the words for the checksum of the software RNIC's frames, and Exposures those for what peers may reach of this side's
+// memory by adapters that cannot show them the bytes of one I/O alone: such adapters are not used, or whole slabs are shown. The defaults
+// come first.
 var (
 	CRCs      = []string{"on", "always", "peer", "off"}
-	Exposures = []string{"windows", "whole-slab"}
+	Exposures = []string{"windows", WholeSlab}
 )
+
+// WholeSlab is the exposure that adapters want which cannot show a peer the bytes of one I/O alone.
+const WholeSlab = "whole-slab"
 
 var policies = []iwarp.CRC{iwarp.CRCAuto, iwarp.CRCOn, iwarp.CRCPeer, iwarp.CRCOff}
 
@@ -45,13 +49,17 @@ type Options struct {
 	Log *zap.Logger // nil logs nothing
 }
 
-// ErrWord is a name or word that means nothing here.
+// ErrWord is a name or word that means nothing here, or nothing with a provider.
 type ErrWord struct {
 	What, Word string
 	Known      []string
+	With       string // the provider, where Word is known
 }
 
 func (e *ErrWord) Error() string {
+	if e.With != "" {
+		return fmt.Sprintf("%s %q is of RDMA adapters (provider %s), and means nothing with provider %s", e.What, e.Word, Verbs, e.With)
+	}
 	return fmt.Sprintf("%s %q is none of %s", e.What, e.Word, strings.Join(e.Known, ", "))
 }
 
@@ -62,7 +70,7 @@ func Check(provider string, o Options) error {
 		known      []string
 	}{{"the provider", provider, Providers}, {"the checksum", o.CRC, CRCs}, {"the exposure", o.Exposure, Exposures}} {
 		if w.word != "" && !slices.Contains(w.known, w.word) {
-			return &ErrWord{w.what, w.word, w.known}
+			return &ErrWord{What: w.what, Word: w.word, Known: w.known}
 		}
 	}
 	return nil
@@ -82,6 +90,9 @@ func New(provider string, o Options) (transport.Device, error) {
 			return nil, fmt.Errorf("RDMA adapters cannot be used: %w", err)
 		}
 		return d, nil
+	}
+	if o.Exposure == WholeSlab {
+		return nil, &ErrWord{What: "the exposure", Word: o.Exposure, With: IWARP}
 	}
 	return iwarp.New(iwarp.Options{CRC: policies[max(0, slices.Index(CRCs, o.CRC))], Revision: o.Revision, PeerToPeer: o.PeerToPeer}), nil
 }

@@ -53,6 +53,7 @@ type twin struct {
 	closed bool
 
 	windows uint32 // made so far, where STags count
+	polled  uint64 // completions so far
 }
 
 var _ transport.Device = (*twin)(nil)

@@ -204,3 +204,20 @@ func (d *twin) told(term *transport.TerminateError) (theirs frame, ours error) {
 	t.Remote, t.Detail = true, ""
 	return frame{kind: frameTerminate, err: &t}, fmt.Errorf("%w: %w", transport.ErrClosed, term)
 }
+
+// Adapters is the one adapter that a twin like one has.
+func (d *twin) Adapters() []transport.AdapterInfo {
+	if d.like == nil {
+		return nil
+	}
+	i := transport.AdapterInfo{Name: "twin0", Connections: d.Gauges().Connections, WholeSlabs: d.like.WholeSlab}
+	d.net.mu.Lock()
+	defer d.net.mu.Unlock()
+	for _, s := range d.slabs {
+		i.Registered += int64(len(s.Bytes()))
+	}
+	if i.Completions = d.polled; d.like.WholeSlab {
+		i.Exposed = i.Registered
+	}
+	return []transport.AdapterInfo{i}
+}

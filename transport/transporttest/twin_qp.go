@@ -306,6 +306,7 @@ func (q *qp) Poll(wc []transport.WC) (int, error) {
 		}
 	}
 	q.cq = slices.Delete(q.cq, 0, n)
+	q.dev.polled += uint64(n)
 	return n, nil
 }
 

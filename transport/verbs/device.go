@@ -105,16 +105,23 @@ func open(tab table, o Options) (*Device, error) {
 		return nil, err
 	}
 	d.mu.Lock()
-	err = d.adoptAll(devs)
+	shut, err := d.adoptAll(devs)
 	n := len(d.adapters)
 	d.mu.Unlock()
 	if n == 0 || err != nil && len(o.Devices) > 0 {
-		if err == nil {
+		switch {
+		case err != nil:
+		case len(shut) > 0:
+			err = &ExposureError{Devices: shut}
+		default:
 			err = errNoSuchDevice(o.Devices, devs)
 		}
 		return nil, errors.Join(err, d.Close())
 	}
 	d.warn("an RDMA device cannot be used", err)
+	if len(shut) > 0 {
+		d.warn("an RDMA device is not used, for what it would expose", &ExposureError{Devices: shut})
+	}
 	d.settleCaps()
 	return d, nil
 }
@@ -244,6 +251,9 @@ func (d *Device) adopt(q *QP) bool {
 func (d *Device) drop(q *QP) {
 	d.mu.Lock()
 	delete(d.qps, q)
+	if q.made.Load() {
+		q.a.past.completions += q.polled.Load()
+	}
 	d.mu.Unlock()
 	d.wg.Done()
 }

@@ -21,8 +21,9 @@
 //
 // # Exposure
 //
-// What only sends, writes and reads exposes nothing: a slab's region is open to the adapter alone (on iWARP hardware to
-// remote writes too, which the sink of a Read needs there). What lets its peer read or write does so through memory windows
+// What only sends, writes and reads exposes nothing: a slab's region is open to the adapter alone. On iWARP hardware the sink
+// of a Read needs a region that is open to remote writes: such an adapter is taken only with Options.WholeSlab. What lets its
+// peer read or write does so through memory windows
 // of type 2B, one a command slot, bound to the bytes of one I/O. An adapter without them is refused for that, unless
 // Options.WholeSlab gives the peer the slabs whole; each connection has a protection domain of its own then.
 package verbs

@@ -166,7 +166,7 @@ func TestDialSaysWhatIsWrong(t *testing.T) {
 }
 
 func TestAnAdapterWithoutWindowsIsRefusedByWhoExposes(t *testing.T) {
-	_, a, _ := connected(t, "cxgb4", Options{})
+	_, a, _ := connected(t, "bnxt", Options{})
 	var no *WindowError
 	if _, err := a.qp.NewWindow(); !errors.As(err, &no) || no.Device != "one" {
 		t.Errorf("a window on an adapter that has none: %v", err)
@@ -245,7 +245,7 @@ func TestARequestThatOvertakesAReadIsNotTheReadsEnd(t *testing.T) {
 // siw takes no receive without a piece of memory.
 func TestAReceiveOfNothingIsTakenByEveryAdapter(t *testing.T) {
 	for kind := range simKinds {
-		_, a, b := connected(t, kind, Options{})
+		_, a, b := connected(t, kind, Options{WholeSlab: true})
 		b.mustRecv(1, b.at(0, 0))
 		a.mustPost(transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: 2})
 		b.must(transport.OpRecv, 1)

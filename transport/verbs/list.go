@@ -14,12 +14,14 @@ type Info struct {
 	Library  string // versions of rdma-core's libraries
 	Ports    []PortInfo
 	Windows  bool // memory windows of type 2: one can be made
-	// Exposure is what an initiator of Sluice can give a peer through this adapter, Target what a target gives, in a few words.
-	Exposure, Target string
-	MaxSGE           int
-	MaxReads         int
-	MaxQueue         int // work requests of a queue pair
-	MaxMessage       int
+	// Exposure is what an initiator of Sluice can give a peer through this adapter, Target what a target gives, in a few words: or why
+	// it is not used so.
+	Exposure, Target           string
+	UsedExposing, UsedByTarget bool
+	MaxSGE                     int
+	MaxReads                   int
+	MaxQueue                   int // work requests of a queue pair
+	MaxMessage                 int
 	// Problem says why Open would not use the adapter, and what to do; empty where it would.
 	Problem string
 }
@@ -85,19 +87,8 @@ func describe(d *Device, a *deviceAttr) (Info, error) {
 	}
 	t := traitOf(a, windows)
 	i.Windows = windows
-	switch {
-	case windows && t.exact:
-		i.Exposure = "a window for each I/O"
-	case windows:
-		i.Exposure = "a window for each I/O; the adapter checks the bounds of the slab below it only"
-	case d.opt.WholeSlab:
-		i.Exposure = "all registered memory (whole slabs, as configured)"
-	default:
-		i.Exposure = "refused: the adapter has no memory windows, and whole slabs are not allowed"
-	}
-	if i.Target = "nothing"; t.sinks {
-		i.Target = "registered memory, as this adapter's Reads need"
-	}
+	i.Exposure, i.UsedExposing = d.opt.asInitiator(t)
+	i.Target, i.UsedByTarget = d.opt.asTarget(t)
 	for p := 1; p <= a.Ports; p++ {
 		port, err := d.tab.Port(a.Dev, p)
 		if err != nil {

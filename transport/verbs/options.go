@@ -20,7 +20,8 @@ type Options struct {
 	// which for the latter means without end.
 	Retry, RNRRetry *uint8
 	// WholeSlab lets adapters without memory windows expose all registered memory to the peer of a connection whose upper
-	// protocol exposes any. Without it such a connection is refused.
+	// protocol exposes any; without it such a connection is refused. It also takes iWARP adapters whose Reads open all registered
+	// memory to writes of every peer; without it they are left alone.
 	WholeSlab bool
 	// Log hears of adapters and ports that come and go; nil for silence.
 	Log *zap.Logger

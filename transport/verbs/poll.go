@@ -23,6 +23,7 @@ func (q *QP) Poll(wc []transport.WC) (int, error) {
 			q.fail(&LinkError{Device: q.a.attr.Name, Reason: "the completion queue failed", Err: err})
 			break
 		}
+		q.polled.Add(uint64(k))
 		for i := range q.comps[:k] {
 			if q.digest(&q.comps[i], &wc[n]) {
 				n++
@@ -73,6 +74,7 @@ func (q *QP) takeLocked() (some bool) {
 			q.fail(&LinkError{Device: q.a.attr.Name, Reason: "the completion queue failed", Err: err})
 			return true
 		}
+		q.polled.Add(uint64(k))
 		for i := range q.comps[:k] {
 			if q.digest(&q.comps[i], &wc) {
 				q.keep(wc)

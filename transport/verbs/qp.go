@@ -59,8 +59,9 @@ type QP struct {
 	comps  []workComp     // of one call
 	done   []transport.WC // taken from the adapter and not yet by the owner, from doneAt on
 	doneAt int
-	held   atomic.Int32 // of them, completions of requests: their places in the queue are not free
-	heldIn atomic.Int32 // of them, receives
+	polled atomic.Uint64 // completions that the adapter has handed out
+	held   atomic.Int32  // of them, completions of requests: their places in the queue are not free
+	heldIn atomic.Int32  // of them, receives
 	parked atomic.Bool
 	waitFn func(uintptr) bool
 	watch  ctxwatch.Watch
@@ -150,14 +151,14 @@ func (q *QP) Path() transport.Path {
 	q.winMu.Lock()
 	defer q.winMu.Unlock()
 	switch {
-	case len(q.wins) > 0 && q.a.windows:
-		p.Exposure = "a window for each I/O"
-	case len(q.wins) > 0:
-		p.Exposure = "all registered memory (whole slabs)"
+	case len(q.wins) > 0 && !q.a.windows:
+		p.Exposure = exposeSlabs
 	case q.a.sinks:
-		p.Exposure = "registered memory, as this adapter's Reads need"
+		p.Exposure = exposeSinks
+	case len(q.wins) > 0:
+		p.Exposure = exposeWindows
 	default:
-		p.Exposure = "nothing"
+		p.Exposure = exposeNothing
 	}
 	return p
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,7 @@ type rnic struct {
 	asyncMu sync.Mutex
 	qps     map[handle]*QP
 	gone    atomic.Bool // for good: one that comes back is another
+	past    tally
 }
 
 // trait is what differs between adapters and is told by none of their attributes.
@@ -62,18 +64,22 @@ func traitOf(a *deviceAttr, windows bool) trait {
 }
 
 // adoptAll takes the adapters of devs that are wanted and new; d.mu is held. One that cannot be used is an error and does
-// not keep the others away.
-func (d *Device) adoptAll(devs []deviceAttr) error {
+// not keep the others away; shut are those left alone for what they would expose.
+func (d *Device) adoptAll(devs []deviceAttr) (shut []string, err error) {
 	var errs []error
 	for i := range devs {
 		if _, there := d.adapters[devs[i].Dev]; there || !d.opt.takes(devs[i].Name) {
+			continue
+		}
+		if d.opt.shuts(&devs[i]) {
+			shut = append(shut, devs[i].Name)
 			continue
 		}
 		if err := d.adoptOne(devs[i]); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	return shut, errors.Join(errs...)
 }
 
 func (d *Device) adoptOne(attr deviceAttr) error {
@@ -97,6 +103,9 @@ func (d *Device) adoptOne(attr deviceAttr) error {
 	d.wg.Add(1)
 	go a.loop()
 	d.opt.Log.Info("an RDMA device is used", zap.String("device", attr.Name), zap.String("driver", attr.Driver), zap.Bool("windows", windows))
+	if a.sinks {
+		d.opt.Log.Warn("all registered memory is open to writes of the peers of an RDMA device, as configured (exposure: whole-slab)", zap.String("device", attr.Name))
+	}
 	return nil
 }
 
@@ -139,8 +148,9 @@ func (d *Device) adapterOf(dev handle) (*rnic, error) {
 		return a, nil
 	}
 	devs, err := d.tab.Devices()
+	var shut []string
 	if err == nil {
-		err = d.adoptAll(devs)
+		shut, err = d.adoptAll(devs)
 	}
 	if a := d.adapters[dev]; a != nil {
 		return a, nil
@@ -149,6 +159,9 @@ func (d *Device) adapterOf(dev handle) (*rnic, error) {
 		return nil, err
 	}
 	for i := range devs {
+		if devs[i].Dev == dev && slices.Contains(shut, devs[i].Name) {
+			return nil, &ExposureError{Devices: []string{devs[i].Name}}
+		}
 		if devs[i].Dev == dev {
 			return nil, fmt.Errorf("verbs: the way goes over %s, which is not among the devices configured (%s)", devs[i].Name, strings.Join(d.opt.Devices, ", "))
 		}
@@ -177,6 +190,7 @@ func (a *rnic) stopLoop() { _ = a.file.Close() } // a descriptor of ours: it say
 // event acts on e; asyncMu is held.
 func (a *rnic) event(e asyncEvent) {
 	log := a.d.opt.Log.With(zap.String("device", a.attr.Name))
+	a.past.events[e.Kind].Add(1)
 	switch e.Kind {
 	case asyncDeviceFatal:
 		log.Warn("the RDMA device is gone or has failed", zap.String("event", e.Text))

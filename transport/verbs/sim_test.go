@@ -30,6 +30,7 @@ var simKinds = map[string]simKind{
 	"rxe":   {driver: "rdma_rxe", fabric: kindIB, windows: true, holdsQP: true},
 	"siw":   {driver: "siw", fabric: kindIWARP, invalAll: true, noMark: true, random: true, outOf: true},
 	"cxgb4": {driver: "iw_cxgb4", fabric: kindIWARP, sinks: true},
+	"bnxt":  {driver: "bnxt_re", fabric: kindIB},
 }
 
 // sim is rdma-core and the adapters of one machine, or of two that share a network: nothing tells. Work is carried out within

@@ -1,40 +1,45 @@
-// Package fabricflag is --provider and --crc of all commands, with the words of the daemon's configuration: one word means one
-// thing everywhere.
+// Package fabricflag is --provider, --exposure and --crc of all commands, with the words of the daemon's configuration: one word
+// means one thing everywhere.
 package fabricflag
 
 import (
 	"errors"
+	"io"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
+	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
 // Flags are the values.
-type Flags struct{ Provider, CRC string }
+type Flags struct{ Provider, Exposure, CRC string }
 
-// Add gives a set of flags --provider and --crc.
-func (f *Flags) Add(fs *pflag.FlagSet) {
-	AddProvider(fs, &f.Provider)
-	AddCRC(fs, &f.CRC)
+// Add gives a set of flags --provider, --exposure and --crc.
+func (f *Flags) Add(fs *pflag.FlagSet) { Add(fs, &f.Provider, &f.Exposure, &f.CRC) }
+
+// Add is Flags.Add for values that stand elsewhere.
+func Add(fs *pflag.FlagSet, provider, exposure, crc *string) {
+	fs.StringVar(provider, "provider", fabric.Providers[0], "what RDMA goes through, where the URL does not say it: iwarp (software, over TCP), verbs (RDMA adapters)")
+	AddExposure(fs, exposure)
+	fs.StringVar(crc, "crc", fabric.CRCs[0], "checksum of software iWARP's frames: on (but over loopback only if the peer asks), always, peer, off")
 }
 
-// AddProvider gives a set of flags --provider.
-func AddProvider(fs *pflag.FlagSet, into *string) {
-	fs.StringVar(into, "provider", fabric.Providers[0], "what RDMA goes through, where the URL does not say it: iwarp (software, over TCP), verbs (RDMA adapters)")
+// AddExposure gives a set of flags --exposure.
+func AddExposure(fs *pflag.FlagSet, into *string) {
+	fs.StringVar(into, "exposure", fabric.Exposures[0], "what a peer may reach through an RDMA adapter: windows (the bytes of each I/O; adapters that cannot are refused), "+
+		"whole-slab (all registered memory, by those: the peer is trusted with it)")
 }
 
-// AddCRC gives a set of flags --crc.
-func AddCRC(fs *pflag.FlagSet, into *string) {
-	fs.StringVar(into, "crc", fabric.CRCs[0], "checksum of software iWARP's frames: on (but over loopback only if the peer asks), always, peer, off")
-}
+// values are those of each flag and mount option.
+var values = map[string][]string{"provider": fabric.Providers, "exposure": fabric.Exposures, "crc": fabric.CRCs}
 
 // Complete offers the words to a shell.
 func Complete(c *cobra.Command) error {
 	var errs []error
-	for name, words := range map[string][]string{"provider": fabric.Providers, "crc": fabric.CRCs} {
+	for name, words := range values {
 		if c.Flags().Lookup(name) != nil {
 			errs = append(errs, c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)))
 		}
@@ -42,24 +47,64 @@ func Complete(c *cobra.Command) error {
 	return errors.Join(errs...)
 }
 
-// Set makes devices as the words say.
-func (f Flags) Set() (*fabric.Set, error) {
-	o := fabric.Options{CRC: f.CRC}
-	if err := Explain(fabric.Check(f.Provider, o)); err != nil {
+// Of reads the flags of a command that has them.
+func Of(c *cobra.Command) (f Flags) {
+	for name, into := range f.Words() {
+		if l := c.Flags().Lookup(name); l != nil {
+			*into = l.Value.String()
+		}
+	}
+	return f
+}
+
+// Words are the values by the names of their flags, which are also those of mount options and of a table's.
+func (f *Flags) Words() map[string]*string {
+	return map[string]*string{"provider": &f.Provider, "exposure": &f.Exposure, "crc": &f.CRC}
+}
+
+// Options are those of a device.
+func (f Flags) Options() fabric.Options { return fabric.Options{CRC: f.CRC, Exposure: f.Exposure} }
+
+// Check refuses words that mean nothing.
+func (f Flags) Check() error { return Explain(fabric.Check(f.Provider, f.Options())) }
+
+// Set makes devices as the words say. What they expose beyond the bytes of each I/O is said to w.
+func (f Flags) Set(w io.Writer) (*fabric.Set, error) {
+	if err := f.Check(); err != nil {
 		return nil, err
 	}
-	return &fabric.Set{Default: f.Provider, Options: o}, nil
+	return &fabric.Set{Default: f.Provider, Options: f.Options(), Say: say(w)}, nil
+}
+
+// New makes the device that the words name, with further options.
+func (f Flags) New(w io.Writer, o fabric.Options) (transport.Device, error) {
+	o.CRC, o.Exposure = f.CRC, f.Exposure
+	d, err := fabric.New(f.Provider, o)
+	if err != nil {
+		return nil, Explain(err)
+	}
+	for _, line := range fabric.Exposed(d) {
+		say(w)(line)
+	}
+	return d, nil
+}
+
+func say(w io.Writer) func(string) {
+	return func(line string) { ui.Note(w, "sluice: %s", line) }
 }
 
 // Explain gives an error of package fabric its exit code.
 func Explain(err error) error {
 	var word *fabric.ErrWord
 	if errors.As(err, &word) {
-		flag := map[string]string{"the provider": "--provider", "the checksum": "--crc"}[word.What]
+		flag := map[string]string{"the provider": "--provider", "the checksum": "--crc", "the exposure": "--exposure"}[word.What]
 		if flag == "" {
 			return ui.Usage(err)
 		}
-		return ui.Usage(&fabric.ErrWord{What: flag, Word: word.Word, Known: word.Known})
+		return ui.Usage(&fabric.ErrWord{What: flag, Word: word.Word, Known: word.Known, With: word.With})
+	}
+	if fabric.Exposes(err) {
+		return ui.ExitError{Code: ui.CodeRefused, Err: err}
 	}
 	return err
 }

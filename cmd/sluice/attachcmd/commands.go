@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-storage/sluice/cmd/sluice/blockcmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/nfs"
-	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
 type options struct {
@@ -67,7 +66,7 @@ func (l *limit) Type() string { return "duration|forever" }
 
 func (o *options) flags(c *cobra.Command) {
 	f := c.Flags()
-	o.conn.Flags(f)
+	o.conn.Flags(c)
 	f.Var((*limit)(&o.conn.Reconnect), "reconnect", "how long programs wait for a target that is gone before they get errors")
 	f.StringVar(&o.name, "name", "", "what to call the attachment (default: made of target and LUN)")
 	f.StringVar(&o.face, "face", faceAuto, "how it appears: ublk (/dev/ublkbN), device (/dev/nbdN), file (FUSE), socket (NBD protocol), auto")
@@ -77,8 +76,6 @@ func (o *options) flags(c *cobra.Command) {
 	f.BoolVar(&o.readOnly, "read-only", false, "allow no writes")
 	f.BoolVar(&o.foreground, "foreground", false, "serve in this process until it is interrupted")
 	complete(c, "face", faces...)
-	complete(c, "crc", fabric.CRCs...)
-	complete(c, "provider", fabric.Providers...)
 	complete(c, "reconnect", "30s", "5m", "forever")
 }
 

@@ -157,7 +157,8 @@ func (a *mountArgs) option(o string) error {
 	if slices.Contains(foreign, o) || strings.HasPrefix(key, "x-") || key == "comment" {
 		return nil
 	}
-	ours := map[string]*string{"fstype": &a.m.fstype, "name": &a.m.o.name, "credentials": &a.m.o.conn.Credentials, "crc": &a.m.o.conn.CRC, "provider": &a.m.o.conn.Provider, "initiator": &a.m.o.conn.Initiator}
+	ours := map[string]*string{"fstype": &a.m.fstype, "name": &a.m.o.name, "credentials": &a.m.o.conn.Credentials, "crc": &a.m.o.conn.CRC, "provider": &a.m.o.conn.Provider,
+		"exposure": &a.m.o.conn.Exposure, "initiator": &a.m.o.conn.Initiator}
 	if p := ours[key]; p != nil {
 		if value == "" {
 			return ui.Usagef("option %s= wants a value", key)

@@ -51,6 +51,9 @@ func describe(urls string) (clean, name string, err error) {
 
 // record fills in what is known before the volume is.
 func (o *options) record(url string) (*Record, string, error) {
+	if err := o.conn.Check(); err != nil {
+		return nil, "", err
+	}
 	face, why, err := faceDir, "an NFS export", error(nil)
 	if !nfs.IsURL(url) {
 		face, why, err = probe().choose(o.face)
@@ -107,6 +110,9 @@ func (o *options) inWords() ([]string, error) {
 	l := []string{"reconnect=" + (*limit)(&o.conn.Reconnect).String(), "crc=" + o.conn.CRC}
 	if p := o.conn.Provider; p != "" && p != fabric.Providers[0] {
 		l = append(l, "provider="+p)
+	}
+	if e := o.conn.Exposure; e != "" && e != fabric.Exposures[0] {
+		l = append(l, "exposure="+e)
 	}
 	if o.readOnly {
 		l = append(l, "ro")
@@ -284,6 +290,7 @@ func (o *options) start(ctx context.Context, url string, away func(why string) b
 	if err := r.free(); err != nil {
 		return nil, "", err
 	}
+	o.conn.WarnOfExposure(url)
 	self, err := os.Executable()
 	if err != nil {
 		return nil, "", err
@@ -336,7 +343,8 @@ func (r *Record) free() error {
 
 // helperArgs is the helper's command line. The URL may hold a secret, which must not stand there for all to read.
 func (o *options) helperArgs(r *Record) ([]string, error) {
-	args := []string{"attach", "--foreground", "--name", r.Name, "--crc", o.conn.CRC, "--provider", cmp.Or(o.conn.Provider, fabric.Providers[0]), "--initiator", o.conn.Initiator}
+	args := []string{"attach", "--foreground", "--name", r.Name, "--crc", o.conn.CRC, "--provider", cmp.Or(o.conn.Provider, fabric.Providers[0]),
+		"--exposure", cmp.Or(o.conn.Exposure, fabric.Exposures[0]), "--initiator", o.conn.Initiator}
 	if o.conn.Reconnect != 0 {
 		args = append(args, "--reconnect", (*limit)(&o.conn.Reconnect).String())
 	}

@@ -23,7 +23,6 @@ import (
 	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/internal/version"
 	"github.com/sluice-storage/sluice/target/daemon"
-	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
 type options struct {
@@ -76,7 +75,7 @@ With --report DIR it measures throughput and latency at iodepth 1 to 64 and at b
 			return ui.Print(c, rep, rep.table)
 		},
 	}
-	o.conn.Flags(c.Flags())
+	o.conn.Flags(c)
 	f := c.Flags()
 	f.StringVar(&o.rw, "rw", "randread", "read, write, randread, randwrite, rw, randrw")
 	f.StringVar(&o.bs, "bs", "4k", "bytes of one request, up to 1m")
@@ -90,7 +89,7 @@ With --report DIR it measures throughput and latency at iodepth 1 to 64 and at b
 	f.BoolVar(&o.destroy, "destroy", false, "writing is allowed: what is on the volume is lost")
 	f.StringVar(&o.report, "report", "", "directory for a report with plots against depth and block size")
 	f.BoolVar(&o.noStats, "quiet", false, "no line of progress")
-	for flag, values := range map[string][]string{"rw": patterns, "bs": sweepBlocks, "iodepth": {"1", "8", "32", "128"}, "crc": fabric.CRCs, "provider": fabric.Providers} {
+	for flag, values := range map[string][]string{"rw": patterns, "bs": sweepBlocks, "iodepth": {"1", "8", "32", "128"}} {
 		// The only error is a flag that does not exist.
 		if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 			panic(err)

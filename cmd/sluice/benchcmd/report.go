@@ -78,7 +78,7 @@ func newReport(o *options, s *spec, jobs []*job, m measured, version string) *re
 		Read: direction(&r, took, m.samples.read), Write: direction(&w, took, m.samples.write), LatPercent: 100,
 		Depths: share(depthEdges, s.depth), Submits: batches(), Completes: batches(),
 		Options: map[string]string{"name": "sluice-" + s.pattern, "rw": s.pattern, "bs": o.bs, "iodepth": fmt.Sprint(s.depth), "numjobs": fmt.Sprint(len(jobs)),
-			"runtime": o.runtime.String(), "ioengine": "sluice", "crc": o.conn.CRC, "provider": o.conn.Provider},
+			"runtime": o.runtime.String(), "ioengine": "sluice", "crc": o.conn.CRC, "provider": o.conn.Provider, "exposure": o.conn.Exposure},
 	}
 	if s.hasRead && s.hasWrite {
 		jr.Options["rwmixread"] = fmt.Sprint(s.mix)

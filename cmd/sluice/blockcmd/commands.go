@@ -56,7 +56,7 @@ func discover() *cobra.Command {
 			})
 		},
 	}
-	conn.Flags(c.Flags())
+	conn.Flags(c)
 	return c
 }
 
@@ -94,7 +94,7 @@ relative_port and port_group (null where the target names none).`,
 			})
 		},
 	}
-	conn.Flags(c.Flags())
+	conn.Flags(c)
 	return c
 }
 
@@ -177,7 +177,7 @@ func read() *cobra.Command {
 			return Copy(c, &conn, args[0], to, s, false, false)
 		},
 	}
-	conn.Flags(c.Flags())
+	conn.Flags(c)
 	s.flags(c)
 	return c
 }
@@ -201,7 +201,7 @@ func write() *cobra.Command {
 			return Copy(c, &conn, from, args[0], s, false, false)
 		},
 	}
-	conn.Flags(c.Flags())
+	conn.Flags(c)
 	s.flags(c)
 	return c
 }
@@ -223,7 +223,7 @@ of what was copied. What was written to a volume is flushed before the command e
 			return Copy(c, &conn, args[0], args[1], span{offset: "0"}, sparse, quiet)
 		},
 	}
-	conn.Flags(c.Flags())
+	conn.Flags(c)
 	c.Flags().BoolVar(&sparse, "sparse", false, "let runs of zeroes take no space on a volume")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress bar")
 	return c

@@ -5,12 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/cmd/internal/fabricflag"
@@ -26,18 +27,22 @@ import (
 type Connection struct {
 	Initiator   string // iSCSI name
 	Provider    string // iwarp, verbs
+	Exposure    string // windows, whole-slab
 	CRC         string // on, always, off, peer
 	Credentials string // a file with CHAP names and secrets
 	// Reconnect is how long requests wait for a lost target: 0 for the default, negative for ever.
 	Reconnect time.Duration
 	Log       *zap.Logger // nil logs nothing
+
+	cmd *cobra.Command // whose flags these are, nil for none
 }
 
-// Flags adds the connection's flags.
-func (c *Connection) Flags(fs *pflag.FlagSet) {
+// Flags gives a command the connection's flags.
+func (c *Connection) Flags(cmd *cobra.Command) {
+	c.cmd = cmd
+	fs := cmd.Flags()
 	fs.StringVar(&c.Initiator, "initiator", "", "iSCSI name to log in with (default: made of the host name)")
-	fabricflag.AddProvider(fs, &c.Provider)
-	fabricflag.AddCRC(fs, &c.CRC)
+	fabricflag.Add(fs, &c.Provider, &c.Exposure, &c.CRC)
 	fs.StringVar(&c.Credentials, "credentials", "", "file with CHAP credentials: lines username=, password=, target_username=, target_password=")
 }
 
@@ -46,9 +51,32 @@ func (c *Connection) Open() (*block.Initiator, func() error, error) {
 	return c.OpenWith(mem.NewPool(memory), 0)
 }
 
+// words are those that say what RDMA goes through.
+func (c *Connection) words() fabricflag.Flags {
+	return fabricflag.Flags{Provider: c.Provider, Exposure: c.Exposure, CRC: c.CRC}
+}
+
+// Check refuses words that mean nothing, before anything is done.
+func (c *Connection) Check() error { return c.words().Check() }
+
 // Fabric makes devices as was asked for. Close it.
 func (c *Connection) Fabric() (*fabric.Set, error) {
-	return fabricflag.Flags{Provider: c.Provider, CRC: c.CRC}.Set()
+	return c.words().Set(c.errs())
+}
+
+func (c *Connection) errs() io.Writer {
+	if c.cmd != nil {
+		return c.cmd.ErrOrStderr()
+	}
+	return os.Stderr
+}
+
+// WarnOfExposure says in a line what was allowed to a target, for a connection that another process will make.
+func (c *Connection) WarnOfExposure(urls string) {
+	if c.Exposure == fabric.WholeSlab || strings.Contains(urls, "exposure="+fabric.WholeSlab) {
+		ui.Note(c.errs(), "sluice: exposure %s: a target that is reached through an adapter without memory windows may read and write all registered memory of the process that serves this",
+			fabric.WholeSlab)
+	}
 }
 
 // OpenWith is Open with a pool, which it takes over, and a number of commands under way on a session (0 for the default).
@@ -95,7 +123,7 @@ func explain(err error) error {
 		return err
 	case errors.As(err, &bad), errors.As(err, &word):
 		return ui.Usage(err)
-	case errors.As(err, &no):
+	case errors.As(err, &no), fabric.Exposes(err):
 		return ui.ExitError{Code: ui.CodeRefused, Err: err}
 	case errors.As(err, &login):
 		switch login.Status {

@@ -44,13 +44,14 @@ type machine struct {
 	rlimit         func(resource int) (uint64, error)
 	release        func() string
 	adapters       func() (none bool, err error)                  // why no RDMA adapter can be used
+	list           func(fabric.Options) ([]fabric.Adapter, error) // what Sluice does with each
 	served         func() ([]admin.Volume, []admin.Target, error) // what the daemon has, and with what problems
 }
 
 func here(stateDir string) machine {
 	return machine{
-		adapters: fabric.Adapters,
-		sys:      "/sys", proc: "/proc", dev: "/dev", stateDir: stateDir,
+		adapters: fabric.Adapters, list: fabric.List,
+		sys: "/sys", proc: "/proc", dev: "/dev", stateDir: stateDir,
 		listen: func(addr string) error {
 			l, err := net.Listen("tcp", addr)
 			if err != nil {

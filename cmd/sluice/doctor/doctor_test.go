@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/target/admin"
+	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
 // sick is a machine on which every look finds something.
@@ -34,6 +35,10 @@ func sick(t *testing.T) machine {
 	}
 	return machine{
 		sys: dir, proc: dir, dev: dir, stateDir: "/proc/nowhere", adapters: func() (bool, error) { return true, errors.New("there is no rdma-core; install it") },
+		list: func(fabric.Options) ([]fabric.Adapter, error) {
+			return []fabric.Adapter{{Name: "mlx5_0", AsTarget: true, AsInit: true}, {Name: "bnxt_re0", AsTarget: true, InitiatorToUse: "--exposure whole-slab"},
+				{Name: "cxgb4_0", TargetToUse: "fabric: [{provider: verbs}]", InitiatorToUse: "--exposure whole-slab"}}, nil
+		},
 		listen:  func(string) error { return unix.EADDRINUSE },
 		rlimit:  func(int) (uint64, error) { return 256, nil },
 		release: func() string { return "4.19.0-21-amd64" },
@@ -52,6 +57,7 @@ func TestASickMachineGetsAdviceForEverything(t *testing.T) {
 	for what, state := range map[string]string{
 		"kernel": bad, "open files": note, "MTU of eth0": note, "kernel modules": note, "/dev/fuse": note,
 		"port 1 of mlx5_0": note, "kernel module ib_uverbs": note, "kernel module rdma_ucm": note, "rdma-core": note, "locked memory": note,
+		"adapter bnxt_re0": note, "adapter cxgb4_0": note,
 		"state directory": bad, "port 127.0.0.1:3260": note, "volume v": bad, "volume w": bad, "volume x": note, "target iqn.2026-11.org.example:t": bad,
 	} {
 		if f := found[what]; f.State != state || f.Advice == "" {
@@ -63,6 +69,9 @@ func TestASickMachineGetsAdviceForEverything(t *testing.T) {
 	}
 	if f := found["volume v"]; f.Saw != "not served: /v.img is missing" || f.Advice != "mount its file system" {
 		t.Errorf("%+v", f)
+	}
+	if _, there := found["adapter mlx5_0"]; there {
+		t.Error("an adapter that is used is a finding")
 	}
 	if _, there := found["volume y"]; there {
 		t.Error("a volume that is served is a finding")

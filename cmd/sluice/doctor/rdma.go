@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
+	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
 // wantLocked is what a process that uses adapters should be able to lock: registered memory of a daemon as configured by default, and
@@ -28,7 +29,9 @@ func (m machine) rdma() []Finding {
 		fs = append(fs, portsOf(d)...)
 	}
 	fs = append([]Finding{{What: "RDMA devices", State: good, Saw: strings.Join(names, ", ")}}, fs...)
-	return append(append(fs, m.access()...), m.locked())
+	fs = append(fs, m.access()...)
+	fs = append(fs, m.exposure()...)
+	return append(fs, m.locked())
 }
 
 // portsOf looks at the ports of an adapter.
@@ -68,6 +71,27 @@ func (m machine) access() []Finding {
 		f.Advice = "software iWARP serves all the same; for the adapters do what is said here: docs/rdma.md goes from an adapter in the machine to the first I/O"
 	}
 	return append(fs, f)
+}
+
+// exposure looks at adapters that are not used by default, for what they would expose.
+func (m machine) exposure() []Finding {
+	l, err := m.list(fabric.Options{})
+	if err != nil {
+		return nil // access says why
+	}
+	var fs []Finding
+	for _, a := range l {
+		switch {
+		case a.Problem != "": // access says so
+		case !a.AsTarget:
+			fs = append(fs, Finding{What: "adapter " + a.Name, State: note, Saw: "a target does not use it: " + a.Target,
+				Advice: "software iWARP serves the same clients. Where all clients are trusted with the daemon's memory, in its configuration: " + a.TargetToUse})
+		case !a.AsInit:
+			fs = append(fs, Finding{What: "adapter " + a.Name, State: note, Saw: "a target uses it, an initiator does not: " + a.Initiator,
+				Advice: "where the target is trusted with all memory of the program that reaches it: " + a.InitiatorToUse})
+		}
+	}
+	return fs
 }
 
 // locked looks at how much memory may be locked: an adapter's is.

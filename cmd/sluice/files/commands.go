@@ -28,14 +28,15 @@ func Commands() []*cobra.Command {
 }
 
 const urlHelp = `URLs are nfs://HOST[:PORT]/PATH for TCP and nfs+rdma://HOST[:PORT]/PATH (or ?rdma) for RDMA, with the arguments
-nfsport, mountport, uid and gid where they are needed; provider=verbs goes through RDMA adapters, others than software iWARP.`
+nfsport, mountport, uid and gid where they are needed; provider=verbs goes through RDMA adapters instead of software iWARP, with exposure=whole-slab also through those that can only show
+the server all memory of this process.`
 
 // mounted runs f on the file system of a URL.
 func mounted(c *cobra.Command, url string, f func(ctx context.Context, v *nfs.FS, name string) error) (err error) {
 	if !nfs.IsURL(url) {
 		return ui.Usagef("%s is no nfs:// or nfs+rdma:// URL", url)
 	}
-	o, done, err := options(fabricflag.Flags{})
+	o, done, err := options(fabricflag.Flags{}, c.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -49,8 +50,8 @@ func mounted(c *cobra.Command, url string, f func(ctx context.Context, v *nfs.FS
 }
 
 // options give a mount the fabric; nothing of it is made until a URL asks for it.
-func options(f fabricflag.Flags) (nfs.Options, func() error, error) {
-	set, err := f.Set()
+func options(f fabricflag.Flags, say io.Writer) (nfs.Options, func() error, error) {
+	set, err := f.Set(say)
 	if err != nil {
 		return nfs.Options{}, nil, err
 	}
@@ -66,7 +67,7 @@ func explain(err error) error {
 	switch {
 	case errors.As(err, &word):
 		return ui.Usage(err)
-	case errors.As(err, &no):
+	case errors.As(err, &no), fabric.Exposes(err):
 		return ui.ExitError{Code: ui.CodeRefused, Err: err}
 	case err == nil, errors.As(err, &code):
 		return err

@@ -82,13 +82,7 @@ type sink interface {
 
 // Copy copies a file, or with recursive a tree, from or to an NFS server, or from one to another.
 func Copy(c *cobra.Command, from, to string, recursive, quiet bool) (err error) {
-	var ff fabricflag.Flags
-	for name, into := range map[string]*string{"crc": &ff.CRC, "provider": &ff.Provider} {
-		if f := c.Flags().Lookup(name); f != nil {
-			*into = f.Value.String()
-		}
-	}
-	o, done, err := options(ff)
+	o, done, err := options(fabricflag.Of(c), c.ErrOrStderr())
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ it listens on loopback unless told otherwise.
 			if !nfs.IsURL(args[0]) {
 				return ui.Usagef("%s is no nfs:// or nfs+rdma:// URL", args[0])
 			}
-			o, done, err := options(ff)
+			o, done, err := options(ff, c.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -50,9 +50,6 @@ it listens on loopback unless told otherwise.
 		},
 	}
 	ff.Add(c.Flags())
-	if err := fabricflag.Complete(c); err != nil {
-		panic(err) // a flag that was just added
-	}
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:2049", "address to take calls on")
 	c.Flags().BoolVar(&binder, "rpcbind", false, "answer rpcbind on port 111 of the same address, for clients that must ask it")
 	return c

@@ -2,12 +2,15 @@
 package rdmacmd
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-storage/sluice/cmd/internal/fabricflag"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/transport/fabric"
 )
@@ -23,16 +26,36 @@ type Report struct {
 func Command() *cobra.Command { return command(fabric.List, fabric.Adapters) }
 
 func command(list func(fabric.Options) ([]fabric.Adapter, error), usable func() (bool, error)) *cobra.Command {
-	return &cobra.Command{
-		Use:   "rdma",
+	var o fabric.Options
+	c := &cobra.Command{
+		Use:   "rdma [ADAPTER...]",
 		Short: "List the RDMA adapters of this machine and what Sluice does with each",
 		Long: `List RDMA adapters, their ports and addresses, what they can do, and what Sluice does with each: what a target lets its
-clients reach of the daemon's memory, and what an initiator lets a target reach. A machine without adapters needs none: software
-iWARP is built in. docs/rdma.md goes from an adapter in the machine to the first verified I/O.`,
-		Example: "  sluice rdma\n  sluice rdma --output json",
-		Args:    cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			r, err := look(list, usable)
+clients reach of the daemon's memory, and what an initiator lets a target reach. An adapter that could only expose all memory is not
+used, and what to write to use it all the same is shown; with --exposure whole-slab the list says what is done then. A machine without
+adapters needs none: software iWARP is built in. docs/rdma.md goes from an adapter in the machine to the first verified I/O.`,
+		Example: "  sluice rdma\n  sluice rdma mlx5_0 --output json\n  sluice rdma --exposure whole-slab",
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			l, err := list(fabric.Options{})
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp // the command says why
+			}
+			var names []string
+			for _, a := range l {
+				if !slices.Contains(args, a.Name) {
+					names = append(names, a.Name+"\t"+a.Fabric)
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(c *cobra.Command, names []string) error {
+			if err := fabricflag.Explain(fabric.Check(fabric.Verbs, o)); err != nil {
+				return err
+			}
+			r, err := look(list, usable, o)
+			if err == nil {
+				err = r.choose(names)
+			}
 			if err != nil {
 				return err
 			}
@@ -42,11 +65,30 @@ iWARP is built in. docs/rdma.md goes from an adapter in the machine to the first
 			return ui.Print(c, r, func(t *ui.Table) { show(t, r.Adapters) })
 		},
 	}
+	fabricflag.AddExposure(c.Flags(), &o.Exposure)
+	return c
 }
 
-func look(list func(fabric.Options) ([]fabric.Adapter, error), usable func() (bool, error)) (Report, error) {
+// choose leaves the adapters that are named.
+func (r *Report) choose(names []string) error {
+	var have []string
+	for _, a := range r.Adapters {
+		have = append(have, a.Name)
+	}
+	for _, n := range names {
+		if !slices.Contains(have, n) {
+			return ui.ExitError{Code: ui.CodeRefused, Err: fmt.Errorf("there is no RDMA adapter %s; there are: %s", n, cmp.Or(strings.Join(have, ", "), "none"))}
+		}
+	}
+	if len(names) > 0 {
+		r.Adapters = slices.DeleteFunc(r.Adapters, func(a fabric.Adapter) bool { return !slices.Contains(names, a.Name) })
+	}
+	return nil
+}
+
+func look(list func(fabric.Options) ([]fabric.Adapter, error), usable func() (bool, error), o fabric.Options) (Report, error) {
 	r := Report{Adapters: []fabric.Adapter{}}
-	l, err := list(fabric.Options{})
+	l, err := list(o)
 	if err == nil && len(l) > 0 {
 		r.Adapters = l
 		return r, nil
@@ -84,8 +126,20 @@ func show(t *ui.Table, l []fabric.Adapter) {
 		}
 		t.Row("", "can", fmt.Sprintf("%d pieces of memory a request, %d RDMA Reads at a time, %s", a.MaxSGE, a.MaxReads,
 			map[bool]string{true: "memory windows", false: "no memory windows of type 2"}[a.Windows]))
-		t.Row("", "as a target", "its clients may reach of the daemon's memory: "+a.Target)
-		t.Row("", "as an initiator", "a target may reach of this machine's memory: "+a.Initiator)
+		use(t, "as a target", "its clients may reach of the daemon's memory: ", a.Target, a.AsTarget, a.TargetToUse)
+		use(t, "as an initiator", "a target may reach of this machine's memory: ", a.Initiator, a.AsInit, a.InitiatorToUse)
+	}
+}
+
+// use says what is done with an adapter in one role, and how it comes to be used where it is not.
+func use(t *ui.Table, role, reach, words string, used bool, write string) {
+	if used {
+		t.Row("", role, reach+words)
+		return
+	}
+	t.Row("", role, words)
+	if write != "" {
+		t.Row("", "", "-> where the peers are trusted with that: "+write)
 	}
 }
 

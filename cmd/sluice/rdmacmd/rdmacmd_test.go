@@ -62,7 +62,7 @@ func TestAnAdapterThatCannotBeUsedIsShownWithTheReason(t *testing.T) {
 
 func TestAdaptersAreShownWithWhatIsDoneWithThem(t *testing.T) {
 	list := func(fabric.Options) ([]fabric.Adapter, error) {
-		return []fabric.Adapter{{Name: "mlx5_0", Driver: "mlx5_core", Fabric: "RoCE", Windows: true, Target: "nothing", Initiator: "a window for each I/O", MaxSGE: 30, MaxReads: 16,
+		return []fabric.Adapter{{Name: "mlx5_0", Driver: "mlx5_core", Fabric: "RoCE", Windows: true, Target: "nothing", Initiator: "a window for each I/O", AsTarget: true, AsInit: true, MaxSGE: 30, MaxReads: 16,
 			Ports: []fabric.Port{{Number: 1, State: "active", Link: "Ethernet", MTU: 4096, GIDs: []fabric.GID{{Index: 3, GID: "::ffff:192.0.2.7", Kind: "RoCE v2", Interface: "eth0"}}}}}}, nil
 	}
 	out, _, err := run(t, list, func() (bool, error) { return false, nil })
@@ -73,5 +73,45 @@ func TestAdaptersAreShownWithWhatIsDoneWithThem(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
+	}
+}
+
+// Of an adapter that is not used the list says why, and what to write where it is wanted all the same.
+func TestAnAdapterThatIsNotUsedComesWithWhatToWrite(t *testing.T) {
+	list := func(o fabric.Options) ([]fabric.Adapter, error) {
+		a := fabric.Adapter{Name: "cxgb4_0", Driver: "iw_cxgb4", Fabric: "iWARP", Target: "not used: because", Initiator: "refused: because",
+			TargetToUse: "fabric: [{provider: verbs, devices: [cxgb4_0], exposure: whole-slab}]", InitiatorToUse: "--exposure whole-slab"}
+		if o.Exposure == "whole-slab" {
+			a.AsTarget, a.AsInit, a.Target, a.TargetToUse, a.InitiatorToUse = true, true, "all registered memory", "", ""
+		}
+		return []fabric.Adapter{a}, nil
+	}
+	usable := func() (bool, error) { return false, nil }
+	out, _, err := run(t, list, usable)
+	for _, want := range []string{"not used: because", "refused: because", "-> where", "devices: [cxgb4_0], exposure: whole-slab", "--exposure whole-slab"} {
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("%v, no %q in\n%s", err, want, out)
+		}
+	}
+	if out, _, err = run(t, list, usable, "--exposure", "whole-slab"); err != nil || !strings.Contains(out, "may reach of the daemon's memory: all registered memory") || strings.Contains(out, "->") {
+		t.Errorf("with whole slabs: %v\n%s", err, out)
+	}
+	if _, _, err = run(t, list, usable, "--exposure", "some"); err == nil || !strings.Contains(err.Error(), "whole-slab") {
+		t.Errorf("a word that is none: %v", err)
+	}
+}
+
+// Names choose adapters, and one that is not there is refused with those that are.
+func TestAdaptersCanBeNamed(t *testing.T) {
+	list := func(fabric.Options) ([]fabric.Adapter, error) {
+		return []fabric.Adapter{{Name: "mlx5_0"}, {Name: "mlx5_1"}}, nil
+	}
+	usable := func() (bool, error) { return false, nil }
+	if out, _, err := run(t, list, usable, "mlx5_1"); err != nil || strings.Contains(out, "mlx5_0") || !strings.Contains(out, "mlx5_1") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	var code ui.ExitError
+	if _, _, err := run(t, list, usable, "mlx5_2"); !errors.As(err, &code) || code.Code != ui.CodeRefused || !strings.Contains(err.Error(), "mlx5_0, mlx5_1") {
+		t.Errorf("one that is not there: %v", err)
 	}
 }

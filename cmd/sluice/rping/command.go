@@ -86,12 +86,11 @@ func (f *flags) common(c *cobra.Command) {
 	c.Flags().DurationVar(&f.timeout, "timeout", 0, "give up after this long, 0 for never")
 }
 
-func (f *flags) device() (transport.Device, error) {
+func (f *flags) device(w io.Writer) (transport.Device, error) {
 	if f.revision != 0 && f.revision != 1 && f.revision != 2 {
 		return nil, ui.Usagef("--mpa-rev is 1 or 2, not %d", f.revision)
 	}
-	d, err := fabric.New(f.fabric.Provider, fabric.Options{CRC: f.fabric.CRC, Revision: f.revision, PeerToPeer: f.p2p})
-	return d, fabricflag.Explain(err)
+	return f.fabric.New(w, fabric.Options{Revision: f.revision, PeerToPeer: f.p2p})
 }
 
 func (f *flags) config(c *cobra.Command) Config {
@@ -122,7 +121,7 @@ func (f *flags) client(c *cobra.Command) error {
 	if f.size < MinSize || f.size > MaxSize {
 		return ui.Usagef("--size is %d to %d, not %d", MinSize, MaxSize, f.size)
 	}
-	dev, err := f.device()
+	dev, err := f.device(c.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -137,7 +136,7 @@ func (f *flags) client(c *cobra.Command) error {
 }
 
 func (f *flags) server(c *cobra.Command) error {
-	dev, err := f.device()
+	dev, err := f.device(c.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -183,7 +182,7 @@ func coded(err error) error {
 	switch {
 	case errors.As(err, &data):
 		return ui.ExitError{Code: ui.CodeDiffer, Err: err}
-	case errors.As(err, &rejected):
+	case errors.As(err, &rejected), fabric.Exposes(err):
 		return ui.ExitError{Code: ui.CodeRefused, Err: err}
 	case errors.As(err, &op) && op.Op == "dial":
 		return ui.ExitError{Code: ui.CodeNoPeer, Err: err}

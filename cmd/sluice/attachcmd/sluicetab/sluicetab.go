@@ -43,6 +43,7 @@ type Entry struct {
 	Socket      string   // where the socket goes, "" for the usual place
 	CRC         string   // "" for the default
 	Provider    string   // likewise
+	Exposure    string   // likewise
 	Initiator   string   // iSCSI name, "" for the default
 	Reconnect   time.Duration
 	ReadOnly    bool
@@ -228,7 +229,7 @@ func Face(name string) (string, bool) {
 	return f, ok
 }
 
-const knownOptions = "as=, auto, noauto, nofail, ro, rw, reconnect=, crc=, provider=, initiator=, socket=, _netdev"
+const knownOptions = "as=, auto, noauto, nofail, ro, rw, reconnect=, crc=, provider=, exposure=, initiator=, socket=, _netdev"
 
 func (p *line) options(e *Entry, f field) error {
 	at := f.at
@@ -291,6 +292,11 @@ func (e *Entry) option(key, value string, has bool) string {
 			return fmt.Sprintf("provider=%s is none of %s", value, strings.Join(fabric.Providers, ", "))
 		}
 		e.Provider = value
+	case "exposure":
+		if !slices.Contains(fabric.Exposures, value) {
+			return fmt.Sprintf("exposure=%s is none of %s", value, strings.Join(fabric.Exposures, ", "))
+		}
+		e.Exposure = value
 	case "initiator":
 		if err := iscsi.CheckName(value); err != nil {
 			return err.Error()

@@ -1,0 +1,17 @@
+package transport
+
+// AdapterInfo is what a device says of an adapter below it.
+type AdapterInfo struct {
+	Name        string // "mlx5_0"
+	Connections int
+	Registered  int64             // bytes of memory regions; a protection domain of each connection counts its own
+	Exposed     int64             // of them, bytes that a peer may reach without a window: whole slabs
+	Completions uint64            // taken from the adapter so far
+	Events      map[string]uint64 // asynchronous events so far, by kind
+	// WholeSlabs says that what exposes memory through this adapter (an initiator) exposes all of it, and OpenSinks that what reads
+	// from a peer (a target) opens all of it to that peer's writes; both only as configured.
+	WholeSlabs, OpenSinks bool
+}
+
+// Adapters is a Device that goes through adapters. Any goroutine may call it.
+type Adapters interface{ Adapters() []AdapterInfo }
