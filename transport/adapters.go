@@ -1,5 +1,7 @@
 package transport
 
+import "context"
+
 // AdapterInfo is what a device says of an adapter below it.
 type AdapterInfo struct {
 	Name        string // "mlx5_0"
@@ -15,3 +17,16 @@ type AdapterInfo struct {
 
 // Adapters is a Device that goes through adapters. Any goroutine may call it.
 type Adapters interface{ Adapters() []AdapterInfo }
+
+// Place is where a device can listen, by one of its adapters.
+type Place struct {
+	Address   string // "host:port"
+	Device    string // the adapter; empty for all there are
+	SharesTCP bool   // its ports are TCP's too: two cannot have one
+}
+
+// Placer is a Device that knows where it can listen for an address: a wildcard would take the port on adapters that are not its own,
+// and from TCP on those that share its ports. Any goroutine may call it.
+type Placer interface {
+	Places(ctx context.Context, addr string) ([]Place, error)
+}

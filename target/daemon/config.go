@@ -65,6 +65,9 @@ type ProviderConfig struct {
 	CRC      string   `yaml:"crc,omitempty" json:"crc,omitempty"`           // iwarp: on, always, off, peer
 	Devices  []string `yaml:"devices,omitempty" json:"devices,omitempty"`   // verbs: adapters by name; all if empty
 	Exposure string   `yaml:"exposure,omitempty" json:"exposure,omitempty"` // verbs: windows, whole-slab
+	// verbs: ports of their own for adapters, in place of the portals' and of files.rdma's; 0 for none
+	ISERPort int `yaml:"iser_port,omitempty" json:"iser_port,omitempty"`
+	NFSPort  int `yaml:"nfs_port,omitempty" json:"nfs_port,omitempty"`
 
 	implied bool // not configured: used where there are adapters
 }

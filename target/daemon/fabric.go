@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -35,8 +36,19 @@ func (c *Config) checkFabric() error {
 		if !slices.Contains(fabric.Providers, p.Provider) {
 			return at(path("provider"), "fabric: provider %q is none of %s", p.Provider, strings.Join(fabric.Providers, ", "))
 		}
-		if slices.ContainsFunc(c.Fabric[:i], func(o ProviderConfig) bool { return o.Provider == p.Provider }) {
-			return at(path("provider"), "fabric: provider %s is there twice; one entry may name several devices", p.Provider)
+		for _, o := range c.Fabric[:i] {
+			switch {
+			case o.Provider != p.Provider:
+			case p.Provider != fabric.Verbs:
+				return at(path("provider"), "fabric: provider %s is there twice", p.Provider)
+			case len(o.Devices) == 0 || len(p.Devices) == 0:
+				return at(path("provider"), "fabric: provider %s is there twice; each entry is to name its devices", p.Provider)
+			}
+			for _, d := range p.Devices {
+				if o.Provider == p.Provider && slices.Contains(o.Devices, d) {
+					return at(path("devices"), "fabric: the device %s is in two entries", d)
+				}
+			}
 		}
 		if p.Provider != fabric.IWARP && p.CRC != "" {
 			return at(path("crc"), "fabric: crc is of the frames of software iWARP; adapters have their own checksums")
@@ -44,8 +56,13 @@ func (c *Config) checkFabric() error {
 		if p.CRC != "" && !slices.Contains(fabric.CRCs, p.CRC) {
 			return at(path("crc"), "fabric.crc %q is none of on, always, off, peer", p.CRC)
 		}
-		if p.Provider != fabric.Verbs && (len(p.Devices) > 0 || p.Exposure != "") {
-			return at(path("devices"), "fabric: devices and exposure are of RDMA adapters (provider: verbs)")
+		if p.Provider != fabric.Verbs && (len(p.Devices) > 0 || p.Exposure != "" || p.ISERPort != 0 || p.NFSPort != 0) {
+			return at(path("devices"), "fabric: devices, exposure, iser_port and nfs_port are of RDMA adapters (provider: verbs)")
+		}
+		for key, n := range map[string]int{"iser_port": p.ISERPort, "nfs_port": p.NFSPort} {
+			if n < 0 || n > 65535 {
+				return at(path(key), "fabric: %s: %d is no port from 1 to 65535", key, n)
+			}
 		}
 		if p.Exposure != "" && !slices.Contains(fabric.Exposures, p.Exposure) {
 			return at(path("exposure"), "fabric: exposure %q is none of %s", p.Exposure, strings.Join(fabric.Exposures, ", "))
@@ -143,9 +160,65 @@ func (a *adapters) close() error {
 	return a.dev.Close()
 }
 
-// listen keeps a listener at an address until the context ends: serve is called with each. An adapter may come later, lose its
-// address, or be taken out; none of that is the end of anything else.
-func (a *adapters) listen(ctx context.Context, address string, serve func(transport.Device, transport.Listener) error) {
+// listen keeps listeners for an address until the context ends: serve is called with each. An adapter may come later, lose its
+// address, or be taken out; none of that is the end of anything else. TCP may have the port: then iWARP adapters, which would take it
+// away, do not listen there.
+func (a *adapters) listen(ctx context.Context, address string, tcp bool, serve func(transport.Device, transport.Listener) error) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	at := map[string]bool{}
+	for ctx.Err() == nil {
+		for _, place := range a.places(ctx, address, tcp) {
+			if !at[place] {
+				at[place] = true
+				wg.Go(func() { a.listenAt(ctx, place, serve) })
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(adapterRetry):
+		}
+	}
+}
+
+// errTCPHasIt is why an iWARP adapter does not listen.
+var errTCPHasIt = errors.New("an iWARP adapter shares TCP's ports, and this one serves TCP: give the adapter ports of its own (iser_port, nfs_port of its entry in `fabric`), " +
+	"or let software iWARP serve its clients, which speak the same protocol")
+
+// places is where adapters are to listen for an address.
+func (a *adapters) places(ctx context.Context, address string, tcp bool) []string {
+	dev, err := a.device()
+	if err != nil {
+		return nil // told
+	}
+	x, can := dev.(transport.Placer)
+	if !can {
+		return []string{address}
+	}
+	l, err := x.Places(ctx, address)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil {
+		if ctx.Err() == nil {
+			a.complainLocked(address, notServed, err, zap.String("address", address))
+		}
+		return nil
+	}
+	var out []string
+	for _, p := range l {
+		if p.SharesTCP && tcp {
+			a.complainLocked(p.Address, notServed, errTCPHasIt, zap.String("address", p.Address), zap.String("device", p.Device))
+			continue
+		}
+		out = append(out, p.Address)
+	}
+	return out
+}
+
+const notServed = "RDMA adapters do not serve an address; everything else there is served"
+
+// listenAt keeps one listener.
+func (a *adapters) listenAt(ctx context.Context, address string, serve func(transport.Device, transport.Listener) error) {
 	for ctx.Err() == nil {
 		dev, err := a.device()
 		var l transport.Listener
@@ -158,13 +231,8 @@ func (a *adapters) listen(ctx context.Context, address string, serve func(transp
 				err = serve(dev, l)
 			}
 			if err != nil && ctx.Err() == nil {
-				what := "RDMA adapters do not serve an address; everything else there is served"
-				if errors.Is(err, syscall.EADDRINUSE) {
-					what = "RDMA adapters do not serve an address, because its port is taken: an iWARP adapter shares TCP's ports. " +
-						"Leave that adapter out of `devices` in `fabric`, and software iWARP serves its clients; everything else there is served"
-				}
 				a.mu.Lock()
-				a.complainLocked(address, what, err, zap.String("address", address))
+				a.complainLocked(address, notServed, err, zap.String("address", address))
 				a.mu.Unlock()
 			}
 		}
@@ -178,8 +246,9 @@ func (a *adapters) listen(ctx context.Context, address string, serve func(transp
 // serveAdapters serves a portal on the adapters that have its address.
 func (d *Daemon) serveAdapters(ctx context.Context, p *portal) {
 	for _, a := range d.adapters {
+		address, tcp := withPort(listening(p.cfg.Address, p.l.Addr().String()), a.cfg.ISERPort)
 		d.portalWG.Go(func() {
-			a.listen(ctx, listening(p.cfg.Address, p.l.Addr().String()), func(dev transport.Device, l transport.Listener) error {
+			a.listen(ctx, address, tcp, func(dev transport.Device, l transport.Listener) error {
 				err := d.server.ServeRDMA(ctx, dev, l, iscsi.Portal{Group: d.groupOf(p), Beside: p.l.Addr()})
 				if errors.Is(err, iscsi.ErrClosed) {
 					return nil
@@ -190,6 +259,15 @@ func (d *Daemon) serveAdapters(ctx context.Context, p *portal) {
 	}
 }
 
+// withPort gives an address a port of the adapters' own, if there is one, and reports whether it is still the one that was.
+func withPort(address string, port int) (string, bool) {
+	host, was, err := net.SplitHostPort(address)
+	if p := strconv.Itoa(port); err == nil && port != 0 && p != was {
+		return net.JoinHostPort(host, p), false
+	}
+	return address, true
+}
+
 func (d *Daemon) groupOf(p *portal) uint16 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -198,7 +276,8 @@ func (d *Daemon) groupOf(p *portal) uint16 {
 
 // serveFiles serves the files on the adapters that have the address.
 func (a *adapters) serveFiles(ctx context.Context, f *files, address string) {
-	a.listen(ctx, address, func(dev transport.Device, l transport.Listener) error {
+	address, same := withPort(address, a.cfg.NFSPort)
+	a.listen(ctx, address, same && f.rdma != nil, func(dev transport.Device, l transport.Listener) error {
 		err := f.rpc.ServeRDMA(dev, l)
 		if errors.Is(err, rpc.ErrServerClosed) {
 			return nil

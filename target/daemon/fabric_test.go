@@ -1,10 +1,13 @@
 package daemon
 
 import (
+	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +16,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/fabric"
 	"github.com/sluice-storage/sluice/transport/transporttest"
@@ -52,7 +57,7 @@ func TestAdaptersThatAreMissingTakeNothingDownAndServeWhenTheyCome(t *testing.T)
 	retryEvery(t, 5*time.Millisecond)
 	var here atomic.Bool
 	asked := make(chan struct{}, 1000)
-	net := transporttest.NewNetwork()
+	fab := transporttest.NewNetwork()
 	t.Cleanup(fabric.Replace(fabric.Verbs, func(fabric.Options) (transport.Device, error) {
 		select {
 		case asked <- struct{}{}:
@@ -61,7 +66,7 @@ func TestAdaptersThatAreMissingTakeNothingDownAndServeWhenTheyCome(t *testing.T)
 		if !here.Load() {
 			return nil, errors.New("there is no adapter")
 		}
-		return net.Adapter(transporttest.Adapter{Provider: fabric.Verbs}), nil
+		return fab.Adapter(transporttest.Adapter{Provider: fabric.Verbs}), nil
 	}))
 	d, _ := running(t, fileConfig+"fabric: [{provider: iwarp}, {provider: verbs}]\n")
 	for range 3 {
@@ -72,7 +77,7 @@ func TestAdaptersThatAreMissingTakeNothingDownAndServeWhenTheyCome(t *testing.T)
 	}
 	here.Store(true)
 	// When its address is taken on the fabric the adapters serve it.
-	far, portal := net.Adapter(transporttest.Adapter{}), d.Portals()[0].Address
+	far, portal := fab.Adapter(transporttest.Adapter{}), d.Portals()[0].Address
 	defer func() { _ = far.Close() }()
 	for limit := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) { // a listener has no event
 		l, err := far.Listen(t.Context(), portal)
@@ -121,5 +126,101 @@ func TestADaemonWhoseOnlyAdaptersAreLeftAloneServesEverythingElse(t *testing.T) 
 	}
 	if l := lines.FilterMessageSnippet("RDMA adapters serve").All(); len(l) != 0 {
 		t.Errorf("said %v", l)
+	}
+}
+
+// placed is a device that says where its adapters are.
+type placed struct {
+	transport.Device
+	at func(addr string) []transport.Place
+}
+
+func (p *placed) Places(_ context.Context, addr string) ([]transport.Place, error) {
+	return p.at(addr), nil
+}
+
+// An iWARP adapter would take the portal's port from TCP: it does not listen there, the log says so once, and others do. With a port of
+// its own it serves, and who comes by that port is told of it, who comes by TCP's of TCP's.
+func TestAnIWARPAdapterServesByAPortOfItsOwnOrNotAtAll(t *testing.T) {
+	for conf, own := range map[string]string{"{provider: verbs}": "", "{provider: verbs, iser_port: 3261}": "3261"} {
+		retryEvery(t, 5*time.Millisecond)
+		near := transporttest.NewNetwork()
+		restore := fabric.Replace(fabric.Verbs, func(fabric.Options) (transport.Device, error) {
+			return &placed{near.Adapter(transporttest.Adapter{Provider: fabric.Verbs}), func(addr string) []transport.Place {
+				_, port, _ := net.SplitHostPort(addr)
+				return []transport.Place{{Address: "10.0.0.1:" + port, Device: "mlx5_0"}, {Address: "10.0.0.2:" + port, Device: "cxgb4_0", SharesTCP: true}}
+			}}, nil
+		})
+		t.Cleanup(restore)
+		core, lines := observer.New(zap.DebugLevel)
+		file := filepath.Join(t.TempDir(), "sluiced.yaml")
+		if err := os.WriteFile(file, []byte(fileConfig+"fabric: [{provider: iwarp}, "+conf+"]\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d, stop := serveLogged(t, file, zap.New(core))
+		portal := d.Portals()[0].Address
+		_, port, _ := net.SplitHostPort(portal)
+		want := []string{"10.0.0.1:" + port}
+		if own != "" {
+			want = []string{"10.0.0.1:" + own, "10.0.0.2:" + own}
+		}
+		var at []string
+		for limit := time.Now().Add(30 * time.Second); len(at) < len(want) && time.Now().Before(limit); time.Sleep(time.Millisecond) { // a log has no event
+			at = nil
+			for _, l := range lines.FilterMessage("RDMA adapters listen").All() {
+				at = append(at, l.ContextMap()["address"].(string))
+			}
+		}
+		slices.Sort(at)
+		if !slices.Equal(at, want) {
+			t.Errorf("%s: adapters listen at %v, want %v", conf, at, want)
+		}
+		told := lines.FilterMessageSnippet("do not serve").All()
+		if own == "" && (len(told) != 1 || told[0].ContextMap()["device"] != "cxgb4_0" || !strings.Contains(told[0].ContextMap()["error"].(string), "iser_port")) || own != "" && len(told) != 0 {
+			t.Errorf("%s: said %v", conf, told)
+		}
+		pool, far := mem.NewPool(64<<20), near.Adapter(transporttest.Adapter{Provider: fabric.Verbs})
+		ini, err := block.New(block.Options{Memory: pool, Provider: func(string, string) (transport.Device, error) { return far, nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		portals := func(url string) (l []string) {
+			ts, err := ini.Discover(t.Context(), url)
+			if err != nil || len(ts) != 1 {
+				t.Errorf("%s: %s: %v, %v", conf, url, ts, err)
+				return nil
+			}
+			for _, p := range ts[0].Portals {
+				l = append(l, p.Addr)
+			}
+			return l
+		}
+		if l := portals("iscsi://" + portal); !slices.Equal(l, []string{portal}) {
+			t.Errorf("%s: who comes by TCP is told of %v", conf, l)
+		}
+		if l := portals("iser://" + want[0]); own != "" && !slices.Contains(l, want[0]) || slices.Contains(l, portal) == (own != "") {
+			t.Errorf("%s: who comes by an adapter is told of %v", conf, l)
+		}
+		if err := errors.Join(ini.Close(), pool.Close(), far.Close()); err != nil {
+			t.Error(err)
+		}
+		stop()
+		restore()
+	}
+}
+
+// Several entries of adapters are to name different ones.
+func TestEntriesOfAdaptersNameDifferentOnes(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"[{provider: verbs, devices: [a]}, {provider: verbs, devices: [b], exposure: whole-slab, iser_port: 3261, nfs_port: 20050}]": true,
+		"[{provider: verbs, devices: [a]}, {provider: verbs}]":                                                                       false,
+		"[{provider: verbs, devices: [a, b]}, {provider: verbs, devices: [b]}]":                                                      false,
+		"[{provider: iwarp}, {provider: iwarp}]":                                                                                     false,
+		"[{provider: iwarp, iser_port: 3261}]":                                                                                       false,
+		"[{provider: verbs, iser_port: 70000}]":                                                                                      false,
+	} {
+		if _, err := ParseConfig("/etc/sluice/sluiced.yaml", []byte("fabric: "+text+"\n")); (err == nil) != ok {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }

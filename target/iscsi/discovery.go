@@ -38,7 +38,9 @@ func (c *conn) sendTargets(value string) []byte {
 		// No alias: libiscsi takes nothing but names and addresses here.
 		seen := map[string]bool{}
 		for _, p := range s.portals {
-			if p.Beside != nil {
+			// A port that only adapters have is for who came by one; TCP's initiators would find nothing there.
+			own := apart(p.addr, p.Beside)
+			if p.Beside != nil && !own || own != apart(c.local, c.portal.Beside) {
 				continue
 			}
 			a := p.address(c.local)
@@ -54,6 +56,16 @@ func (c *conn) sendTargets(value string) []byte {
 		}
 	}
 	return b
+}
+
+// apart reports whether an address beside another listener's has a port of its own.
+func apart(addr, beside net.Addr) bool {
+	if beside == nil {
+		return false
+	}
+	_, a, err := net.SplitHostPort(addr.String())
+	_, b, berr := net.SplitHostPort(beside.String())
+	return err == nil && berr == nil && a != b
 }
 
 // address is what SendTargets says of a portal to somebody who came by local.

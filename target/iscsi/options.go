@@ -41,7 +41,7 @@ type Portal struct {
 	// a wildcard, the address that the asking initiator reached.
 	Advertise string
 	// Beside, when set, is the address of the listener whose portal this one is part of: another fabric's at the same place. It is
-	// advertised once, and UpdatePortal of that address is for both.
+	// advertised once, unless this one has a port of its own, and UpdatePortal of that address is for both.
 	Beside net.Addr
 }
 

@@ -3,6 +3,7 @@ package verbs
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -26,7 +27,8 @@ type Options struct {
 	// Log hears of adapters and ports that come and go; nil for silence.
 	Log *zap.Logger
 
-	after afterFunc // time, for tests
+	after afterFunc                    // time, for tests
+	local func() ([]netip.Addr, error) // this machine's addresses, likewise
 }
 
 func (o Options) withDefaults() Options {
@@ -42,6 +44,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.after == nil {
 		o.after = realAfter
+	}
+	if o.local == nil {
+		o.local = localAddrs
 	}
 	return o
 }
