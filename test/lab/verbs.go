@@ -17,7 +17,7 @@ var verbsScenarios = []Scenario{
 		About: "the kernel's rping over RoCE against ours by libibverbs, both ways, ours to ours, IPv4 and IPv6",
 	},
 	{
-		Name: "rxe-iser", Class: long, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
+		Name: "rxe-iser", Class: short, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
 		About: "ib_iser over RoCE to our target: login, Send with Invalidate, ext4, fio verify, fsck",
 	},
 	{
