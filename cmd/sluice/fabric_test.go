@@ -176,3 +176,18 @@ func TestOnePortalServesEveryFabric(t *testing.T) {
 	}
 	<-done // however it ended
 }
+
+// Adapters with ports of their own serve there. Discovery names that port to who came by it, and the portal's to all others, whose
+// fabrics would find nothing at the adapters'.
+func TestAdaptersWithPortsOfTheirOwnAreDiscoveredByThoseWhoComeByThem(t *testing.T) {
+	portal, _, _, _, _ := manyFabrics(t, "fabric: [{provider: iwarp}, {provider: verbs, iser_port: 3261, nfs_port: 20050}]")
+	own := "127.0.0.1:3261"
+	for url, want := range map[string]string{"iscsi://" + portal: portal, "iser://" + portal: portal, "iser://" + own + "?provider=verbs": own} {
+		out, not := must(t, nil, "discover", url), map[string]string{portal: own, own: portal}[want]
+		if !strings.Contains(out, want) || strings.Contains(out, not) {
+			t.Errorf("%s: want %s and not %s:\n%s", url, want, not, out)
+		}
+	}
+	must(t, nil, "inquiry", "iser://"+own+"/"+testTarget+"/0?provider=verbs")
+	must(t, nil, "ls", "nfs+rdma://127.0.0.1:20050/data?provider=verbs")
+}
