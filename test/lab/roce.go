@@ -1,6 +1,9 @@
 package main
 
-import "time"
+import (
+	"os"
+	"time"
+)
 
 // roceScenarios are the longer ones over RoCE by way of libibverbs: Linux's initiators and servers against ours, and what is built on
 // our initiator.
@@ -16,5 +19,10 @@ var roceScenarios = []Scenario{
 	{
 		Name: "rxe-attach", Class: long, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
 		About: "attach, mount, /etc/fstab and gateway over RoCE: fio verify, ext4, fsck, trees",
+	},
+	{
+		Name: "rxe-numbers", Class: soak, Limit: 60 * time.Minute, Files: both, Verbs: true, Memory: 2048,
+		Prepare: giveVerbs("ROUNDS="+os.Getenv("LAB_ROUNDS"), "SECONDS_EACH="+os.Getenv("LAB_SECONDS"), "JOBS="+os.Getenv("LAB_JOBS")),
+		About:   "ib_iser and NFS/RDMA on ours beside LIO and knfsd, our initiator beside perftest: ratios of medians",
 	},
 }
