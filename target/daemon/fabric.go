@@ -64,6 +64,9 @@ func (c *Config) checkFabric() error {
 				return at(path(key), "fabric: %s: %d is no port from 1 to 65535", key, n)
 			}
 		}
+		if err := c.checkOwnPorts(p, path); err != nil {
+			return err
+		}
 		if p.Exposure != "" && !slices.Contains(fabric.Exposures, p.Exposure) {
 			return at(path("exposure"), "fabric: exposure %q is none of %s", p.Exposure, strings.Join(fabric.Exposures, ", "))
 		}

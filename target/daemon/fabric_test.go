@@ -182,6 +182,57 @@ func TestAnIWARPAdapterServesByAPortOfItsOwnOrNotAtAll(t *testing.T) {
 	}
 }
 
+// trying says which places are tried.
+type trying struct {
+	*placed
+	tried func(addr string)
+}
+
+func (l *trying) Listen(ctx context.Context, addr string) (transport.Listener, error) {
+	l.tried(addr)
+	if strings.HasPrefix(addr, "10.0.0.9:") {
+		return nil, errors.New("no adapter has the address")
+	}
+	return l.placed.Listen(ctx, addr)
+}
+
+// An address that went is not tried for ever: an iWARP adapter may have it when it comes again, or another machine.
+func TestAnAddressThatWentIsNotListenedAtAnyMore(t *testing.T) {
+	retryEvery(t, time.Millisecond)
+	near := transporttest.NewNetwork()
+	var moved atomic.Bool
+	var tries, asked atomic.Int64 // tries of the address that went; lists of places since
+	first := make(chan struct{}, 1)
+	t.Cleanup(fabric.Replace(fabric.Verbs, func(fabric.Options) (transport.Device, error) {
+		return &trying{&placed{near.Adapter(transporttest.Adapter{Provider: fabric.Verbs}), func(addr string) []transport.Place {
+			_, port, _ := net.SplitHostPort(addr)
+			if !moved.Load() {
+				return []transport.Place{{Address: "10.0.0.9:" + port, Device: "mlx5_0"}}
+			}
+			asked.Add(1)
+			return []transport.Place{{Address: "10.0.0.1:" + port, Device: "mlx5_0"}}
+		}}, func(addr string) {
+			if strings.HasPrefix(addr, "10.0.0.9:") {
+				tries.Add(1)
+				asked.Store(0)
+				select {
+				case first <- struct{}{}:
+				default:
+				}
+			}
+		}}, nil
+	}))
+	_, _ = running(t, fileConfig+"fabric: [{provider: iwarp}, {provider: verbs}]\n")
+	<-first
+	moved.Store(true)
+	// As often as it is looked where the adapters are, it is not tried.
+	for limit := time.Now().Add(10 * time.Second); asked.Load() < 100; time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("tried %d times", tries.Load())
+		}
+	}
+}
+
 // Several entries of adapters are to name different ones.
 func TestEntriesOfAdaptersNameDifferentOnes(t *testing.T) {
 	for text, ok := range map[string]bool{
@@ -194,6 +245,35 @@ func TestEntriesOfAdaptersNameDifferentOnes(t *testing.T) {
 	} {
 		if _, err := ParseConfig("/etc/sluice/sluiced.yaml", []byte("fabric: "+text+"\n")); (err == nil) != ok {
 			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// A port of adapters' own is one that nothing else of the configuration has: an iWARP adapter would take it from TCP, and of two
+// listeners at one place the clients of both would find one.
+func TestAPortOfAdaptersOwnIsOneThatNothingElseHas(t *testing.T) {
+	const entry = "{provider: verbs, devices: [cxgb4_0], exposure: whole-slab, "
+	const exports = "exports: [{path: /srv/data, name: /data}]\nfiles: {tcp: \"0.0.0.0:2049\", rdma: \"0.0.0.0:20049\"}\n"
+	for _, c := range []struct{ fabric, rest, says string }{
+		{entry + "iser_port: 3261}", "portals: [{address: \"0.0.0.0:3260\"}]\n" + exports, ""},
+		{entry + "iser_port: 3261}", "portals: [{address: \"10.0.0.1:3260\"}, {address: \"10.0.0.2:3260\"}, {address: \"[fd00::1]:3260\"}]\n", ""},
+		{entry + "iser_port: 3260}", "portals: [{address: \"0.0.0.0:3260\"}]\n", ""}, // its own, which TCP has: told of when it is served
+		{entry + "iser_port: 3261, nfs_port: 20050}", "portals: [{address: \"0.0.0.0:0\"}]\n" + exports, ""},
+		{entry + "nfs_port: 2049}", "portals: [{address: \"0.0.0.0:3260\"}]\n", ""}, // no files
+		{entry + "iser_port: 3261}", "portals: [{address: \"0.0.0.0:3260\"}, {address: \"0.0.0.0:3261\", group: 2}]\n", "iser_port 3261"},
+		{entry + "iser_port: 3261}", "portals: [{address: \"0.0.0.0:3260\"}, {address: \"10.0.0.1:3261\", group: 2}]\n", "10.0.0.1:3261"},
+		{entry + "iser_port: 3261}", "portals: [{address: \":3260\"}]\nadmin: {listen: \"10.0.0.1:3261\", cert: a, key: b, client_ca: c}\n", "admin.listen"},
+		{entry + "nfs_port: 2049}", exports, "files.tcp 0.0.0.0:2049"},
+		{entry + "nfs_port: 3260}", "portals: [{address: \"10.0.0.1:3260\"}]\n" + exports, "the portal 10.0.0.1:3260"},
+		{entry + "iser_port: 2049}", "portals: [{address: \"0.0.0.0:3260\"}]\n" + exports, "files.tcp"},
+		{entry + "iser_port: 20049}", "portals: [{address: \"10.0.0.1:3260\"}]\n" + exports, "files.rdma"},
+		{entry + "iser_port: 3300, nfs_port: 3300}", "portals: [{address: \"0.0.0.0:3260\"}]\n" + exports, "3300"},
+		{entry + "iser_port: 3261}", "portals: [{address: \"10.0.0.1:3260\"}, {address: \"10.0.0.1:3270\", group: 2}]\n", "one portal of a host"},
+		{entry + "iser_port: 3261}", "portals: [{address: \"0.0.0.0:0\"}, {address: \"10.0.0.1:3270\"}]\n", "one portal of a host"},
+	} {
+		_, err := ParseConfig("/etc/sluice/sluiced.yaml", []byte("fabric: [{provider: iwarp}, "+c.fabric+"]\n"+c.rest))
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s\n%s: %v, want %q", c.fabric, c.rest, err, c.says)
 		}
 	}
 }
