@@ -169,12 +169,11 @@ func (a *adapters) close() error {
 func (a *adapters) listen(ctx context.Context, address string, tcp bool, serve func(transport.Device, transport.Listener) error) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	at := map[string]bool{}
+	k := kept{at: map[string]bool{}}
 	for ctx.Err() == nil {
-		for _, place := range a.places(ctx, address, tcp) {
-			if !at[place] {
-				at[place] = true
-				wg.Go(func() { a.listenAt(ctx, place, serve) })
+		if l, known := a.places(ctx, address, tcp); known {
+			for _, place := range k.renew(l) {
+				wg.Go(func() { a.listenAt(ctx, place, &k, serve) })
 			}
 		}
 		select {
@@ -184,19 +183,52 @@ func (a *adapters) listen(ctx context.Context, address string, tcp bool, serve f
 	}
 }
 
+// kept are the places that listeners are kept at.
+type kept struct {
+	mu     sync.Mutex
+	listed []string
+	at     map[string]bool
+}
+
+// renew says which places are new.
+func (k *kept) renew(listed []string) []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.listed = listed
+	var l []string
+	for _, place := range listed {
+		if !k.at[place] {
+			k.at[place] = true
+			l = append(l, place)
+		}
+	}
+	return l
+}
+
+// leave reports whether a place that has no listener is none any more; then it is not kept.
+func (k *kept) leave(place string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if slices.Contains(k.listed, place) {
+		return false
+	}
+	delete(k.at, place)
+	return true
+}
+
 // errTCPHasIt is why an iWARP adapter does not listen.
 var errTCPHasIt = errors.New("an iWARP adapter shares TCP's ports, and this one serves TCP: give the adapter ports of its own (iser_port, nfs_port of its entry in `fabric`), " +
 	"or let software iWARP serve its clients, which speak the same protocol")
 
-// places is where adapters are to listen for an address.
-func (a *adapters) places(ctx context.Context, address string, tcp bool) []string {
+// places is where adapters are to listen for an address, if that is known.
+func (a *adapters) places(ctx context.Context, address string, tcp bool) (out []string, known bool) {
 	dev, err := a.device()
 	if err != nil {
-		return nil // told
+		return nil, false // told
 	}
 	x, can := dev.(transport.Placer)
 	if !can {
-		return []string{address}
+		return []string{address}, true
 	}
 	l, err := x.Places(ctx, address)
 	a.mu.Lock()
@@ -205,9 +237,8 @@ func (a *adapters) places(ctx context.Context, address string, tcp bool) []strin
 		if ctx.Err() == nil {
 			a.complainLocked(address, notServed, err, zap.String("address", address))
 		}
-		return nil
+		return nil, false
 	}
-	var out []string
 	for _, p := range l {
 		if p.SharesTCP && tcp {
 			a.complainLocked(p.Address, notServed, errTCPHasIt, zap.String("address", p.Address), zap.String("device", p.Device))
@@ -215,13 +246,14 @@ func (a *adapters) places(ctx context.Context, address string, tcp bool) []strin
 		}
 		out = append(out, p.Address)
 	}
-	return out
+	return out, true
 }
 
 const notServed = "RDMA adapters do not serve an address; everything else there is served"
 
-// listenAt keeps one listener.
-func (a *adapters) listenAt(ctx context.Context, address string, serve func(transport.Device, transport.Listener) error) {
+// listenAt keeps one listener, while its place is listed: an address may go, or become one that an iWARP adapter would take from TCP. One
+// that listens stays until it ends, with its connections.
+func (a *adapters) listenAt(ctx context.Context, address string, k *kept, serve func(transport.Device, transport.Listener) error) {
 	for ctx.Err() == nil {
 		dev, err := a.device()
 		var l transport.Listener
@@ -242,6 +274,12 @@ func (a *adapters) listenAt(ctx context.Context, address string, serve func(tran
 		select {
 		case <-ctx.Done():
 		case <-time.After(adapterRetry):
+		}
+		if k.leave(address) {
+			a.mu.Lock()
+			delete(a.said, address)
+			a.mu.Unlock()
+			return
 		}
 	}
 }

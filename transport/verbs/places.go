@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -14,9 +15,9 @@ import (
 
 var _ transport.Placer = (*Device)(nil)
 
-// Places is where the adapters in use can listen for an address. A wildcard of rdma_cm's is one on every adapter of the machine: it
-// stays one where all are in use and none is iWARP, and becomes their addresses otherwise. An iWARP adapter takes the port from
-// TCP, by a socket of the kernel's (siw) or in its hardware, before the kernel sees a connection to it.
+// Places is where the adapters in use can listen for an address. A wildcard of rdma_cm's is one on every adapter of the machine, those
+// included that are not used, and those that come later (cma_add_one): it becomes the addresses of the adapters in use. An iWARP adapter
+// takes the port from TCP, by a socket of the kernel's (siw) or in its hardware, before the kernel sees a connection to it.
 func (d *Device) Places(ctx context.Context, addr string) ([]transport.Place, error) {
 	all, err := lookup(ctx, addr)
 	if err != nil {
@@ -26,14 +27,8 @@ func (d *Device) Places(ctx context.Context, addr string) ([]transport.Place, er
 		return nil, transport.ErrClosed
 	}
 	defer d.wg.Done()
-	if all[0].Addr().IsUnspecified() {
-		alone, err := d.alone()
-		if err != nil {
-			return nil, err
-		}
-		if alone {
-			return []transport.Place{{Address: addr}}, nil
-		}
+	wild := all[0].Addr().IsUnspecified()
+	if wild {
 		if all, err = d.everywhere(all); err != nil {
 			return nil, err
 		}
@@ -43,35 +38,23 @@ func (d *Device) Places(ctx context.Context, addr string) ([]transport.Place, er
 	for _, at := range all {
 		a, err := d.adapterAt(at.Addr())
 		if err != nil {
-			errs = append(errs, fmt.Errorf("verbs: listen on %s: %w", at, err))
+			if !wild || !errors.Is(err, errNoAdapter) { // others of the machine's addresses are expected
+				errs = append(errs, fmt.Errorf("verbs: listen on %s: %w", at, err))
+			}
 			continue
 		}
 		places = append(places, transport.Place{Address: at.String(), Device: a.attr.Name, SharesTCP: a.attr.Kind == kindIWARP})
 	}
 	if len(places) == 0 {
 		if len(errs) == 0 {
-			return nil, fmt.Errorf("verbs: listen on %s: this machine has no address of this kind", addr)
+			return nil, fmt.Errorf("verbs: listen on %s: no RDMA device in use has an address of this kind", addr)
 		}
 		return nil, errors.Join(errs...)
 	}
 	return places, nil
 }
 
-// alone reports whether all adapters of the machine are in use and none shares TCP's ports.
-func (d *Device) alone() (bool, error) {
-	devs, err := d.tab.Devices()
-	if err != nil {
-		return false, fmt.Errorf("verbs: list the RDMA devices: %w", err)
-	}
-	for i := range devs {
-		if devs[i].Kind == kindIWARP || !d.opt.takes(devs[i].Name) {
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
-// everywhere is every address of the machine that wildcards stand for.
+// everywhere is every address of the machine that wildcards stand for; that of IPv6 stands for both families, as with TCP.
 func (d *Device) everywhere(wild []netip.AddrPort) ([]netip.AddrPort, error) {
 	ips, err := d.opt.local()
 	if err != nil {
@@ -80,8 +63,9 @@ func (d *Device) everywhere(wild []netip.AddrPort) ([]netip.AddrPort, error) {
 	var all []netip.AddrPort
 	for _, w := range wild {
 		for _, ip := range ips {
-			if ip.Is4() == w.Addr().Is4() {
-				all = append(all, netip.AddrPortFrom(ip, w.Port()))
+			at := netip.AddrPortFrom(ip, w.Port())
+			if (ip.Is4() || w.Addr().Is6()) && !slices.Contains(all, at) {
+				all = append(all, at)
 			}
 		}
 	}
@@ -104,6 +88,8 @@ func localAddrs() ([]netip.Addr, error) {
 	return ips, nil
 }
 
+var errNoAdapter = errors.New("no RDMA device has this address")
+
 // adapterAt is the adapter that an address belongs to. Only the kernel knows: an id that is bound to the address names it.
 func (d *Device) adapterAt(ip netip.Addr) (*rnic, error) {
 	id, err := d.cm.newID(unheard{})
@@ -113,7 +99,7 @@ func (d *Device) adapterAt(ip netip.Addr) (*rnic, error) {
 	defer d.cm.dropID(id)
 	if err := d.tab.BindAddr(id, netip.AddrPortFrom(ip, 0)); err != nil {
 		if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EADDRNOTAVAIL) {
-			return nil, fmt.Errorf("no RDMA device has this address: %w", err)
+			return nil, fmt.Errorf("%w: %w", errNoAdapter, err)
 		}
 		return nil, err
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-storage/sluice/transport"
 )
 
-// A wildcard stays one where all adapters are ours and none shares TCP's ports. Otherwise it would take the port on others' adapters and
-// from TCP: it becomes the addresses of those in use.
+// A wildcard of the kernel's would take the port on adapters that are not used, and from TCP on iWARP adapters that come later: a wildcard
+// is the addresses of those in use, always.
 func TestAWildcardTakesNoPortOnAdaptersThatAreNotUsed(t *testing.T) {
 	s := newSim(t)
 	s.add("mellanox", "mlx5", "10.0.0.1", "fd00::1")
@@ -44,14 +44,15 @@ func TestAWildcardTakesNoPortOnAdaptersThatAreNotUsed(t *testing.T) {
 		}
 	}
 	mellanox := transport.Place{Address: "10.0.0.1:3260", Device: "mellanox"}
-	is(places(Options{}, "0.0.0.0:3260"), transport.Place{Address: "0.0.0.0:3260"})
+	is(places(Options{}, "0.0.0.0:3260"), mellanox)
 	is(places(Options{}, "10.0.0.1:3260"), mellanox)
 	s.add("other", "mlx5", "10.0.0.2")
-	is(places(Options{}, "0.0.0.0:3260"), transport.Place{Address: "0.0.0.0:3260"})
-	is(places(Options{Devices: []string{"mellanox"}}, "0.0.0.0:3260"), mellanox)
-	is(places(Options{Devices: []string{"mellanox"}}, ":3260"), transport.Place{Address: "[fd00::1]:3260", Device: "mellanox"}, mellanox)
-	s.add("chelsio", "cxgb4", "10.0.0.3")
 	other := transport.Place{Address: "10.0.0.2:3260", Device: "other"}
+	is(places(Options{}, "0.0.0.0:3260"), mellanox, other)
+	is(places(Options{Devices: []string{"mellanox"}}, "0.0.0.0:3260"), mellanox)
+	is(places(Options{Devices: []string{"mellanox"}}, ":3260"), mellanox, transport.Place{Address: "[fd00::1]:3260", Device: "mellanox"})
+	is(places(Options{Devices: []string{"mellanox"}}, "[::]:3260"), mellanox, transport.Place{Address: "[fd00::1]:3260", Device: "mellanox"})
+	s.add("chelsio", "cxgb4", "10.0.0.3")
 	is(places(Options{}, "0.0.0.0:3260"), mellanox, other)
 	is(places(Options{WholeSlab: true}, "0.0.0.0:3260"), mellanox, other, transport.Place{Address: "10.0.0.3:3260", Device: "chelsio", SharesTCP: true})
 	s.add("soft", "siw", "10.0.0.4")
