@@ -18,10 +18,13 @@ type fabrics struct {
 // device is what an iser:// URL goes through.
 func (i *Initiator) device(u *URL) (transport.Device, error) {
 	o := &i.o
-	if o.Device != nil && (u.Provider == "" || u.Provider == o.Device.Name()) && (u.Exposure == "" || o.Provider == nil) {
+	if o.Device != nil && (u.Provider == "" || u.Provider == o.Device.Name()) && u.Exposure == "" {
 		return o.Device, nil
 	}
 	if o.Provider == nil {
+		if o.Device != nil && u.Exposure != "" { // what it exposes was settled when it was opened
+			return nil, badURL("exposure=%s asks for a device of its own, and there is only the one that the program has opened: leave exposure out, or give the Initiator a Provider", u.Exposure)
+		}
 		if u.Provider != "" {
 			return nil, badURL("there is no provider %q here", u.Provider)
 		}

@@ -49,6 +49,9 @@ type FS struct {
 // ErrNoDevice says that an RDMA URL needs a fabric.
 var ErrNoDevice = errors.New("nfs: the URL asks for RDMA, and no RDMA device is given")
 
+// ErrExposure says that a URL asks for an exposure that the one device there is was not opened with, for all that is known.
+var ErrExposure = errors.New("nfs: the URL asks for an exposure, and there is only the device that the program has opened: leave exposure out, or give a Provider")
+
 // Mount mounts the directory that a URL names. When it names something else, the directory above is mounted and name is
 // the rest; otherwise name is ".".
 func Mount(ctx context.Context, rawURL string, o Options) (v *FS, name string, err error) {
@@ -105,8 +108,10 @@ func Mount(ctx context.Context, rawURL string, o Options) (v *FS, name string, e
 // device is what a URL with these words goes through.
 func (o *Options) device(provider, exposure string) (transport.Device, error) {
 	switch {
-	case o.Device != nil && (provider == "" || provider == o.Device.Name()) && (exposure == "" || o.Provider == nil):
+	case o.Device != nil && (provider == "" || provider == o.Device.Name()) && exposure == "":
 		return o.Device, nil
+	case o.Device != nil && o.Provider == nil && exposure != "":
+		return nil, fmt.Errorf("%w: exposure=%s", ErrExposure, exposure)
 	case o.Provider == nil:
 		return nil, ErrNoDevice
 	}
