@@ -127,6 +127,55 @@ func TestADaemonWhoseOnlyAdaptersAreLeftAloneServesEverythingElse(t *testing.T) 
 	}
 }
 
+// An adapter that is there and cannot be used when the daemon starts, for rdma_ucm is loaded a moment later, serves when it can; until then the
+// log has said why, once.
+func TestAdaptersThatCannotBeUsedAtStartServeWhenTheyCan(t *testing.T) {
+	retryEvery(t, 5*time.Millisecond)
+	why := errors.New("the kernel has no RDMA connection manager: modprobe rdma_ucm")
+	here := adaptersHere
+	adaptersHere = func() (bool, error) { return false, why }
+	t.Cleanup(func() { adaptersHere = here })
+	var loaded atomic.Bool
+	asked := make(chan struct{}, 1000)
+	fab := transporttest.NewNetwork()
+	t.Cleanup(fabric.Replace(fabric.Verbs, func(fabric.Options) (transport.Device, error) {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		if !loaded.Load() {
+			return nil, why
+		}
+		return fab.Adapter(transporttest.Adapter{Provider: fabric.Verbs}), nil
+	}))
+	core, lines := observer.New(zap.InfoLevel)
+	file := filepath.Join(t.TempDir(), "sluiced.yaml")
+	if err := os.WriteFile(file, []byte(fileConfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d, stop := serveLogged(t, file, zap.New(core))
+	t.Cleanup(stop)
+	for range 3 {
+		select {
+		case <-asked:
+		case <-time.After(30 * time.Second):
+			t.Fatal("the adapters are not looked for again")
+		}
+	}
+	if l := lines.FilterMessageSnippet("not used").All(); len(l) != 1 || l[0].Level != zap.WarnLevel || !strings.Contains(l[0].ContextMap()["error"].(string), "rdma_ucm") {
+		t.Errorf("said %v", l)
+	}
+	loaded.Store(true)
+	for limit := time.Now().Add(30 * time.Second); lines.FilterMessage("RDMA adapters listen").Len() == 0; time.Sleep(time.Millisecond) { // a log has no event
+		if time.Now().After(limit) {
+			t.Fatal("the adapters do not serve")
+		}
+	}
+	if len(d.devices()) != 2 {
+		t.Errorf("%d devices", len(d.devices()))
+	}
+}
+
 // placed is a device that says where its adapters are.
 type placed struct {
 	transport.Device
