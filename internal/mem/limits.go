@@ -1,7 +1,7 @@
 package mem
 
-// classes are the buffer sizes. Few and far apart: a slab is cut into one class for good, so that what is free of a
-// class can always be had, whatever else is taken.
+// classes are the buffer sizes. Few and far apart: a slab is cut into one class, for good but where a provider has no room for
+// more (recutLocked), so that what is free of a class can always be had, whatever else is taken.
 var classes = [...]int{4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20}
 
 const (

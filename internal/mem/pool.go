@@ -69,14 +69,13 @@ type Registrar interface {
 }
 
 // OnSlab registers every slab the pool has and will have with a provider, until Forget or Close. An error fails the Get
-// that needed the slab; one that is ErrNoRoom makes it wait, as at the pool's own bound, where there are buffers to wait for.
+// that needed the slab; one that is ErrNoRoom makes it wait, as at the pool's own bound, where there are buffers to wait for. Of slabs that
+// there are, those that nothing uses are given up where there is no room for them; it fails while there is none for those in use.
 func (p *Pool) OnSlab(r Registrar) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, s := range p.slabs {
-		if err := r.Register(s); err != nil {
-			return errors.Join(err, unregister(r, p.slabs[:i]))
-		}
+	if err := p.registerLocked(r); err != nil {
+		return err
 	}
 	p.known = append(p.known, r)
 	return nil
@@ -188,7 +187,7 @@ func (p *Pool) take(c int, room int64, up bool) (*Buf, error) {
 		return nil, ErrNoMemory
 	}
 	b, err := p.takeLocked(c, room, up)
-	if errors.Is(err, ErrNoMemory) && p.starving.Load() == 0 { // caches are empty while somebody waits
+	if (errors.Is(err, ErrNoMemory) || errors.Is(err, ErrNoRoom)) && p.starving.Load() == 0 { // caches are empty while somebody waits
 		p.reclaimLocked()
 		b, err = p.takeLocked(c, room, up)
 	}
@@ -204,18 +203,23 @@ func (p *Pool) takeLocked(c int, room int64, up bool) (*Buf, error) {
 	}
 	if p.free[c] == nil {
 		err := p.growLocked(c)
+		noRoom := errors.Is(err, ErrNoRoom)
 		switch {
 		case err == nil:
-		case !errors.Is(err, ErrNoMemory) && !errors.Is(err, ErrNoRoom):
+		case !errors.Is(err, ErrNoMemory) && !noRoom:
 			return nil, err
+		case noRoom && !p.comesBackLocked(c, up) && p.recutLocked(c):
 		case !up:
+			if noRoom && !p.comesBackLocked(c, false) {
+				return nil, err
+			}
 			return nil, ErrNoMemory
 		default:
 			least := c
 			for c++; c < len(classes) && p.free[c] == nil; c++ {
 			}
 			if c == len(classes) || int64(classes[c]) > room {
-				if errors.Is(err, ErrNoRoom) && !p.comesBackLocked(least) {
+				if noRoom && !p.comesBackLocked(least, true) {
 					return nil, err
 				}
 				return nil, ErrNoMemory
@@ -228,8 +232,11 @@ func (p *Pool) takeLocked(c int, room int64, up bool) (*Buf, error) {
 	return b, nil
 }
 
-// comesBackLocked reports whether there are buffers of class c or larger that others may release.
-func (p *Pool) comesBackLocked(c int) bool {
+// comesBackLocked reports whether there are buffers of class c, or with up of a larger one, that others may release.
+func (p *Pool) comesBackLocked(c int, up bool) bool {
+	if !up {
+		return p.cut[c] > 0
+	}
 	for _, n := range p.cut[c:] {
 		if n > 0 {
 			return true
@@ -269,15 +276,8 @@ func (p *Pool) growLocked(c int) error {
 		}
 	}
 	p.mapped += slabSize
-	p.freeSize += slabSize
-	p.cut[c]++
 	p.slabs = append(p.slabs, s)
-	bufs := make([]Buf, slabSize/classes[c])
-	for i := len(bufs) - 1; i >= 0; i-- {
-		b := &bufs[i]
-		b.pool, b.class, b.span = p, c, Span{Slab: s, Off: i * classes[c], Len: classes[c]}
-		b.next, p.free[c] = p.free[c], b
-	}
+	p.cutLocked(s, c)
 	return nil
 }
 

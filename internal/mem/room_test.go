@@ -81,3 +81,106 @@ func TestGetSaysThatThereIsNoRoomForAnything(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Which sizes were asked for first does not decide what there is room for: what nothing uses becomes what is wanted.
+func TestEachSizeCanBeHadWhereAProviderHasNoRoom(t *testing.T) {
+	for what, room := range map[string]int{"one slab": 1, "two slabs": 2} {
+		p := NewPool(64 << 20)
+		if err := p.OnSlab(&narrow{registrar: registrar{seen: map[uint32]int{}}, room: room}); err != nil {
+			t.Fatal(err)
+		}
+		s := p.Share(32 << 20)
+		for round := range 3 {
+			for _, n := range []int{4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 64 << 10, 1 << 20, 4 << 10} {
+				b, err := s.Get(n)
+				if err != nil {
+					t.Fatalf("%s, round %d: Get(%d): %v", what, round, n, err)
+				}
+				copy(b.Bytes(), "written")
+				b.Release()
+			}
+			other, err := p.ShareReserve(128<<10, 1<<20)
+			if err != nil {
+				t.Fatalf("%s: a reserve: %v", what, err)
+			}
+			other.Close()
+		}
+		if st := p.Stats(); st.Mapped != int64(room)*SlabSize || st.Used != 0 {
+			t.Errorf("%s: %+v", what, st)
+		}
+		s.Close()
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Memory in use is never made something else; a transfer goes on in pieces of the sizes there are.
+func TestWhatIsInUseStaysWhatItIsWhereAProviderHasNoRoom(t *testing.T) {
+	p := NewPool(64 << 20)
+	if err := p.OnSlab(&narrow{registrar: registrar{seen: map[uint32]int{}}, room: 1}); err != nil {
+		t.Fatal(err)
+	}
+	s := p.Share(32 << 20)
+	small, err := s.Get(4 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Get(1 << 20); !errors.Is(err, ErrNoRoom) {
+		t.Errorf("a megabyte beside 4 KiB in use: %v", err)
+	}
+	if _, err := p.ShareReserve(64<<10, 1<<20); !errors.Is(err, ErrNoRoom) {
+		t.Errorf("a reserve beside 4 KiB in use: %v", err)
+	}
+	all, err := s.GetAll(1<<20, nil)
+	if err != nil {
+		t.Fatalf("a megabyte in pieces: %v", err)
+	}
+	release(all)
+	small.Release()
+	if b, err := s.Get(1 << 20); err != nil {
+		t.Errorf("a megabyte when nothing is in use: %v", err)
+	} else {
+		b.Release()
+	}
+	s.Close()
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A pool that has grown before a provider with little room came shrinks to it: what was held once keeps nothing out for good.
+func TestAPoolThatHasGrownShrinksToAProviderThatComes(t *testing.T) {
+	p := NewPool(128 << 20)
+	first := &registrar{seen: map[uint32]int{}}
+	if err := p.OnSlab(first); err != nil {
+		t.Fatal(err)
+	}
+	s := p.Share(64 << 20)
+	bufs := get(t, s, 10*SlabSize)
+	late := &narrow{registrar: registrar{seen: map[uint32]int{}}, room: 3}
+	if err := p.OnSlab(late); !errors.Is(err, ErrNoRoom) || late.known() != 0 {
+		t.Fatalf("while all is in use: %v, %d slabs known", err, late.known())
+	}
+	release(bufs[1:])
+	if err := p.OnSlab(late); err != nil {
+		t.Fatal(err)
+	}
+	if st := p.Stats(); st.Mapped != 3*SlabSize || late.known() != 3 || first.known() != 3 || st.Used != int64(bufs[0].Len()) {
+		t.Errorf("%+v; %d and %d slabs known", st, late.known(), first.known())
+	}
+	copy(bufs[0].Bytes(), "still there")
+	more := get(t, s, 2*SlabSize)
+	if _, err := s.GetAll(2*SlabSize, nil); !errors.Is(err, ErrNoMemory) {
+		t.Errorf("beyond the room: %v", err)
+	}
+	release(more)
+	release(bufs[:1])
+	s.Close()
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if late.known() != 0 || first.known() != 0 {
+		t.Errorf("%d and %d slabs known after Close", late.known(), first.known())
+	}
+}

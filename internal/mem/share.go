@@ -211,7 +211,7 @@ func (s *Share) piece(left int) (*Buf, error) {
 	for c := top; c >= 0; c-- {
 		var b *Buf
 		b, err = s.get(min(left, classes[c]), c, c == 0)
-		if !errors.Is(err, ErrNoMemory) {
+		if !errors.Is(err, ErrNoMemory) && !errors.Is(err, ErrNoRoom) { // another class may have what one has no room for
 			return b, err
 		}
 	}
