@@ -45,7 +45,10 @@ func (d *Daemon) applyFiles(ctx context.Context, next *Config, p *plan) error {
 		d.log.Info("files closed", zap.String("why", "the last export is gone"))
 		return nil
 	case !same(d.cfg.Exports, next.Exports):
-		return d.files.nfs.SetExports(next.exports()...)
+		if err := d.files.nfs.SetExports(next.exports()...); err != nil {
+			return err
+		}
+		d.files.rpc.Reconsider(d.files.nfs.Entitled)
 	}
 	return nil
 }

@@ -2,6 +2,8 @@ package nfs
 
 import (
 	"encoding/binary"
+	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -140,6 +142,15 @@ func (s *Server) decide(c *rpc.Call, e *export) (r Rights, ok, unsure bool) {
 	}
 	from.decided.Store(&memo{e: e, rights: r, ok: ok, until: now.Add(decisionAge)})
 	return r, ok, false
+}
+
+// Entitled reports whether a host has a right on some export, from a port that only root may use or from another. Where only a name
+// server could tell, it is taken to have one.
+func (s *Server) Entitled(host netip.Addr, privileged bool) bool {
+	return slices.ContainsFunc(s.table.Load().list, func(e *export) bool {
+		r, ok, unsure := e.rightsOf(host, unasked)
+		return unsure || ok && (r.Insecure || privileged)
+	})
 }
 
 // unasked is what is known of names where nothing may be waited for.

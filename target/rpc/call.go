@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/internal/rpc"
@@ -79,13 +80,26 @@ type Peer struct {
 	// Memo is the program's to use: what it decided about this peer.
 	Memo atomic.Pointer[any]
 
-	trusted atomic.Bool
-	slots   atomic.Int32
-	state   *connState // nil for what is no connection
+	shown atomic.Pointer[time.Time] // until when its right counts that a program has found last
+	slots atomic.Int32
+	state *connState // nil for what is no connection
 }
 
-// Trust notes that a program has found a right of this peer's.
-func (p *Peer) Trust() { p.trusted.Store(true) }
+// Trust notes that a program has found a right of this peer's. That counts for a while: a program is to say it again while the peer
+// makes use of it.
+func (p *Peer) Trust() {
+	now := time.Now()
+	if was := p.shown.Load(); was != nil && now.Add(trustTime-trustAgain).Before(*was) {
+		return
+	}
+	until := now.Add(trustTime)
+	p.shown.Store(&until)
+}
+
+// trusted reports whether a right has been found lately.
+func (p *Peer) trusted() bool { return lasts(p.shown.Load()) }
+
+func lasts(until *time.Time) bool { return until != nil && time.Now().Before(*until) }
 
 // Slots is how many calls the peer may have in flight on its connection as things are, 0 for what is no connection.
 func (p *Peer) Slots() int { return int(p.slots.Load()) }

@@ -22,8 +22,8 @@ type conn interface {
 type connState struct {
 	host     *host
 	who      *Peer
-	believed bool       // its client has shown a right on another connection (trust.go)
-	addr     netip.Addr // its own, of those that count as the host's
+	believed atomic.Pointer[time.Time] // until when what its client has shown on another connection counts here (trust.go)
+	addr     netip.Addr                // its own, of those that count as the host's
 	// lost says that what it has queued and no worker has begun is not to be executed: its client asks again, perhaps on
 	// another connection, and the late execution could undo what came after that.
 	lost   atomic.Bool

@@ -34,10 +34,14 @@ const (
 	// maxRequests bounds the memory of requests that are not answered yet, bytes, over all streams: those that do not fit
 	// what a Call has for itself.
 	maxRequests = 512 << 20
-	// trustTime is how long a client that has no connection is remembered to have shown a right: longer than switches take to start. It is
-	// for maxTrusted clients, the latest.
+	// trustTime is how long it counts that a client has shown a right, connected or not: longer than switches take to start. Of those
+	// that are gone it is remembered for maxTrusted, the latest. trustAgain is how old it may be and not be noted again.
 	trustTime  = 15 * time.Minute
+	trustAgain = 10 * time.Second
 	maxTrusted = 4096
+	// beliefTime is how long a new connection of such a client may do without: its repeated WRITEs come first, and with each it shows
+	// the right again.
+	beliefTime = 2 * time.Minute
 	// watchTick is how often connections are looked at.
 	watchTick = 10 * time.Second
 	// idleTime is how long a connection may be without a call: what knfsd gives (net/sunrpc/svc_xprt.c).

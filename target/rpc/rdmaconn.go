@@ -245,7 +245,7 @@ func (c *rdmaConn) take(r *rdmaCall, recv, n int) {
 		c.execute(r)
 		return
 	}
-	if !c.peer.trusted.Load() {
+	if !c.peer.trusted() {
 		if r.zeroLen > maxStrangerCall || r.zeroLen > 0 && r.dataLen > 0 {
 			c.refuse(r, rpcrdma.ErrChunk)
 			return

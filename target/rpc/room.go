@@ -87,7 +87,7 @@ func (r *room) admitLocked() {
 // takeRoom waits for room for n bytes, in the order in which who waits keeps nothing from those that wait for less: that of its
 // host's strangers, its host's, all strangers', the server's. It reports false when the server ends.
 func (c *stream) takeRoom(call *Call, n int64) bool {
-	call.strange = !c.believed && !c.peer.trusted.Load()
+	call.strange = !c.peer.trusted() && !lasts(c.believed.Load())
 	l := call.rooms(c.host)
 	for i, r := range l {
 		if r != nil && !r.take(n, c.s.ending) {

@@ -11,9 +11,14 @@ import (
 const fewRequests = 8 << 20 // room for them, in these tests
 
 func serveFew(t *testing.T) (*pipeListener, func()) {
+	_, l, end := serverOfFew(t)
+	return l, end
+}
+
+func serverOfFew(t *testing.T) (*Server, *pipeListener, func()) {
 	s, _, l, end := servePipes(t, Options{})
 	s.room.max, s.strangers.max = fewRequests, fewRequests/2
-	return l, end
+	return s, l, end
 }
 
 // A client that does not take its replies holds no memory with the calls that they answer.

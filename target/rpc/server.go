@@ -47,7 +47,7 @@ type Server struct {
 	conns   int
 	born    uint64 // of the newest connection
 	hosts   map[netip.Addr]*host
-	trusted map[client]time.Time // who has no connection and had one that was trusted, and until when that counts
+	trusted map[client]time.Time // who had a connection that was trusted, and until when that counts
 	watched bool
 	wg      sync.WaitGroup
 	watch   sync.WaitGroup
@@ -236,7 +236,7 @@ func (s *Server) run(c *Call, worker bool) (v Verdict, err error) {
 			c.Restart()
 		}
 		if c.cached != nil && v != Again && v != Later {
-			s.cache.end(c.cached, c.Out, v == Done && c.payload < 0 && c.Peer.trusted.Load() && c.succeeded())
+			s.cache.end(c.cached, c.Out, v == Done && c.payload < 0 && c.Peer.trusted() && c.succeeded())
 			c.cached = nil
 		}
 	}()
