@@ -26,8 +26,9 @@ func Rounds(t testing.TB, short int) int { return int(number(t, EnvRounds, uint6
 // Seed is where a tool's random choices begin; the gate's is constant, so that a run of it can be repeated.
 func Seed(t testing.TB) uint64 { return number(t, EnvSeed, 13) }
 
-// Share is which of n shares of all there is to be done a run does. Runs that follow one another do all of them in n.
-func Share(t testing.TB, n int) int { return int(number(t, EnvRun, 0) % uint64(n)) }
+// Share is which of n shares of all there is to be done a run does. Runs that follow one another do all of them in n; without a
+// runner it is the seed's.
+func Share(t testing.TB, n int) int { return int(number(t, EnvRun, Seed(t)) % uint64(n)) }
 
 func number(t testing.TB, name string, or uint64) uint64 {
 	t.Helper()
