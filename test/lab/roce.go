@@ -21,8 +21,20 @@ var roceScenarios = []Scenario{
 		About: "attach, mount, /etc/fstab and gateway over RoCE: fio verify, ext4, fsck, trees",
 	},
 	{
+		Name: "wire-iser", Class: long, Limit: 30 * time.Minute, Second: "wire-target.sh", Files: both, Verbs: true, Prepare: giveVerbs("LIO=" + lioBeside()),
+		About: "two guests and a wire, ib_iser to our target: packets are lost, the wire is cut until the session is lost, all under fio verify",
+	},
+	{
 		Name: "rxe-numbers", Class: soak, Limit: 60 * time.Minute, Files: both, Verbs: true, Memory: 2048,
 		Prepare: giveVerbs("ROUNDS="+os.Getenv("LAB_ROUNDS"), "SECONDS_EACH="+os.Getenv("LAB_SECONDS"), "JOBS="+os.Getenv("LAB_JOBS")),
 		About:   "ib_iser and NFS/RDMA on ours beside LIO and knfsd, our initiator beside perftest: ratios of medians",
 	},
+}
+
+// lioBeside names a target of LIO's beside ours in wire-iser where LAB_LIO is set.
+func lioBeside() string {
+	if os.Getenv("LAB_LIO") == "" {
+		return ""
+	}
+	return "iqn.2024-01.lab:lio"
 }

@@ -1,0 +1,21 @@
+# The second guest of wire-iser: our target, and what the first guest asks for.
+. /lab/lib.sh
+. /lab/files/verbs-lib.sh
+must "the wire" wire_up
+must "rxe on eth1" rdma_up rxe eth1
+if [ -n "${LIO:-}" ]; then
+  must "LIO" lio_up "$LIO" 10.8.0.2 3270 iser 64
+  must "LIO knows the initiator" lio_patient "$LIO" iqn.2024-01.lab:guest
+fi
+must "memory for the volume" vol_up 300
+configure 10.8.0.2 128
+must "sluiced" daemon_up
+counters_and_sessions() {
+  local c
+  for c in /sys/class/infiniband/rdma0/ports/1/hw_counters/*; do case ${c##*/} in sent_pkts | *err* | *seq* | duplicate*) echo -n "${c##*/}=$(cat "$c") " ;; esac; done
+  admin session list
+  tail -n 5 /share/out/sluiced.txt
+}
+spoil() { dd if=/dev/zero of=/vol/disk.img bs=4096 seek=1000 count=4 conv=notrunc status=none; }
+must "ready" tell target
+obey
