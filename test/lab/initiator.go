@@ -55,6 +55,7 @@ var initiatorScenarios = []Scenario{
 		Name: "libiscsi-iser", Class: long, Limit: 60 * time.Minute, Host: []string{"sluiced"},
 		About: "libiscsi's own iSER over siw: every SCSI test of its suite, and iscsi-perf",
 		Prepare: func(r *Run) error {
+			r.Args = []string{"siw"}
 			r.Env = append(r.Env, "FAMILIES="+getenv("LAB_FAMILIES", "[A-Za-z0-9]+")) // e.g. LAB_FAMILIES='Read16|Write16'
 			// As in test/conformance: GetLBAStatus.UnmapSingle asks for block N+1 and wants the answer for N plus the blocks of
 			// a physical block, which is the same for one only.

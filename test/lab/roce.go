@@ -21,6 +21,14 @@ var roceScenarios = []Scenario{
 		About: "attach, mount, /etc/fstab and gateway over RoCE: fio verify, ext4, fsck, trees",
 	},
 	{
+		Name: "rxe-libiscsi", Class: long, Limit: 60 * time.Minute, Script: "libiscsi-iser.sh", Files: both, Verbs: true,
+		Prepare: func(r *Run) error {
+			r.Args = []string{"rxe"}
+			return giveVerbs("FAMILIES=" + getenv("LAB_FAMILIES", dataFamilies))(r)
+		},
+		About: "libiscsi's own iSER over RoCE to our target: the families of its suite that move data",
+	},
+	{
 		Name: "wire-iser", Class: long, Limit: 30 * time.Minute, Second: "wire-target.sh", Files: both, Verbs: true, Prepare: giveVerbs("LIO=" + lioBeside()),
 		About: "two guests and a wire, ib_iser to our target: packets are lost, the wire is cut until the session is lost, all under fio verify",
 	},
@@ -30,6 +38,10 @@ var roceScenarios = []Scenario{
 		About:   "ib_iser and NFS/RDMA on ours beside LIO and knfsd, our initiator beside perftest: ratios of medians",
 	},
 }
+
+// dataFamilies are those of iscsi-test-cu that move data, and what an initiator asks first. The rest has nothing to do with the
+// adapter, and runs over siw (libiscsi-iser). LAB_FAMILIES='[A-Za-z0-9]+' is all.
+const dataFamilies = "TestUnitReady|Inquiry|ReadCapacity16|Read10|Read16|Write10|Write16|WriteVerify16|WriteSame16|CompareAndWrite|Unmap"
 
 // lioBeside names a target of LIO's beside ours in wire-iser where LAB_LIO is set.
 func lioBeside() string {

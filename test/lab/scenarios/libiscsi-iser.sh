@@ -1,8 +1,18 @@
 # libiscsi has an iSER initiator of its own on libibverbs. Every SCSI test of its suite, one process a test: a test that
 # hangs or crashes takes no other along.
+# Argument: siw, with the target on the host, or rxe, with the target here, by way of libibverbs.
 . /lab/lib.sh
-must "siw on eth0" rdma_up siw eth0
-url=iser://10.0.2.2:$PORT/$TARGET/0
+must "$1 on eth0" rdma_up "$1" eth0
+if [ "$1" = siw ]; then
+  url=iser://10.0.2.2:$PORT/$TARGET/0
+else
+  . /lab/files/verbs-lib.sh
+  must "memory for the volume" vol_up 200
+  configure $ip 64
+  sed -i 's/{name: disk,/{name: disk, physical: 512, erase: true,/' /tmp/sluiced.yaml # as in test/conformance
+  must "sluiced" daemon_up
+  url=iser://$ip:3260/$TARGET/0
+fi
 # libiscsi 1.19 goes on using what belonged to an iSER connection after it has freed it, and crashes at its next login,
 # whoever the target is (LIO too). Where nothing is ever given back it works. Its pool is off because it hands out short
 # pieces as long ones.
@@ -60,4 +70,8 @@ done
 echo "## score over iser://: $good of $all${again:+; the second time: $again}"
 [ $all -gt 0 ] || fail "there is no such family"
 [ -z "$bad" ] || fail "$bad"
-must "iscsi-perf" timeout 60 iscsi-perf -t 5 -m 8 -b 8 "$url"
+if [ "$1" = siw ]; then
+  must "iscsi-perf" timeout 60 iscsi-perf -t 5 -m 8 -b 8 "$url"
+else # where iscsi-perf has not ended
+  must "sluiced ends in good order" daemon_down
+fi
