@@ -13,7 +13,7 @@ import (
 // Both ends are in one guest, on its own address, but where a wire has to be cut.
 var verbsScenarios = []Scenario{
 	{
-		Name: "rxe-rping", Class: long, Limit: 20 * time.Minute, Files: []string{"sluice"}, Verbs: true, Prepare: giveVerbs(),
+		Name: "rxe-rping", Class: short, Limit: 20 * time.Minute, Files: []string{"sluice"}, Verbs: true, Prepare: giveVerbs(),
 		About: "the kernel's rping over RoCE against ours by libibverbs, both ways, ours to ours, IPv4 and IPv6",
 	},
 	{
