@@ -5,6 +5,9 @@ import (
 	"errors"
 	"runtime"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -109,5 +112,46 @@ func TestADialThatBlocksInTheKernelLeavesNothingBehind(t *testing.T) {
 	}
 	if err := x.d.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A queue pair that could not be stopped may be connected yet: its owner hears of the end, and has its memory back, when it is destroyed.
+func TestAnEndThatCouldNotBeStoppedIsToldWhenTheQueuePairIsGone(t *testing.T) {
+	s := newSim(t)
+	s.add("one", "siw", "10.0.0.1")
+	s.add("two", "siw", "10.0.0.2")
+	g := gate(s, "Connect", "DestroyID")
+	tried := make(chan struct{}, 16)
+	s.fail = func(call string) error {
+		if call == "ErrorQP" {
+			tried <- struct{}{}
+			return unix.EIO
+		}
+		return nil
+	}
+	d, err := open(g, Options{Devices: []string{"one"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := newSide(t, d)
+	x.newQP(transport.QPOptions{}) // without receives: none has to come back
+	ctx, cancel := context.WithCancel(within(t))
+	go func() { _, _ = d.Dial(ctx, "10.0.0.2:7777", x.qp, transport.ConnParams{}) }()
+	<-g.in
+	cancel()
+	<-tried
+	for range 50 { // that nothing comes has no event
+		if x.qp.(*QP).settled.Load() {
+			t.Fatal("the owner has heard of the end while the library may connect the queue pair")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	close(g.open)
+	endsWith(t, x, "not made")
+	if err := errors.Join(d.Unregister(x.slab), d.Close()); err != nil {
+		t.Error(err)
+	}
+	if left := g.leaks(); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
 	}
 }

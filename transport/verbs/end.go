@@ -114,8 +114,10 @@ func (q *QP) stillAsks() bool {
 // letGo makes the adapter return all memory of a queue pair whose id cannot be destroyed yet: in ERR it cannot be connected any more.
 // False means that the adapter keeps some; then the owner hears of the end when the id is free.
 func (q *QP) letGo() bool {
-	q.dev.warn("a queue pair could not be stopped", q.dev.tab.ErrorQP(q.hw))
-	clean := q.drain(drainTime, func() bool { return q.rq.kept || q.rq.head.Load() == q.rq.tail.Load() })
+	err := q.dev.tab.ErrorQP(q.hw)
+	q.dev.warn("a queue pair could not be stopped", err)
+	stopped := err == nil || q.a.gone.Load() // one that is not may be connected yet
+	clean := stopped && q.drain(drainTime, func() bool { return q.rq.kept || q.rq.head.Load() == q.rq.tail.Load() })
 	if !clean {
 		<-q.asks.over
 		return false

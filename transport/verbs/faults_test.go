@@ -226,3 +226,152 @@ func TestMemoryThatMayNotBeLockedIsWaitedFor(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A pool that TCP makes grow before the first connection over RDMA is bounded by what may be locked, or that connection, and each one
+// after it, could not be made: it needs all of the pool's memory.
+func TestAPoolThatGrowsBeforeTheFirstConnectionStaysWithinTheLimit(t *testing.T) {
+	s, da, db := twoEnds(t, "mlx5", Options{})
+	pool := mem.NewPool(64 << 20)
+	for _, d := range []*Device{da, db} {
+		if err := pool.OnSlab(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.lock(6) // and three more than the pool's
+	share := pool.Share(32 << 20)
+	var bufs []*mem.Buf
+	for { // a host that takes all it can have
+		b, err := share.Get(mem.MaxBuf)
+		if errors.Is(err, mem.ErrNoMemory) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		bufs = append(bufs, b)
+	}
+	if st := pool.Stats(); st.Mapped != 3*mem.SlabSize {
+		t.Errorf("%d bytes are mapped", st.Mapped)
+	}
+	a, b := &side{TB: t, d: da}, &side{TB: t, d: db}
+	a.newQP(transport.QPOptions{})
+	b.newQP(transport.QPOptions{})
+	if err := join(a, b, "10.0.0.2:0"); err != nil {
+		t.Fatal(err)
+	}
+	a.mustPost(transport.WR{Op: transport.OpWrite, Flags: transport.Signaled, Token: 1})
+	a.must(transport.OpWrite, 1)
+	for _, x := range []*side{a, b} {
+		_ = x.qp.Close(transport.Reason{})
+		x.drain()
+	}
+	for _, b := range bufs {
+		b.Release()
+	}
+	share.Close()
+	if err := pool.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// An adapter that comes when the pools have more memory than may be locked is refused with what to do, and used when it may be.
+func TestAnAdapterThatComesLaterWaitsUntilItsMemoryMayBeLocked(t *testing.T) {
+	s := newSim(t)
+	s.add("one", "mlx5", "10.0.0.1")
+	d, err := open(s, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := mem.NewPool(64 << 20)
+	if err := pool.OnSlab(d); err != nil {
+		t.Fatal(err)
+	}
+	var bufs []*mem.Buf // of two slabs
+	for _, n := range []int{4096, mem.MaxBuf} {
+		b, err := pool.Get(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bufs = append(bufs, b)
+	}
+	s.add("two", "mlx5", "10.0.0.2")
+	s.lock(3)
+	listen := func() error {
+		l, err := d.Places(within(t), "10.0.0.2:3260")
+		if err == nil && (len(l) != 1 || l[0].Device != "two") {
+			t.Errorf("%+v", l)
+		}
+		return err
+	}
+	for range 2 {
+		if err := listen(); !errors.Is(err, mem.ErrNoRoom) || !strings.Contains(err.Error(), "two: ") || !strings.Contains(err.Error(), "LimitMEMLOCK=") {
+			t.Errorf("beyond the limit: %v", err)
+		}
+	}
+	s.lock(8)
+	if err := listen(); err != nil {
+		t.Error(err)
+	}
+	for _, b := range bufs {
+		b.Release()
+	}
+	if err := errors.Join(pool.Close(), d.Close()); err != nil {
+		t.Error(err)
+	}
+	if left := s.leaks(); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// lock lets so many slabs be registered at a time, by all adapters together.
+func (s *sim) lock(slabs int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = func(call string) error {
+		n := 0
+		for _, o := range s.obj {
+			if _, ok := o.(*simMR); ok {
+				n++
+			}
+		}
+		if call == "RegMR" && n >= slabs {
+			return failed(libVerbs, "ibv_reg_mr", -int(unix.ENOMEM))
+		}
+		return nil
+	}
+}
+
+// An adapter that fails to make a window for a moment has windows all the same: it is used when it can, with them.
+func TestAWindowThatCannotBeMadeNowIsNoLackOfWindows(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	s := newSim(t)
+	s.add("one", "mlx5", "10.0.0.1")
+	d, err := open(s, Options{Log: zap.New(core)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.add("two", "mlx5", "10.0.0.2")
+	s.mu.Lock()
+	s.fail = func(call string) error {
+		if call == "AllocMW" {
+			return failed(libVerbs, "ibv_alloc_mw", -int(unix.ENOMEM))
+		}
+		return nil
+	}
+	s.mu.Unlock()
+	if l, err := d.Places(within(t), "10.0.0.2:3260"); !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), "two: allocate a memory window") {
+		t.Errorf("%+v, %v", l, err)
+	}
+	s.mu.Lock()
+	s.fail = nil
+	s.mu.Unlock()
+	if l, err := d.Places(within(t), "10.0.0.2:3260"); err != nil || len(l) != 1 || l[0].Device != "two" {
+		t.Errorf("%+v, %v; the log: %+v", l, err, logs.All())
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if left := s.leaks(); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}

@@ -99,6 +99,13 @@ func (d *Device) adoptOne(attr deviceAttr) error {
 	if a.file, err = pollable(d.tab.AsyncFD(attr.Dev), attr.Name); err != nil {
 		return fmt.Errorf("verbs: %s: events: %w", attr.Name, err)
 	}
+	// The adapter knows a pool's memory from here, before the first connection: what cannot be registered is then not mapped, whatever
+	// makes the pool grow meanwhile.
+	if !a.private() {
+		if _, err := d.mem.domainFor(a); err != nil {
+			return errors.Join(err, a.file.Close())
+		}
+	}
 	d.adapters[attr.Dev] = a
 	d.wg.Add(1)
 	go a.loop()
@@ -129,10 +136,11 @@ func (d *Device) try(a *deviceAttr) (windows bool, err error) {
 	}
 	d.warn("a memory region could not be freed", d.tab.DeregMR(mr))
 	mw, _, err := d.tab.AllocMW(pd)
-	if err == nil {
+	switch {
+	case err == nil:
 		d.warn("a memory window could not be freed", d.tab.DeallocMW(mw))
-	} else if !errors.Is(err, errNotSupported) {
-		d.opt.Log.Warn("no memory windows", zap.String("device", a.Name), zap.Error(err))
+	case !errors.Is(err, errNotSupported): // it has them: an adapter that is used without would do less for good
+		return false, wrap("allocate a memory window", err)
 	}
 	return err == nil, nil
 }
