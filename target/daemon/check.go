@@ -66,11 +66,21 @@ func listens(addr string) bool {
 	return err == nil && port != "" // which would be one by chance; 0 says so
 }
 
+// byChance reports a portal that a command of an earlier version opened without a port. It is served as it was: a daemon that does not
+// start closes no portal.
+func (c *Config) byChance(addr string) bool {
+	if c.managed == nil || c.taken["portal "+addr] || !slices.ContainsFunc(c.managed.Portals, func(p PortalConfig) bool { return p.Address == addr }) {
+		return false
+	}
+	_, port, err := net.SplitHostPort(addr)
+	return err == nil && port == ""
+}
+
 func (c *Config) checkPortals() error {
 	seen := map[string]bool{}
 	for i, p := range c.Portals {
 		where := fmt.Sprintf("$.portals[%d].address", i)
-		if !listens(p.Address) {
+		if !listens(p.Address) && !c.byChance(p.Address) {
 			return at(where, "portal address %q is not host:port (IPv6 as [::1]:3260)", p.Address)
 		}
 		if seen[p.Address] {

@@ -152,6 +152,10 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 			return nil, err
 		}
 		d.portals[p.Address] = pt
+		if cfg.byChance(p.Address) {
+			d.log.Warn("a portal that an earlier version took without a port listens at one by chance, another at each start: sluice portals remove it, and add it with a port",
+				zap.String("portal", p.Address), zap.Stringer("now", pt.l.Addr()))
+		}
 	}
 	if d.files, err = d.openFiles(cfg); err != nil {
 		return nil, err
