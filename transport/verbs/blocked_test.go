@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -113,6 +114,32 @@ func TestADialThatBlocksInTheKernelLeavesNothingBehind(t *testing.T) {
 	if err := x.d.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// What is left of a dial that was given up has no memory: it would stay locked for as long as the library asks, and grow with the pool.
+func TestADialThatIsGivenUpKeepsNoMemoryLocked(t *testing.T) {
+	g, x, cancel, dialled := blockedDial(t)
+	cancel()
+	<-dialled
+	endsWith(t, x, "not made")
+	slab, err := mem.NewSlab(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.d.Register(slab); err != nil {
+		t.Error(err)
+	}
+	g.mu.Lock()
+	for _, o := range g.obj {
+		if _, ok := o.(*simMR); ok {
+			t.Error("memory is registered for a connection that has ended")
+		}
+	}
+	g.mu.Unlock()
+	if err := errors.Join(x.d.Unregister(slab), x.d.Close(), slab.Close()); err != nil {
+		t.Error(err)
+	}
+	freed(t, g)
 }
 
 // A queue pair that could not be stopped may be connected yet: its owner hears of the end, and has its memory back, when it is destroyed.

@@ -125,6 +125,7 @@ func (q *QP) letGo() bool {
 	q.pollMu.Lock()
 	q.cqLive = false
 	q.pollMu.Unlock()
+	q.dev.mem.forsake(q.dom)
 	return true
 }
 

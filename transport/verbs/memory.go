@@ -134,6 +134,16 @@ func (m *memory) leave(dom *domain) {
 	}
 }
 
+// forsake takes all memory from the domain of a connection that has ended and cannot be freed yet: it would stay locked, and grow.
+func (m *memory) forsake(dom *domain) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.shared[dom.a] != dom {
+		delete(m.domains, dom)
+		m.empty(dom)
+	}
+}
+
 // expose registers all slabs of a connection's own domain once more, for its peer.
 func (m *memory) expose(dom *domain) error {
 	m.mu.Lock()
