@@ -35,6 +35,10 @@ var verbsScenarios = []Scenario{
 		About: "siw by libibverbs against our software engine, both ways: rping, and what wants windows refused in a sentence",
 	},
 	{
+		Name: "rxe-delete", Class: long, Limit: 25 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
+		About: "the adapter is deleted and made again while ib_iser writes: a sentence, and no I/O is lost",
+	},
+	{
 		Name: "rxe-initiator", Class: long, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
 		About: "our initiator by libibverbs to LIO's ib_isert and to our target: discover, inquiry, cp, write, read, load",
 	},
