@@ -182,12 +182,23 @@ func (p pass) leave() {
 // where there is none.
 func (c *caller) sit(m *medium, most int32) *seat {
 	mine, others := c.at(m)
-	free := most - others
-	if !mine.enter(max(1, free-max(1, free/4))) {
+	if !mine.enter(max(1, threeQuarters(most-others))) {
 		return nil
 	}
 	return mine
 }
+
+// sitOfHost is sit for a host, in the media of which a few calls have places beside maxOfHost: the others of a host may be other machines
+// behind its address, whose media are well.
+func (c *caller) sitOfHost(m *medium) *seat {
+	mine, others := c.at(m)
+	if !mine.enter(max(1, threeQuarters(maxOfHost-others), min(fewOfHost, (mostOfHost-others)/4))) {
+		return nil
+	}
+	return mine
+}
+
+func threeQuarters(n int32) int32 { return n - max(1, n/4) }
 
 // enter takes a call into a medium. Those of media that hang must not take all workers, nor all that a client may have in flight on a
 // connection, which it shares between exports, nor the memory that all connections of its host share for their requests. ok is
@@ -197,7 +208,7 @@ func (m *medium) enter(peer *served.Peer) (p pass, ok bool) {
 		p.conn = callerOf(peer).sit(m, slots)
 		ok = p.conn != nil
 		if memo := peer.HostMemo(); ok && memo != nil {
-			p.host = callerIn(memo).sit(m, maxOfHost)
+			p.host = callerIn(memo).sitOfHost(m)
 			ok = p.host != nil
 		}
 		if !ok {

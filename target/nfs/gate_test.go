@@ -94,3 +94,29 @@ func TestAGatePassesOverWhoMayNotEnter(t *testing.T) {
 		}
 	})
 }
+
+// Two media whose calls are slow leave the others of their host, which may be all machines behind one address, more than one call at a
+// time; however many media hang, the host keeps room for requests.
+func TestMediaThatAreSlowStarveNoOtherOfTheirHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var host caller
+		sum := 0
+		for i := range 12 {
+			m := &medium{}
+			n := 0
+			for n < maxInExport && host.sitOfHost(m) != nil { // none of them leaves
+				n++
+			}
+			if i < 5 && n < 8 {
+				t.Errorf("medium %d has %d calls at a time", i, n)
+			}
+			if n < 1 {
+				t.Errorf("medium %d has no call", i)
+			}
+			sum += n
+		}
+		if sum >= 256 { // MiB, half of the room for requests (target/rpc)
+			t.Errorf("calls that hang have %d MiB of the host's 256", sum)
+		}
+	})
+}

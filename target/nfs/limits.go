@@ -47,6 +47,10 @@ const (
 	// maxOfHost bounds the calls that one host has in all media: WRITEs of that many leave a quarter of the room that a host gets for
 	// its requests (maxRequests in target/rpc).
 	maxOfHost = 192
+	// fewOfHost are what it has in each medium where others have taken those, as long as it has fewer than mostOfHost in all: still
+	// below the room that it gets.
+	fewOfHost  = 16
+	mostOfHost = 244
 	// maxSeats is how many media a connection or a host may have had calls in before those that it has none in are forgotten.
 	maxSeats = 16
 	// maxAside is how many files of a medium may wait to be closed before the cache keeps the rest of them.
