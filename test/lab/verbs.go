@@ -35,6 +35,10 @@ var verbsScenarios = []Scenario{
 		About: "siw by libibverbs against our software engine, both ways: rping, and what wants windows refused in a sentence",
 	},
 	{
+		Name: "verbs-without", Class: long, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
+		About: "no modules, no rdma-core, no providers, little lockable memory: a sentence each, and the rest is served",
+	},
+	{
 		Name: "rxe-delete", Class: long, Limit: 25 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
 		About: "the adapter is deleted and made again while ib_iser writes: a sentence, and no I/O is lost",
 	},
