@@ -31,6 +31,9 @@ const (
 	maxAttentions = 16
 	// maxMet is how many I_T nexuses a unit remembers to have met: initiators choose their names themselves.
 	maxMet = 1024
+	// heirTime is how long a new name of a host inherits what the host's others are owed (lossdebt.go): longer than a host that has lost
+	// its session keeps writes that it has not flushed, and comes back by another name.
+	heirTime = 24 * time.Hour
 	// doubtTime is how long each LUN may be another than a host knows, where it is lost what hosts took them for: longer than a host
 	// tries to recover a session.
 	doubtTime = 10 * time.Minute

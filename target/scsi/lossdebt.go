@@ -7,12 +7,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // What a medium lost is owed to each I_T nexus that may have written (powerState.Owed), until a flush of its own has failed. A host
 // can come back under another name than it had: by a portal that has got another group tag, to another target, or with another ISID, as each
-// process that uses libiscsi does. So a nexus that the unit does not know is owed what nexuses of its initiator are that have no session
-// now. It hears for all of those; that a later one of the same initiator hears once more is no harm.
+// process that uses libiscsi does. So a nexus that the unit does not know is owed what any nexus of its initiator is. Those that it
+// comes after are owed it still, with a session or without: they may be other programs of the host, which do not see what it is told. A flush that fails
+// once more is no harm; one that claims lost writes is. Only new names end some time (heirTime): a host whose
+// programs all have names of their own would never be done.
 
 // host is the name of the nexus's initiator, without its ISID (RFC 7143 section 3.4.6; a name has no comma).
 func (id nexusID) host() string {
@@ -20,28 +23,38 @@ func (id nexusID) host() string {
 	return name
 }
 
-// absentLocked says of a nexus whether it is one of that initiator that is owed a flush and has no session.
-func (lu *LogicalUnit) absentLocked(host string) func(nexusID) bool {
-	here := map[nexusID]bool{}
+// hereLocked are the nexuses that have a session.
+func (lu *LogicalUnit) hereLocked() map[nexusID]bool {
+	here := make(map[nexusID]bool, len(lu.itls))
 	for i := range lu.itls {
 		here[i.id] = true
 	}
-	return func(o nexusID) bool { return o.host() == host && !here[o] }
+	return here
 }
 
 // inheritLocked is for a nexus that is about to join.
 func (lu *LogicalUnit) inheritLocked(id nexusID) {
 	p := &lu.power
-	if len(p.Owed) == 0 || slices.Contains(p.Owed, id) || slices.Contains(p.Heard, id) || slices.Contains(p.Lost, id) {
+	if len(p.Owed) == 0 || time.Since(p.OwedFrom) >= heirTime {
 		return
 	}
-	if !slices.ContainsFunc(p.Owed, lu.absentLocked(id.host())) {
+	for _, known := range [...][]nexusID{p.Owed, p.Heard, p.Lost, p.Met} {
+		if slices.Contains(known, id) {
+			return
+		}
+	}
+	host := id.host()
+	if !slices.ContainsFunc(p.Owed, func(o nexusID) bool { return o.host() == host }) {
 		return
 	}
 	// New slices: persist reads the old ones.
 	owed, heirs := append(slices.Clone(p.Owed), id), append(slices.Clone(p.Heirs), id)
-	if len(heirs) > maxMet { // initiators choose their names themselves
-		owed, heirs = without(owed, heirs[0]), heirs[1:]
+	if len(heirs) > maxMet {
+		here := lu.hereLocked()
+		here[id] = true
+		if i := surplus(heirs, here); i >= 0 {
+			owed, heirs = without(owed, heirs[i]), slices.Delete(heirs, i, i+1)
+		}
 	}
 	p.Owed, p.Heirs = owed, heirs
 }
@@ -49,13 +62,31 @@ func (lu *LogicalUnit) inheritLocked(id nexusID) {
 // settleLocked is for a nexus that has heard.
 func (lu *LogicalUnit) settleLocked(id nexusID) {
 	p := &lu.power
-	if slices.Contains(p.Heirs, id) {
-		absent := lu.absentLocked(id.host())
-		p.Owed, p.Heirs = slices.DeleteFunc(slices.Clone(p.Owed), absent), slices.DeleteFunc(slices.Clone(p.Heirs), absent)
-	}
 	p.Owed, p.Heirs = without(p.Owed, id), without(p.Heirs, id)
 	p.OwedAny = false
 	lu.lossOwed.Store(lu.owesLossLocked())
+}
+
+// surplus is the index of the nexus that a list that is too long does without: of those that are not here, the oldest of the initiator
+// that has most. Initiators choose their names themselves, and one with many shall push out none of another's. -1 if all are here.
+func surplus(l []nexusID, here map[nexusID]bool) int {
+	names, most := map[string]int{}, 0
+	for _, id := range l {
+		if host := id.host(); !here[id] {
+			names[host]++
+			most = max(most, names[host])
+		}
+	}
+	return slices.IndexFunc(l, func(id nexusID) bool { return !here[id] && names[id.host()] == most })
+}
+
+// latest is the list without its surplus.
+func latest(l []nexusID) []nexusID {
+	for len(l) > maxMet {
+		i := surplus(l, nil)
+		l = slices.Concat(l[:i], l[i+1:]) // persist reads the old one
+	}
+	return l
 }
 
 // without is a new slice: persist reads the old one.
@@ -64,14 +95,17 @@ func without(l []nexusID, id nexusID) []nexusID {
 }
 
 // ForgetUnit removes the state of a unit that is served no more, with that LUOptions.StateKey, from a StateDir. Where the medium stays,
-// so does what is owed to hosts for what it has lost: the medium has no note of that any more, and is the same disk to them when it is
-// served again.
+// so do what is owed to hosts for what it has lost, which the medium has no note of any more, and who may have written to it, for what it
+// has lost since or is found to have lost later: it is the same disk to them when it is served again.
 func ForgetUnit(dir, key string, mediumStays bool) error {
 	path := filepath.Join(dir, StateFile(key))
 	var s luState
-	if mediumStays && readState(path, &s) == nil && s.Power != nil && (len(s.Power.Owed) > 0 || s.Power.OwedAny) {
+	if mediumStays && readState(path, &s) == nil && s.Power != nil {
 		p := s.Power
-		return writeDurably(path, &luState{Name: s.Name, Power: &powerState{Medium: p.Medium, Owed: p.Owed, OwedAny: p.OwedAny, Heirs: p.Heirs}})
+		kept := &powerState{Medium: p.Medium, Owed: p.Owed, OwedAny: p.OwedAny, Heirs: p.Heirs, Met: united(p.Met, p.Lost, p.Heard)}
+		if len(kept.Owed) > 0 || len(kept.Met) > 0 || kept.OwedAny {
+			return writeDurably(path, &luState{Name: s.Name, Power: kept})
+		}
 	}
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -2,6 +2,8 @@ package scsi
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/sluice-storage/sluice/blockdev"
 )
@@ -65,26 +67,123 @@ func TestAHostThatComesBackUnderAnotherNameHearsOfALoss(t *testing.T) {
 			flushes("the host that has heard", n, 0)
 			p.start() // over a restart too
 			flushes("the host that has heard, after a restart", login(now), 0)
-			flushes("a later name of the host that has heard", login(name{was.initiator, was.target, 7, 1}), 0)
+			later := login(name{was.initiator, was.target, 7, 1})
+			if now == was {
+				flushes("a later name of the host, of which all have heard", later, 0)
+			} else {
+				flushes("a later name of the host, of which one has not heard", later, MediumError)
+				flushes("a later name of the host, told", later, 0)
+			}
 			flushes("the other host, by another name", login(name{"iqn.2026-01.example:b", was.target, 8, 3}), MediumError)
 		})
 	}
 }
 
-// Who merely comes by under a name of the host takes nothing from a nexus that is away: each hears by itself.
+// program is a nexus of an initiator that has read of its login.
+func (p *powerRig) program(initiator string, isid uint16, group uint16) *Nexus {
+	p.t.Helper()
+	n := p.r.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:" + initiator, ISID: [6]byte{0x40, 0, 0, 0, byte(isid >> 8), byte(isid)}, TargetPortGroup: group, Memory: p.r.pool.Share(1 << 20)})
+	for range 2 {
+		p.r.run(n, nil, 0, "00 00 00 00 00 00")
+	}
+	return n
+}
+
+// flushes says how a flush ends, and that its initiator has read that.
+func (p *powerRig) flushes(what string, n *Nexus, want SenseKey) {
+	p.t.Helper()
+	if res := p.r.run(n, nil, 0, "35 00 00000000 00 0000 00"); res.key() != want {
+		p.t.Errorf("%s: the flush ends with %v %X/%04X", what, res.Status, res.key(), res.asc())
+	}
+	n.Reads(0) // this one counts no responses
+	p.r.lu.background.Wait()
+}
+
+func withLoss(o *LUOptions) { o.Device = lossy{newDisk(1<<20, 512), blockdev.ErrMedium} }
+
+// What another program of the host hears, and reads, takes nothing from a nexus that is away: each hears by itself.
 func TestAnotherProgramOfAHostTakesNoDebtFromItsSession(t *testing.T) {
+	for _, what := range []string{"comes by", "flushes"} {
+		t.Run(what, func(t *testing.T) {
+			boot(t)
+			p := &powerRig{t: t, dir: t.TempDir()}
+			p.start()
+			p.program("a", 1, 1).Close(func() {})
+			p.r.lu.background.Wait()
+			p.start(withLoss)
+			tool := p.program("a", 7, 1)
+			if what == "flushes" {
+				p.flushes("the tool", tool, MediumError)
+				p.flushes("the tool, told", tool, 0)
+			}
+			tool.Close(func() {})
+			n := p.program("a", 1, 1)
+			p.flushes("the session that wrote", n, MediumError)
+			p.flushes("the session that wrote, told", n, 0)
+		})
+	}
+}
+
+// A host logs in by another portal group, or another process of it, before the target has seen the end of the session that it lost.
+func TestAHostInheritsWhileTheSessionItLostIsInTheBooks(t *testing.T) {
 	boot(t)
-	const flush = "35 00 00000000 00 0000 00"
 	p := &powerRig{t: t, dir: t.TempDir()}
 	p.start()
-	p.reads("a host that is new", 1, ASCPowerOnOrReset)
-	p.start(func(o *LUOptions) { o.Device = lossy{newDisk(1<<20, 512), blockdev.ErrMedium} })
-	tool := p.r.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:i1", ISID: [6]byte{0x80, 7}, TargetPortGroup: 1})
-	for range 2 {
-		p.r.run(tool, nil, 0, "00 00 00 00 00 00")
+	p.program("a", 1, 1).Close(func() {})
+	p.r.lu.background.Wait()
+	p.start(withLoss)
+	p.flushes("who wrote before it was noted", p.program("new", 1, 1), MediumError)
+	lost := p.program("a", 1, 1)
+	n := p.program("a", 1, 2)
+	lost.Close(func() {})
+	p.flushes("the host, by another portal group", n, MediumError)
+	p.flushes("the host, told", n, 0)
+	n = p.program("a", 1, 1)
+	p.flushes("the host, by the first portal group", n, MediumError)
+	p.flushes("the host, told twice", n, 0)
+}
+
+// A host whose programs all have new names is done some time; a name that is owed stays so.
+func TestNewNamesOfAHostAreOwedALossForADay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		boot(t)
+		p := &powerRig{t: t, dir: t.TempDir()}
+		p.start()
+		p.program("a", 1, 1).Close(func() {})
+		p.r.lu.background.Wait()
+		p.start(withLoss)
+		time.Sleep(heirTime - time.Second)
+		p.start()
+		p.flushes("a new name", p.program("a", 2, 1), MediumError)
+		p.start() // does not begin the day again
+		time.Sleep(2 * time.Second)
+		p.flushes("a new name, later", p.program("a", 3, 1), 0)
+		p.flushes("the name that wrote", p.program("a", 1, 1), MediumError)
+	})
+}
+
+// An initiator that makes names without end pushes what other hosts are owed out of no list: before the loss or after it.
+func TestNamesOfOneInitiatorPushOutNothingThatOthersAreOwed(t *testing.T) {
+	boot(t)
+	p := &powerRig{t: t, dir: t.TempDir()}
+	floods := func(from uint16) {
+		for isid := range uint16(maxMet + 8) {
+			p.program("flood", from+isid, 1).Close(func() {})
+		}
+		p.r.lu.background.Wait()
 	}
-	tool.Close(func() {})
-	if res := p.r.run(p.back(1, ASCPowerOn), nil, 0, flush); res.key() != MediumError {
-		t.Errorf("the flush ends with %v %X/%04X", res.Status, res.key(), res.asc())
+	p.start()
+	p.program("a", 1, 1).Close(func() {})
+	floods(0)
+	p.start(withLoss)
+	p.flushes("who wrote before it was noted", p.program("new", 1, 1), MediumError)
+	heir := p.program("a", 9, 1)
+	floods(2 * maxMet)
+	p.flushes("another name of the host", heir, MediumError)
+	p.flushes("the name that wrote", p.program("a", 1, 1), MediumError)
+	p.r.lu.mu.Lock()
+	defer p.r.lu.mu.Unlock()
+	if n := len(p.r.lu.power.Owed); n > 2*maxMet {
+		t.Errorf("%d are owed", n)
 	}
 }

@@ -35,6 +35,10 @@ type powerState struct {
 	Owed    []nexusID `json:"owed,omitempty"`
 	OwedAny bool      `json:"owed_any,omitempty"`
 	Heirs   []nexusID `json:"owed_heirs,omitempty"` // of Owed, who came after the loss (lossdebt.go)
+	// OwedFrom is when the unit was first served with the latest of these debts.
+	OwedFrom time.Time `json:"owed_from,omitzero"`
+	// Met is who knew the unit before its volume was forgotten, and has not come back.
+	Met []nexusID `json:"met,omitempty"`
 }
 
 // bootEnv says which boot it is where /proc/sys cannot be seen: the packaged units have ProcSubset=pid (systemd.exec(5)).
@@ -65,10 +69,13 @@ var bootUnknown sync.Once
 func (p *powerState) began(was *powerState, medium string, volatile, lost bool) bool {
 	now := powerState{Boot: bootID(), Medium: medium, OwedAny: lost && !volatile}
 	if was != nil && !volatile {
-		now.Owed, now.OwedAny, now.Heirs = was.Owed, now.OwedAny || was.OwedAny, was.Heirs
+		now.Owed, now.OwedAny, now.Heirs, now.OwedFrom, now.Met = was.Owed, now.OwedAny || was.OwedAny, was.Heirs, was.OwedFrom, was.Met
 		if lost {
-			now.Heirs = nil // each is owed this one
-			now.Owed = united(was.Owed, was.Lost, was.Heard)
+			now.Heirs, now.Met = nil, nil // each is owed this one
+			now.Owed = united(was.Owed, was.Met, was.Lost, was.Heard)
+		}
+		if at := time.Now(); len(now.Owed) > 0 && (lost || now.OwedFrom.IsZero() || now.OwedFrom.After(at)) {
+			now.OwedFrom = at
 		}
 	}
 	lost = lost || was != nil && was.Medium != "" && was.Medium != medium
@@ -78,20 +85,20 @@ func (p *powerState) began(was *powerState, medium string, volatile, lost bool) 
 		now.Heard, now.Lost = was.Heard, was.Lost
 	default:
 		now.Lost = append(slices.Clone(was.Lost), was.Heard...)
-		now.Lost = now.Lost[max(0, len(now.Lost)-maxMet):]
+		now.Lost = latest(now.Lost)
 	}
 	*p = now
 	return !volatile && (was == nil || was.Clean || was.Boot != now.Boot || was.Medium != medium || lost)
 }
 
-// united is who is in any of the lists, the latest if they are too many.
+// united is who is in any of the lists.
 func united(lists ...[]nexusID) (all []nexusID) {
 	for _, id := range slices.Concat(lists...) {
 		if !slices.Contains(all, id) {
 			all = append(all, id)
 		}
 	}
-	return all[max(0, len(all)-maxMet):]
+	return latest(all)
 }
 
 // owesLossLocked says whether a flush has to fail.
@@ -148,19 +155,14 @@ func (lu *LogicalUnit) heard(id nexusID) {
 	lu.mu.Lock()
 	defer lu.mu.Unlock()
 	p := &lu.power
-	is := func(o nexusID) bool { return o == id }
 	// New slices: persist reads the old ones.
-	p.Heard = append(slices.DeleteFunc(slices.Clone(p.Heard), is), id)
+	p.Heard = append(without(p.Heard, id), id)
 	if len(p.Heard) > maxMet {
 		// Of those that have gone: such a one is told at its next login what it is told at its first.
-		here := make(map[nexusID]bool, len(lu.itls))
-		for i := range lu.itls {
-			here[i.id] = true
-		}
-		gone := slices.IndexFunc(p.Heard, func(o nexusID) bool { return !here[o] })
-		p.Heard = slices.Delete(p.Heard, max(gone, 0), max(gone, 0)+1)
+		gone := max(surplus(p.Heard, lu.hereLocked()), 0)
+		p.Heard = slices.Delete(p.Heard, gone, gone+1)
 	}
-	p.Lost = slices.DeleteFunc(slices.Clone(p.Lost), is)
+	p.Lost, p.Met = without(p.Lost, id), without(p.Met, id)
 	lu.noteLocked("who has heard of a loss of power")
 }
 

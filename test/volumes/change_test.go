@@ -21,8 +21,14 @@ import (
 // open logs in to a LUN.
 func (d *daemon) open(lun int) (*block.Volume, func()) {
 	d.t.Helper()
+	return d.openAs("iqn.2026-11.io.sluice:test", lun)
+}
+
+// openAs is open as an initiator of that name.
+func (d *daemon) openAs(initiator string, lun int) (*block.Volume, func()) {
+	d.t.Helper()
 	rnic := iwarp.New(iwarp.Options{})
-	i, err := block.New(block.Options{Name: "iqn.2026-11.io.sluice:test", Device: rnic})
+	i, err := block.New(block.Options{Name: initiator, Device: rnic})
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -23,16 +23,8 @@ func TestAVolumeThatIsForgottenWithoutItsDataOwesItsLosses(t *testing.T) {
 	was := d.identity(7)
 	d.stop()
 	path := filepath.Join(d.state, "x.img")
-	dev, err := file.Open(path, file.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, err := dev.Identity()
-	if err := errors.Join(err, dev.Close()); err != nil {
-		t.Fatal(err)
-	}
-	note := filepath.Join(d.state, "media", id+".loss")
-	if err := os.WriteFile(note, []byte("a write failed\n"+id+"\n"), 0o600); err != nil {
+	note, text := d.lossOf(path)
+	if err := os.WriteFile(note, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	d.start() // the unit's state has the debt now
@@ -55,5 +47,59 @@ func TestAVolumeThatIsForgottenWithoutItsDataOwesItsLosses(t *testing.T) {
 	}
 	if err := v.Flush(ctx); err != nil {
 		t.Errorf("the second flush: %v", err)
+	}
+}
+
+// lossOf is the note that tells of lost writes to a file that is not served, and what is in it.
+func (d *daemon) lossOf(path string) (note string, text []byte) {
+	d.t.Helper()
+	dev, err := file.Open(path, file.Options{})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	id, err := dev.Identity()
+	if err := errors.Join(err, dev.Close()); err != nil {
+		d.t.Fatal(err)
+	}
+	return filepath.Join(d.state, "media", id+".loss"), []byte("a write failed\n" + id + "\n")
+}
+
+// A loss that is found while a volume is served is noted beside its medium, and who has to hear of it stands in the state of its unit. Each host that
+// knew the volume hears, also where that is forgotten in between, as is done with one whose disk fails.
+func TestAVolumeThatIsForgottenWithALossOwesItToEachHost(t *testing.T) {
+	d := prepare(t, "  - {name: v, path: v.img}", "v")
+	d.sparse("v.img", 1<<20)
+	d.start()
+	d.must("volume", "create", "x", "1MiB")
+	d.must("target", "map", target, "7", "x")
+	path := filepath.Join(d.state, "x.img")
+	hosts := []string{"iqn.2026-11.io.sluice:a", "iqn.2026-11.io.sluice:b"}
+	flushes := func(lun int, host string, times, fail int) {
+		t.Helper()
+		v, end := d.openAs(host, lun)
+		defer end()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		for k := range times {
+			if err := v.Flush(ctx); k < fail && !errors.Is(err, block.ErrMedium) && !errors.Is(err, block.ErrPowerLost) || k >= fail && err != nil {
+				t.Errorf("flush %d of %s: %v", k+1, host, err)
+			}
+		}
+	}
+	for _, h := range hosts {
+		flushes(7, h, 2, 0)
+	}
+	d.stop()
+	note, text := d.lossOf(path)
+	d.start()
+	if err := os.WriteFile(note, text, 0o600); err != nil { // a writeback fails
+		t.Fatal(err)
+	}
+	d.must("target", "unmap", target, "7")
+	d.must("volume", "delete", "x")
+	d.configure(fmt.Sprintf("  - {name: v, path: v.img}\n  - {name: y, path: %q}", path), "v", "y")
+	d.must("reload")
+	for _, h := range hosts {
+		flushes(1, h, 2, 1)
 	}
 }
