@@ -180,20 +180,23 @@ func notDurable(name string, err error) error {
 	return fmt.Errorf("%s has ended, and what was written last could not be made durable: %w", name, err)
 }
 
-// forced makes durable what can be, before an end by force: the face's users have a part of the time to write what they hold, which the
-// volume does not have yet.
+// forced makes durable what can be, before an end by force: the volume first, and then what the face's users still hold, for which
+// there is as much time again, however long the first took.
 func (o *owner) forced(f face) error {
 	limit := settleLimit
 	if o.pathless() {
 		limit = cutLimit
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, errSlow)
-	defer cancel()
 	if !f.clean() || f.users() != nil { // who uses it may have more, which only the kernel knows of
-		if err := f.settle(ctx); err != nil {
+		if err := settleWithin(f, limit); err != nil {
 			return err
 		}
+		if !o.pathless() {
+			limit = settleLimit
+		}
 	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, errSlow)
+	defer cancel()
 	if err := o.record().settleUsers(ctx); err != nil || f.clean() {
 		return err
 	}
