@@ -190,6 +190,9 @@ func (d *Device) Close() error {
 		a.stopLoop()
 	}
 	d.wg.Wait()
+	for _, a := range adapters {
+		leaveHub(a)
+	}
 	d.mem.close()
 	d.mu.Lock()
 	d.over = true

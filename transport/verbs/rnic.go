@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -24,12 +23,10 @@ type rnic struct {
 
 	file *os.File // its asynchronous events
 
-	// asyncMu is held while events are taken and handed on, and while queue pairs are destroyed: no event is of an object that
-	// is gone, and after a fatal event the library must not be asked for more while something is destroyed.
-	asyncMu sync.Mutex
-	qps     map[handle]*QP
-	gone    atomic.Bool // for good: one that comes back is another
-	past    tally
+	*asyncHub
+	qps  map[handle]*QP
+	gone atomic.Bool // for good: one that comes back is another
+	past tally
 }
 
 // trait is what differs between adapters and is told by none of their attributes.
@@ -107,6 +104,7 @@ func (d *Device) adoptOne(attr deviceAttr) error {
 		}
 	}
 	d.adapters[attr.Dev] = a
+	a.asyncHub = joinHub(a)
 	d.wg.Add(1)
 	go a.loop()
 	d.opt.Log.Info("an RDMA device is used", zap.String("device", attr.Name), zap.String("driver", attr.Driver), zap.Bool("windows", windows))
@@ -188,7 +186,9 @@ func (a *rnic) loop() {
 			if err != nil || !ok {
 				return err
 			}
-			a.event(e)
+			for _, x := range a.all {
+				x.event(e)
+			}
 		}
 	})
 }
