@@ -330,8 +330,9 @@ func newBar(c *cobra.Command, n int64, quiet bool) *progressbar.ProgressBar {
 		fi, err := w.Stat()
 		ok = err == nil && fi.Mode()&os.ModeCharDevice != 0
 	}
+	out := c.ErrOrStderr()
 	if quiet || !ok {
-		return progressbar.DefaultBytesSilent(n)
+		out = io.Discard
 	}
-	return progressbar.DefaultBytes(n, "copying")
+	return ui.Bar(out, n)
 }

@@ -100,8 +100,7 @@ func Copy(c *cobra.Command, from, to string, recursive, quiet bool) (err error) 
 	defer func() { err = errors.Join(err, cl2()) }()
 	job := copyJob{src: src, dst: dst, recursive: recursive, buf: make([]byte, copyPiece)}
 	if !quiet {
-		job.bar = progressbar.NewOptions64(-1, progressbar.OptionSetWriter(c.ErrOrStderr()), progressbar.OptionShowBytes(true),
-			progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(), progressbar.OptionSetDescription("copying"))
+		job.bar = ui.Bar(c.ErrOrStderr(), -1, progressbar.OptionClearOnFinish())
 	}
 	i, err := src.stat(ctx, a)
 	if err != nil {
