@@ -141,8 +141,12 @@ func TestOnePortalServesEveryFabric(t *testing.T) {
 		t.Errorf("%d bytes over an adapter", len(got))
 	}
 	must(t, nil, "bench", "--provider", "verbs", "--bs", "4KiB", "--iodepth", "4", "--runtime", "200ms", "iser://"+volume)
+	for limit := time.Now().Add(30 * time.Second); len(d.Sessions()) != 0; time.Sleep(time.Millisecond) { // what ended goes behind its answer
+		if time.Now().After(limit) {
+			t.Fatalf("a session stays: %+v", d.Sessions())
+		}
+	}
 	// Who is here while a session lasts.
-	_ = d
 	done := make(chan error, 1)
 	go func() {
 		_, _, err := sluice(t, nil, "bench", "--runtime", "20s", "--bs", "4KiB", "iser://"+volume+"?provider=verbs")
