@@ -1,7 +1,8 @@
 # What the provider makes of an adapter, beside the kernel's own programs on the same one (rxe): the kernel's iSER initiator on a
 # disk of LIO's and of ours, its NFS client on a mount of knfsd's and of ours, our initiator beside perftest. They take turns in
 # each round; medians and ratios are what counts, and every round is printed. ROUNDS, SECONDS_EACH a figure. CPU is what of the
-# guest's two processors our daemon took, in its own code and in the system's; profiles of it are left with the logs.
+# guest's two processors our daemon took, in its own code and in the system's; profiles of it are left with the logs. With ROUNDS=0
+# only what an I/O costs is counted.
 . /lab/lib.sh
 . /lab/files/verbs-lib.sh
 lio=iqn.2024-01.lab:lio rounds=${ROUNDS:-5} each=${SECONDS_EACH:-4} us=iqn.2026-11.io.sluice:lab-client
@@ -24,6 +25,7 @@ a=$(disk $lio) && b=$(disk "$TARGET") || fail "no disks"
 must "mount of knfsd" timeout 60 mount -t nfs -o rdma,port=20049,vers=3,nolock,mountport=20048,mountproto=tcp $ip:/export /mnt/knfsd
 must "mount of ours" timeout 60 mount -t nfs -o rdma,port=20050,vers=3,nolock,mountport=2050,mountproto=tcp $ip:/data /mnt/ours
 export SIZE=64m
+: >/tmp/results
 for f in $a $b; do must "fill $f" dd if=/dev/zero of="$f" bs=1M count=64 oflag=direct status=none; done
 for f in /mnt/knfsd/f /mnt/ours/f; do must "fill $f" dd if=/dev/zero of=$f bs=1M count=64 conv=fsync status=none; done
 
@@ -51,14 +53,56 @@ profiled() {
   wait $job
   [ -s "/share/out/$name.pprof" ]
 }
+# Times are this machine's of the moment, counts are not: what an I/O costs in packets and Sends of the adapter (both ends', for both are
+# on it), packets that it had to repeat or refuse, context switches of the whole guest, and for our daemon in context switches and system
+# calls by name. A doorbell of rxe is a write of 32 bytes, the arming of a completion queue one of 16.
+trace=/sys/kernel/tracing
+mountpoint -q $trace || mount -t tracefs none $trace
+snapshot() {
+  local c h=/sys/class/infiniband/rdma0/ports/1/hw_counters
+  for c in sent_pkts rdma_sends duplicate_request out_of_seq_request rcvd_seq_err send_rnr_err rcvd_rnr_err completer_retry_err; do echo "$c $(cat $h/$c 2>/dev/null || echo 0)"; done
+  awk '/^ctxt/{print "switches", $2} /^cpu /{print "busy", $2 + $3 + $4 + $7 + $8; print "idle", $5 + $6}' /proc/stat
+  awk '/ctxt_switches/{n += $2} END{print "daemon", n}' /proc/$daemon/task/*/status
+}
+calls=$trace/events/raw_syscalls/sys_enter/trigger writes=$trace/events/syscalls/sys_enter_write/trigger
+costs() { # costs WHO OF FILE RW BS DEPTH
+  local n=1500
+  [ "$5" = 4k ] || n=400
+  echo 'hist:keys=common_pid,id:size=4096' >$calls && echo 'hist:keys=common_pid,count:size=2048' >$writes || return
+  snapshot >/tmp/before
+  fio --name=count --filename="$3" --size="$SIZE" --rw="$4" --bs="$5" --number_ios=$n --direct=1 --ioengine=libaio --iodepth="$6" --minimal >/dev/null
+  snapshot >/tmp/after
+  cp ${calls%trigger}hist /tmp/calls && cp ${writes%trigger}hist /tmp/writes
+  echo '!hist:keys=common_pid,id:size=4096' >$calls && echo '!hist:keys=common_pid,count:size=2048' >$writes
+  ls /proc/$daemon/task >/tmp/tasks
+  awk -v n=$n -v who="$1 $2 $4 $5" -v ours="$1" '
+    BEGIN { split("0 read 1 write 16 ioctl 5 fstat 24 sched_yield 35 nanosleep 17 pread 18 pwrite 202 futex 232 epoll_wait 233 epoll_ctl 234 tgkill 262 newfstatat 281 epoll_pwait 295 preadv 296 pwritev 327 preadv2 328 pwritev2 15 sigreturn 230 clock_nanosleep", l)
+      for (i = 1; i in l; i += 2) name[l[i]] = l[i + 1] }
+    FILENAME == "/tmp/before" { was[$1] = $2; next }
+    FILENAME == "/tmp/after" { is[$1] = $2 - was[$1]; next }
+    FILENAME == "/tmp/tasks" { task[$1] = 1; next }
+    { gsub(/[{},:]/, " ") } $1 != "common_pid" || !($2 in task) { next }
+    FILENAME == "/tmp/calls" { call[($4 in name) ? name[$4] : "call-" $4] += $6; all += $6 }
+    FILENAME == "/tmp/writes" { call["write-of-" $4] += $6 }
+    END { printf "cost %s: sends %.2f, packets %.1f, repeated %.3f, refused %.3f, switches %.1f, processors busy %d %%", who, is["rdma_sends"] / n, is["sent_pkts"] / n,
+        (is["duplicate_request"] + is["out_of_seq_request"] + is["rcvd_seq_err"] + is["completer_retry_err"]) / n, (is["send_rnr_err"] + is["rcvd_rnr_err"]) / n, is["switches"] / n, 100 * is["busy"] / (is["busy"] + is["idle"] + 1)
+      if (ours == "Sluice") { printf "; daemon: switches %.2f, system calls %.2f", is["daemon"] / n, all / n
+        for (c in call) if (call[c] / n >= 0.02) printf ", %s %.2f", c, call[c] / n }
+      print "" }' /tmp/before /tmp/after /tmp/tasks /tmp/calls /tmp/writes | tee -a /share/out/costs.txt
+}
 for job in ${JOBS:-randread:4k:8 randwrite:4k:8 read:128k:8 write:128k:8}; do
   IFS=: read -r rw bs depth <<<"$job"
+  costs LIO iser "$a" "$rw" "$bs" "$depth"
+  costs Sluice iser "$b" "$rw" "$bs" "$depth"
+  costs knfsd nfs /mnt/knfsd/f "$rw" "$bs" "$depth"
+  costs Sluice nfs /mnt/ours/f "$rw" "$bs" "$depth"
   for ((r = 0; r < rounds; r++)); do
     figure LIO iser fio_bench "$a" "$rw" "$bs" "$each" "$depth"
     figure Sluice iser fio_bench "$b" "$rw" "$bs" "$each" "$depth"
     figure knfsd nfs fio_bench /mnt/knfsd/f "$rw" "$bs" "$each" "$depth"
     figure Sluice nfs fio_bench /mnt/ours/f "$rw" "$bs" "$each" "$depth"
   done
+  [ "$rounds" -gt 0 ] || continue
   must "profile of iser $rw $bs" profiled "iser-$rw-$bs" fio_bench "$b" "$rw" "$bs" $((each + 3)) "$depth"
   must "profile of nfs $rw $bs" profiled "nfs-$rw-$bs" fio_bench /mnt/ours/f "$rw" "$bs" $((each + 3)) "$depth"
 done
