@@ -78,6 +78,8 @@ type export struct {
 	counters *counters
 	medium   *medium
 	mayHang  bool
+	inMemory bool        // its files are nowhere else, so that a call hardly ever blocks
+	waits    atomic.Bool // it has no reads that do not wait
 	noLoans  atomic.Bool // the file system lends no pages
 	flushes  rounds      // of the whole file system
 
@@ -124,7 +126,7 @@ func (e *export) open() error {
 		_ = unix.Close(fd)
 		return fmt.Errorf("nfs: export %s: %w", e.Path, err)
 	}
-	e.dev, e.ino, e.mayHang = st.Dev, st.Ino, mayHang(fd)
+	e.dev, e.ino, e.mayHang, e.inMemory = st.Dev, st.Ino, mayHang(fd), inMemory(fd)
 	if e.kind = kindInode; !e.InodeHandles {
 		e.kind = probeHandles(fd)
 	}

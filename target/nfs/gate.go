@@ -224,22 +224,18 @@ func (m *medium) enter(peer *served.Peer) (p pass, ok bool) {
 	return p, true
 }
 
-// mediumOf is the medium of the export that a handle names, true or forged; nil where there is none.
-func (s *Server) mediumOf(fh []byte) *medium {
+// exportOf is the export that a handle names, true or forged; nil where there is none.
+func (s *Server) exportOf(fh []byte) *export {
 	if len(fh) < handleHead {
 		return nil
 	}
-	e := s.table.Load().byID[binary.BigEndian.Uint32(fh[2:])]
-	if e == nil {
-		return nil
-	}
-	return e.medium
+	return s.table.Load().byID[binary.BigEndian.Uint32(fh[2:])]
 }
 
 // enter takes a call about a handle into its medium, if there is one.
 func (s *Server) enter(peer *served.Peer, fh []byte) (p pass, ok bool) {
-	if m := s.mediumOf(fh); m != nil {
-		return m.enter(peer)
+	if e := s.exportOf(fh); e != nil && e.medium != nil {
+		return e.medium.enter(peer)
 	}
 	return pass{}, true
 }
@@ -279,4 +275,10 @@ func mayHang(fd int) bool {
 		return true
 	}
 	return false
+}
+
+// inMemory reports a file system that keeps its files in memory alone: at worst a page has been swapped out.
+func inMemory(fd int) bool {
+	var st unix.Statfs_t
+	return unix.Fstatfs(fd, &st) == nil && (uint32(st.Type) == unix.TMPFS_MAGIC || uint32(st.Type) == unix.RAMFS_MAGIC)
 }

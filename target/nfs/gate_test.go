@@ -26,7 +26,7 @@ func TestAGateIsOfAFileSystem(t *testing.T) {
 		}
 	}()
 	gateOf := func(path string) *gate {
-		return &s.mediumOf(append(make([]byte, 2), idBytes(s.table.Load().byPath[path].ID)...)).gate
+		return &s.exportOf(append(make([]byte, 2), idBytes(s.table.Load().byPath[path].ID)...)).medium.gate
 	}
 	hung := gateOf("/a")
 	for range maxInExport { // calls that do not come back

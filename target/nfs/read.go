@@ -282,6 +282,9 @@ func (s *Server) read(c *rpc.Call) rpc.Verdict {
 
 // readFrom reads into the transport's memory. It reports true when it would have to block and may not.
 func (s *Server) readFrom(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.ReadRes) (again bool) {
+	if !c.Worker && q.n.e.inMemory && q.n.e.waits.Load() {
+		return true
+	}
 	for try := 0; ; try++ {
 		o := q.n.opened(&q.id, false)
 		if o == nil {
@@ -336,6 +339,9 @@ func (s *Server) readOpen(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.Re
 		}
 		n, err = s.storage.Pread(o.fd, sink, want, int64(a.Offset), !c.Worker)
 		if !c.Worker && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EOPNOTSUPP)) {
+			if errors.Is(err, unix.EOPNOTSUPP) {
+				q.n.e.waits.Store(true)
+			}
 			return true, false
 		}
 	}

@@ -152,9 +152,12 @@ type Call struct {
 	screen  bool // a worker is to ask the program before the argument is fetched
 	dead    bool // Superseded has said so
 	own     bool // the goroutine at hand may execute it though it might block
+	polled  bool // the goroutine at hand is the owner of an RDMA connection, in its Poll's completions
 	lane    *lane
-	room    int64 // taken of the room for requests, bytes
-	strange bool  // of the strangers' rooms too
+	room    int64  // taken of the room for requests, bytes
+	strange bool   // of the strangers' rooms too
+	key     uint64 // claimKey
+	keyed   bool
 }
 
 // replier is the transport that a call came from.
@@ -274,7 +277,7 @@ func (c *Call) release() {
 	s := c.server
 	c.Call = rpc.Call{}
 	c.Peer, c.from, c.prog, c.cached, c.next, c.rdma = nil, nil, nil, nil, nil, nil
-	c.Worker, c.own, c.screen, c.dead, c.copied, c.lane = false, false, false, false, 0, nil
+	c.Worker, c.own, c.polled, c.screen, c.dead, c.keyed, c.copied, c.lane = false, false, false, false, false, false, 0, nil
 	c.dataArr[0], c.sinkArr = nil, [2][]byte{}
 	c.Out = out
 	s.stats.active.Add(-1)

@@ -28,8 +28,15 @@ type claims struct {
 	}
 }
 
-// claimKey tells calls of one host apart; by as much of a message as knfsd takes for its checksum.
+// claimKey tells calls of one host apart; by as much of a message as knfsd takes for its checksum. A WRITE asks for it three times.
 func (s *Server) claimKey(c *Call) uint64 {
+	if !c.keyed {
+		c.key, c.keyed = s.claimKeyOf(c), true
+	}
+	return c.key
+}
+
+func (s *Server) claimKeyOf(c *Call) uint64 {
 	var h maphash.Hash
 	h.SetSeed(s.cache.seed)
 	var b [16]byte

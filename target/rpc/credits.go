@@ -174,8 +174,8 @@ func (c *rdmaConn) creditLocked(r *rdmaCall) {
 	binary.BigEndian.PutUint32(r.send.Bytes()[creditOffset:], uint32(c.grantLocked()))
 }
 
-// repostLocked gives the receive of a call back to the queue: with its reply, or, if again is set, because there will be
-// none that could take the credit back.
+// repostLocked gives the receive of a call back to the queue: with its reply and those that leave with it, or, if again is set, at
+// once, because there will be none that could take the credit back.
 func (c *rdmaConn) repostLocked(r *rdmaCall, again bool) {
 	if r.recv < 0 || c.closed {
 		return
@@ -189,7 +189,11 @@ func (c *rdmaConn) repostLocked(r *rdmaCall, again bool) {
 			return
 		}
 	}
-	_, _ = c.qp.PostRecv(c.recvs[i : i+1]) // fails when the connection is ending
+	if again {
+		_, _ = c.qp.PostRecv(c.recvs[i : i+1]) // fails when the connection is ending
+		return
+	}
+	c.reposts = append(c.reposts, c.recvs[i])
 }
 
 // takeSlotLocked returns an idle slot, or nil.

@@ -22,8 +22,7 @@ type lane struct {
 
 // takes reports whether a call, which may block, is one for the lane.
 func (l *lane) takes(c *Call) bool {
-	p, is := c.prog.(Prompter)
-	return is && len(c.msg) < bulkRecord && !l.c.s.opt.NoInline && p.Prompt(c)
+	return len(c.msg) < bulkRecord && !l.c.s.opt.NoInline && c.prompt()
 }
 
 // add queues a call.

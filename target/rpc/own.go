@@ -10,6 +10,12 @@ type Prompter interface {
 	Prompt(c *Call) bool
 }
 
+// prompt asks the call's program.
+func (c *Call) prompt() bool {
+	p, is := c.prog.(Prompter)
+	return is && p.Prompt(c)
+}
+
 // run owns the connection to its end, itself or by deputies, and returns when nothing of it is outstanding.
 func (c *rdmaConn) run() error {
 	c.role.Init(blockTime, func() {
@@ -64,8 +70,13 @@ func (c *rdmaConn) own() (err error, mine bool) {
 // executeOwn executes a call whose data is in place. It reports whether the caller still owns the connection.
 func (c *rdmaConn) executeOwn(r *rdmaCall) bool {
 	s := c.role.Enter()
-	r.call.own = !c.s.opt.NoInline
-	c.execute(r)
+	if r.tried {
+		v, err := c.s.run(r.call, true)
+		c.finish(r.call, v, err, false)
+	} else {
+		r.call.own = !c.s.opt.NoInline
+		c.execute(r)
+	}
 	if c.role.Leave(s) {
 		return true
 	}
@@ -73,6 +84,17 @@ func (c *rdmaConn) executeOwn(r *rdmaCall) bool {
 	c.pushLocked() // the new owner may be asleep
 	c.mu.Unlock()
 	return false
+}
+
+// takesUp lists a call that would block, as far as was tried, and hardly ever does, for the owner to execute it after this Poll. It
+// reports false where the call is not such a one, or not the owner's to begin with.
+func (c *rdmaConn) takesUp(call *Call) bool {
+	if !call.polled || c.s.opt.NoInline || !call.prompt() {
+		return false
+	}
+	call.rdma.tried = true
+	c.keepPlaced(call.rdma)
+	return true
 }
 
 // keepPlaced lists a call whose data is in place, in order.

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,6 +62,126 @@ func TestAnOwnerThatBlocksIsReplaced(t *testing.T) {
 	})
 }
 
+// A call that brings no data is the owner's to execute too where it hardly ever blocks, in its turn; and one that blocks all the same
+// costs the owner its connection, not those behind it their answers.
+func TestTheOwnerExecutesCallsWithoutDataThatHardlyEverBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, p, connect, end := serveFabric(t, Options{})
+		defer end()
+		p.prompt.Store(true)
+		c := connect()
+		c.granted(creditsPerStep)
+		wait := c.call(procWait)
+		<-p.entered
+		if n := s.Stats().Workers; n != 0 {
+			t.Errorf("%d workers", n)
+		}
+		if xid := c.call(procEcho); c.got[xid] != 0 {
+			t.Error("a call is answered while the owner executes another")
+		}
+		time.Sleep(2 * blockTime)
+		c.poll()
+		if c.got[c.xid] != 1 || c.got[wait] != 0 || s.stats.handovers.Load() != 1 {
+			t.Errorf("%d replies, %d deputies after %v", c.got[c.xid], s.stats.handovers.Load(), 2*blockTime)
+		}
+		close(p.gate)
+		c.poll()
+		for range 10 {
+			if xid := c.call(procWait); c.got[xid] != 1 {
+				t.Error("no reply to a call that did not block")
+			}
+		}
+		if c.got[wait] != 1 || s.Stats().Workers != 0 {
+			t.Errorf("%d replies to the call that blocked, %d workers", c.got[wait], s.Stats().Workers)
+		}
+	})
+}
+
+// The receives of replies that leave together are posted together, before them.
+func TestReceivesOfRepliesThatLeaveTogetherArePostedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made := newTwins
+		var posts, receives []int
+		newTwins = func() (transport.Device, transport.Device) {
+			here, there := made()
+			return &countingDevice{here, func(_ transport.QP, wrs []transport.WR) {
+				posts = append(posts, len(wrs))
+			}, func(rs []transport.Recv) { receives = append(receives, len(rs)) }}, there
+		}
+		defer func() { newTwins = made }()
+		_, p, connect, end := serveFabric(t, Options{})
+		defer end()
+		p.prompt.Store(true)
+		c := connect()
+		c.granted(creditsPerStep)
+		first := c.call(procWait) // while it lasts the others come in, for one Poll
+		<-p.entered
+		posts, receives = nil, nil
+		for range 4 {
+			h := c.header()
+			c.sendOnly(append(h.Append(nil), c.msg(procEcho, c.xid)...))
+		}
+		p.gate <- struct{}{}
+		c.poll()
+		if c.got[first] != 1 || len(posts) > 2 || len(receives) != len(posts) {
+			t.Errorf("%d replies to the first; replies posted %v at a time, receives %v", c.got[first], posts, receives)
+		}
+		for xid := first; xid <= c.xid; xid++ {
+			if c.got[xid] != 1 {
+				t.Errorf("call %d: %d replies", xid, c.got[xid])
+			}
+		}
+	})
+}
+
+// countingDevice is a device whose queue pairs say what is posted to them.
+type countingDevice struct {
+	transport.Device
+	posted   func(transport.QP, []transport.WR)
+	received func([]transport.Recv)
+}
+
+func (d *countingDevice) NewQP(o transport.QPOptions) (transport.QP, error) {
+	q, err := d.Device.NewQP(o)
+	if err != nil {
+		return nil, err
+	}
+	return countingQP{q, d}, nil
+}
+
+func (d *countingDevice) Listen(ctx context.Context, addr string) (transport.Listener, error) {
+	l, err := d.Device.Listen(ctx, addr)
+	return countingListener{l}, err
+}
+
+type countingListener struct{ transport.Listener }
+
+func (l countingListener) Accept(ctx context.Context) (transport.Request, error) {
+	r, err := l.Listener.Accept(ctx)
+	return countingRequest{r}, err
+}
+
+type countingRequest struct{ transport.Request }
+
+func (r countingRequest) Accept(ctx context.Context, q transport.QP, p transport.ConnParams) error {
+	return r.Request.Accept(ctx, q.(countingQP).QP, p)
+}
+
+type countingQP struct {
+	transport.QP
+	d *countingDevice
+}
+
+func (q countingQP) Post(wrs []transport.WR) (int, error) {
+	q.d.posted(q, wrs)
+	return q.QP.Post(wrs)
+}
+
+func (q countingQP) PostRecv(rs []transport.Recv) (int, error) {
+	q.d.received(rs)
+	return q.QP.PostRecv(rs)
+}
+
 // Replies wait for company while there are calls to execute, until they are half as many as the calls were, or a call blocks.
 func TestRepliesWaitForCompany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -69,6 +190,7 @@ func TestRepliesWaitForCompany(t *testing.T) {
 		p.prompt.Store(true)
 		c := connect()
 		c.granted(creditsPerStep)
+		c.call(procTrust) // or workers would ask the program about each call, side by side
 		var xids []uint32
 		for i := range 4 {
 			h := c.header()

@@ -25,6 +25,7 @@ type rdmaCall struct {
 	zeroLen  int    // bytes of the position-zero chunk
 	pending  int    // Reads not complete
 	failed   bool
+	tried    bool // the server has begun it and leaves it to the owner
 
 	dataBufs, zeroBufs, sinkBufs, outBufs []*mem.Buf
 	data, sink                            [][]byte

@@ -62,16 +62,17 @@ type rdmaConn struct {
 	peak     int       // of calls, since peakFrom
 	peakFrom time.Time //
 	freed    []*mem.Buf
-	posts    []transport.WR // Writes and Sends that the queue had no room for yet, in order
-	reads    []readOp       // RDMA Reads that wait for depth
-	inReads  int            // outstanding
-	sending  int            // replies of which the completion is to come
-	stalled  []*rdmaCall    // wait for memory for their read chunks
-	unsent   []*rdmaCall    // wait for memory for their reply
-	later    []*rdmaCall    // wait for memory for what they read
-	wrs      []transport.WR // scratch of pushLocked
-	inFlight sync.WaitGroup // calls handed on
-	held     []heldRecv     // messages that wait for a slot
+	posts    []transport.WR   // Writes and Sends that the queue had no room for yet, in order
+	reads    []readOp         // RDMA Reads that wait for depth
+	inReads  int              // outstanding
+	sending  int              // replies of which the completion is to come
+	stalled  []*rdmaCall      // wait for memory for their read chunks
+	unsent   []*rdmaCall      // wait for memory for their reply
+	later    []*rdmaCall      // wait for memory for what they read
+	wrs      []transport.WR   // scratch of pushLocked
+	reposts  []transport.Recv // of replies in posts
+	inFlight sync.WaitGroup   // calls handed on
+	held     []heldRecv       // messages that wait for a slot
 	closed   bool
 	err      error // why we closed
 
@@ -171,7 +172,7 @@ func (c *rdmaConn) complete(wc *transport.WC) {
 		c.sending--
 		c.slots[i].freeLocked()
 		c.unlockAndFree()
-		c.takeHeld()
+		c.takeHeld(true)
 	case kindRead:
 		c.mu.Lock()
 		c.movedReads.Add(1)
@@ -206,12 +207,12 @@ func (c *rdmaConn) received(recv, n int) {
 		return
 	}
 	c.mu.Unlock()
-	c.take(r, recv, n)
+	c.take(r, recv, n, true)
 }
 
-// take begins a call in its slot with the message in a receive.
-func (c *rdmaConn) take(r *rdmaCall, recv, n int) {
-	r.recv = recv
+// take begins a call in its slot with the message in a receive. mine says that the owner calls it.
+func (c *rdmaConn) take(r *rdmaCall, recv, n int, mine bool) {
+	r.recv, r.tried = recv, false
 	c.s.stats.bytesIn.Add(uint64(n))
 	var rd xdr.Reader
 	rd.Reset(c.recvs[recv].Buf.Bytes()[:n])
@@ -242,6 +243,7 @@ func (c *rdmaConn) take(r *rdmaCall, recv, n int) {
 	call.grow(0, len(inline))
 	call.copied = copy(call.msg, inline)
 	if len(r.h.Reads) == 0 {
+		call.polled = mine
 		c.execute(r)
 		return
 	}
@@ -260,7 +262,7 @@ func (c *rdmaConn) take(r *rdmaCall, recv, n int) {
 }
 
 // takeHeld takes messages that waited for a slot, as far as there are slots now, and reports whether there were some.
-func (c *rdmaConn) takeHeld() (some bool) {
+func (c *rdmaConn) takeHeld(mine bool) (some bool) {
 	for {
 		c.mu.Lock()
 		if len(c.held) == 0 || c.idle == nil || c.closed {
@@ -270,7 +272,7 @@ func (c *rdmaConn) takeHeld() (some bool) {
 		h, r := c.held[0], c.takeSlotLocked()
 		c.held = cutFront(c.held, 1)
 		c.mu.Unlock()
-		c.take(r, h.recv, h.n)
+		c.take(r, h.recv, h.n, mine)
 		some = true
 	}
 }
@@ -402,6 +404,10 @@ func (c *rdmaConn) resume() {
 func (c *rdmaConn) pushLocked() {
 	if c.closed || len(c.posts)+len(c.reads) == 0 {
 		return
+	}
+	if len(c.reposts) > 0 {
+		_, _ = c.qp.PostRecv(c.reposts) // fails when the connection is ending
+		c.reposts = c.reposts[:0]
 	}
 	wrs := append(c.wrs[:0], c.posts...)
 	for i := range c.reads[:max(0, min(len(c.reads), c.qp.Depth().Out-c.inReads))] {

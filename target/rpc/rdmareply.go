@@ -124,7 +124,7 @@ func (c *rdmaConn) drop(call *Call) {
 	}
 	c.unlockAndFree()
 	call.release()
-	if c.takeHeld() { // no reply is sent whose completion would
+	if c.takeHeld(false) { // no reply is sent whose completion would
 		c.mu.Lock()
 		c.pushLocked() // the owner may be asleep
 		c.mu.Unlock()

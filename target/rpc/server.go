@@ -297,20 +297,25 @@ func (s *Server) handle(c *Call, flush bool) (queued bool, err error) {
 	}
 	s.claim(c)
 	v := Again
-	if !s.opt.NoInline {
+	switch {
+	case c.own && c.prompt():
+		v, err = s.run(c, true)
+	case !s.opt.NoInline:
 		v, err = s.run(c, false)
 	}
-	if v == Again && c.own {
-		if p, is := c.prog.(Prompter); is && p.Prompt(c) {
-			v, err = s.run(c, true)
-		}
-	}
 	if v == Again {
-		if st, is := c.from.(*stream); is && st.lane.takes(c) {
-			st.lane.add(c)
-		} else {
-			s.pool.submit(c)
+		switch from := c.from.(type) {
+		case *stream:
+			if from.lane.takes(c) {
+				from.lane.add(c)
+				return false, nil
+			}
+		case *rdmaConn:
+			if from.takesUp(c) {
+				return false, nil
+			}
 		}
+		s.pool.submit(c)
 		return false, nil
 	}
 	c.from.finish(c, v, err, flush)
