@@ -132,6 +132,44 @@ func TestOneAdapterThatCannotBeUsedKeepsNoOtherAway(t *testing.T) {
 	}
 }
 
+// Several adapters that cannot be used are said in one line, each by its name: what makes a log's line makes one.
+func TestAdaptersThatCannotBeUsedAreSaidInOneLine(t *testing.T) {
+	s := newSim(t)
+	s.add("one", "mlx5", "10.0.0.1")
+	s.add("two", "mlx5", "10.0.0.2")
+	s.fail = func(call string) error {
+		if call == "RegMR" {
+			return failed(libVerbs, "ibv_reg_mr", -int(syscall.ENOMEM))
+		}
+		return nil
+	}
+	d, opened := open(s, Options{})
+	if opened == nil {
+		_ = d.Close()
+	}
+	for by, err := range map[string]error{"Available": available(s), "Open": opened} {
+		var call *CallError
+		if !errors.As(err, &call) || !errors.Is(err, syscall.ENOMEM) {
+			t.Errorf("%s: %v", by, err)
+			continue
+		}
+		if text := err.Error(); strings.Contains(text, "\n") || !strings.Contains(text, "one: ") || !strings.Contains(text, "; verbs: two: ") {
+			t.Errorf("%s: %q", by, text)
+		}
+	}
+}
+
+// A node that cannot be opened for another reason, of a device that is being removed for one, is no missing library either.
+func TestANodeThatDoesNotOpenSaysWhy(t *testing.T) {
+	root := tree(t, wholeKernel)
+	for _, err := range []error{syscall.ENXIO, syscall.EMFILE} {
+		got := whyNone(root, func(path string) error { return &fs.PathError{Op: "open", Path: path, Err: err} })
+		if !strings.Contains(got, err.Error()) || !strings.Contains(got, "uverbs0") || strings.Contains(got, "ibverbs-providers") {
+			t.Errorf("%q", got)
+		}
+	}
+}
+
 // Nodes that may not be opened are no missing library.
 func TestNoAdapterForLackOfRightsSaysSo(t *testing.T) {
 	root := tree(t, wholeKernel)

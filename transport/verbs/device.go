@@ -31,8 +31,9 @@ type Device struct {
 	left     int  // objects that the library still uses, of connections that have ended (later)
 	over     bool // Close is through: whoever is the last destroys what the device has
 
-	mem memory
-	cm  manager
+	mem    memory
+	cm     manager
+	unused unused
 }
 
 var _ transport.Device = (*Device)(nil)
@@ -64,7 +65,7 @@ func available(tab table) error {
 		}
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return inOneLine(errs...)
 }
 
 // devicesOf lists the adapters, of which there are some.

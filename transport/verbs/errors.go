@@ -3,6 +3,8 @@ package verbs
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -59,6 +61,31 @@ func (e *ManagerError) Error() string {
 func (e *ManagerError) Unwrap() error { return e.Err }
 
 func noManager(err error) error { return &ManagerError{Reason: whyNoManager(sysRoot, err), Err: err} }
+
+// oneLine are errors in one line, for logs.
+type oneLine []error
+
+// inOneLine is errors.Join in one line.
+func inOneLine(errs ...error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	switch len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	}
+	return oneLine(errs)
+}
+
+func (j oneLine) Error() string {
+	l := make([]string, len(j))
+	for i, err := range j {
+		l[i] = err.Error()
+	}
+	return strings.Join(l, "; ")
+}
+
+func (j oneLine) Unwrap() []error { return j }
 
 const (
 	libVerbs = "libibverbs"

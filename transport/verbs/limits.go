@@ -25,6 +25,7 @@ const (
 	establish    = 10 * time.Second      // for the peer's last message of a set-up
 	dialTime     = 30 * time.Second      // for a reply; the connection manager's own timers end before
 	requestTime  = dialTime              // for the upper protocol to answer: a peer that still waits is not refused for slowness here
+	unusedTime   = 15 * time.Second      // for which requests by an adapter that is not used cost no look at all adapters, and no line
 	drainTime    = 2 * time.Second       // without one more flushed completion; the queue pair is destroyed then all the same
 	shortestAsk  = 10 * time.Millisecond // until the library is asked for an event again that it could not hand out
 	longestAsk   = 10 * time.Second

@@ -83,14 +83,17 @@ func (r *request) hand() bool {
 		r.refuse()
 		return false
 	}
+	told := false
 	if err == nil {
 		var a *rnic
-		if a, err = d.adapterOf(w.Dev); err == nil {
+		if a, told, err = d.unused.adapterOf(d, w.Dev); err == nil {
 			r.peer = peerOf(&r.ev, a, w)
 			return true
 		}
 	}
-	d.warn("a connection request was refused", err)
+	if !told {
+		d.warn("a connection request was refused", err)
+	}
 	r.refuse()
 	return false
 }

@@ -76,7 +76,7 @@ func (d *Device) adoptAll(devs []deviceAttr) (shut []string, err error) {
 			errs = append(errs, err)
 		}
 	}
-	return shut, errors.Join(errs...)
+	return shut, inOneLine(errs...)
 }
 
 func (d *Device) adoptOne(attr deviceAttr) error {
@@ -141,6 +141,13 @@ func (d *Device) try(a *deviceAttr) (windows bool, err error) {
 		return false, wrap("allocate a memory window", err)
 	}
 	return err == nil, nil
+}
+
+// inUse is an adapter that is used already, or nil.
+func (d *Device) inUse(dev handle) *rnic {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.adapters[dev]
 }
 
 // adapterOf finds the adapter that a connection goes over; one that came later is taken now.

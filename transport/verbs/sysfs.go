@@ -103,6 +103,8 @@ func whyNone(root string, try func(path string) error) string {
 			return has + ", " + fmt.Sprintf(unseen, n, class)
 		case errors.Is(err, fs.ErrPermission):
 			return has + ", " + fmt.Sprintf(refused, n, class)
+		case err != nil:
+			return has + ", but " + err.Error() + ": the kernel's log (dmesg) says what is wrong with it"
 		}
 	}
 	return has + ", but this machine has no library for its driver: install ibverbs-providers"
