@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -102,6 +103,55 @@ func TestEveryCommandDialsThroughTheProviderThatIsNamed(t *testing.T) {
 	for _, args := range byTable {
 		table(t, args[3], "provider=verbs,exposure=whole-slab")
 		try(args, "whole-slab")
+	}
+}
+
+// What --ack-timeout, a table or a line of fstab says is what adapters are opened with; a URL has no word for it, and it means nothing
+// to software iWARP.
+func TestEveryCommandTimesAcknowledgementsAsItIsTold(t *testing.T) {
+	var mu sync.Mutex
+	var asked []fabric.Options
+	t.Cleanup(fabric.Replace(fabric.Verbs, func(o fabric.Options) (transport.Device, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, o)
+		return nil, errors.New("the adapters were asked for")
+	}))
+	byFlags, _, byTable := dialling(t)
+	try := func(want time.Duration, args []string) {
+		t.Helper()
+		mu.Lock()
+		asked = nil
+		mu.Unlock()
+		_, _, err := sluice(t, nil, args...)
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil || len(asked) == 0 || asked[0].AckTimeout != want {
+			t.Errorf("sluice %s: asked for %+v: %v", strings.Join(args, " "), asked, err)
+		}
+	}
+	wrong := func(code int, args []string) {
+		t.Helper()
+		_, _, err := sluice(t, nil, args...)
+		var e ui.ExitError
+		if !errors.As(err, &e) || e.Code != code || !strings.Contains(err.Error(), "ack") || !strings.Contains(err.Error(), "timeout") {
+			t.Errorf("sluice %s: %v", strings.Join(args, " "), err)
+		}
+	}
+	for _, args := range byFlags {
+		try(0, filled(args, "provider=verbs"))
+		try(60*time.Millisecond, filled(args, "provider=verbs", "ack-timeout=60ms"))
+		wrong(ui.CodeUsage, filled(args, "provider=verbs", "ack-timeout=-1s"))
+		wrong(ui.CodeUsage, filled(args, "provider=verbs", "ack-timeout=3h"))
+	}
+	wrong(ui.CodeUsage, []string{"rping", "client", "--ack-timeout", "60ms", "--address", "127.0.0.1:1"})
+	for _, args := range byTable {
+		table(t, args[3], "provider=verbs,ack_timeout=60ms")
+		try(60*time.Millisecond, args)
+		for _, bad := range []string{"3h", "0s", "60"} {
+			table(t, args[3], "provider=verbs,ack_timeout="+bad)
+			wrong(ui.CodeRefused, args)
+		}
 	}
 }
 

@@ -59,8 +59,8 @@ func (c *Config) checkFabric() error {
 		if p.CRC != "" && !slices.Contains(fabric.CRCs, p.CRC) {
 			return at(path("crc"), "fabric.crc %q is none of on, always, off, peer", p.CRC)
 		}
-		if p.Provider != fabric.Verbs && (len(p.Devices) > 0 || p.Exposure != "" || p.ISERPort != 0 || p.NFSPort != 0) {
-			return at(path("devices"), "fabric: devices, exposure, iser_port and nfs_port are of RDMA adapters (provider: verbs)")
+		if p.Provider != fabric.Verbs && (len(p.Devices) > 0 || p.Exposure != "" || p.ISERPort != 0 || p.NFSPort != 0 || p.AckTimeout != 0) {
+			return at(path("devices"), "fabric: devices, exposure, iser_port, nfs_port and ack_timeout are of RDMA adapters (provider: verbs)")
 		}
 		for key, n := range map[string]int{"iser_port": p.ISERPort, "nfs_port": p.NFSPort} {
 			if n < 0 || n > 65535 {
@@ -69,6 +69,9 @@ func (c *Config) checkFabric() error {
 		}
 		if err := c.checkOwnPorts(p, path); err != nil {
 			return err
+		}
+		if err := fabric.CheckAckTimeout(time.Duration(p.AckTimeout)); err != nil {
+			return at(path("ack_timeout"), "fabric: ack_timeout: %v", err)
 		}
 		if p.Exposure != "" && !slices.Contains(fabric.Exposures, p.Exposure) {
 			return at(path("exposure"), "fabric: exposure %q is none of %s", p.Exposure, strings.Join(fabric.Exposures, ", "))
@@ -130,7 +133,7 @@ func (a *adapters) device() (transport.Device, error) {
 		}
 		return a.dev, nil
 	}
-	dev, err := fabric.New(a.cfg.Provider, fabric.Options{Devices: a.cfg.Devices, Exposure: a.cfg.Exposure, Log: a.d.log})
+	dev, err := fabric.New(a.cfg.Provider, fabric.Options{Devices: a.cfg.Devices, Exposure: a.cfg.Exposure, AckTimeout: time.Duration(a.cfg.AckTimeout), Log: a.d.log})
 	if err != nil {
 		what := "RDMA adapters are configured and cannot be used; everything else is served"
 		if a.cfg.implied {

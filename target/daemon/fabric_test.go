@@ -30,7 +30,8 @@ func TestFabricIsOneProviderOrAList(t *testing.T) {
 		"fabric: {crc: peer}":                    {{Provider: "iwarp", CRC: "peer"}},
 		"fabric: [{provider: iwarp}, {provider: verbs, devices: [rdma0], exposure: whole-slab}]": {
 			{Provider: "iwarp", CRC: "on"}, {Provider: "verbs", Devices: []string{"rdma0"}, Exposure: "whole-slab"}},
-		"fabric: [{provider: verbs}]": {{Provider: "verbs", Exposure: "windows"}},
+		"fabric: [{provider: verbs}]":                    {{Provider: "verbs", Exposure: "windows"}},
+		"fabric: [{provider: verbs, ack_timeout: 60ms}]": {{Provider: "verbs", Exposure: "windows", AckTimeout: Duration(60 * time.Millisecond)}},
 	} {
 		c, err := ParseConfig("/etc/sluice/sluiced.yaml", []byte(text+"\nlog: {level: info}\n"))
 		if err != nil {
@@ -291,6 +292,10 @@ func TestEntriesOfAdaptersNameDifferentOnes(t *testing.T) {
 		"[{provider: iwarp}, {provider: iwarp}]":                                                                                     false,
 		"[{provider: iwarp, iser_port: 3261}]":                                                                                       false,
 		"[{provider: verbs, iser_port: 70000}]":                                                                                      false,
+		"[{provider: verbs, ack_timeout: 3h}]":                                                                                       false,
+		"[{provider: verbs, ack_timeout: 60}]":                                                                                       false,
+		"[{provider: verbs, ack_timeout: -1s}]":                                                                                      false,
+		"[{provider: iwarp, ack_timeout: 60ms}]":                                                                                     false,
 	} {
 		if _, err := ParseConfig("/etc/sluice/sluiced.yaml", []byte("fabric: "+text+"\n")); (err == nil) != ok {
 			t.Errorf("%s: %v", text, err)

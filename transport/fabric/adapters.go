@@ -3,6 +3,7 @@ package fabric
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/verbs"
@@ -49,8 +50,14 @@ type GID struct {
 }
 
 func (o Options) verbs() verbs.Options {
-	return verbs.Options{Devices: o.Devices, WholeSlab: o.Exposure == WholeSlab, Log: o.Log}
+	return verbs.Options{Devices: o.Devices, WholeSlab: o.Exposure == WholeSlab, AckTimeout: o.AckTimeout, Log: o.Log}
 }
+
+// AckTimeoutError is a time that no adapter has, or that this kernel lets no program set.
+type AckTimeoutError = verbs.AckTimeoutError
+
+// CheckAckTimeout finds a time that no adapter has.
+func CheckAckTimeout(d time.Duration) error { return verbs.CheckAckTimeout(d) }
 
 func openAdapters(o Options) (transport.Device, error) {
 	d, err := verbs.Open(o.verbs())

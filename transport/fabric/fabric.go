@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -33,6 +34,9 @@ var (
 // WholeSlab is the exposure that adapters want which cannot show a peer the bytes of one I/O alone.
 const WholeSlab = "whole-slab"
 
+// AckTimeout is what an ErrWord calls Options.AckTimeout.
+const AckTimeout = "the acknowledgement timeout"
+
 var policies = []iwarp.CRC{iwarp.CRCAuto, iwarp.CRCOn, iwarp.CRCPeer, iwarp.CRCOff}
 
 // Options say what a device is to be like. The zero value takes the defaults.
@@ -45,6 +49,8 @@ type Options struct {
 	// Of adapters:
 	Devices  []string // by name, "mlx5_0"; all if empty
 	Exposure string   // one of Exposures
+	// AckTimeout is how long an adapter waits for an acknowledgement before it sends again; 0 is the provider's own.
+	AckTimeout time.Duration
 
 	Log *zap.Logger // nil logs nothing
 }
@@ -73,7 +79,7 @@ func Check(provider string, o Options) error {
 			return &ErrWord{What: w.what, Word: w.word, Known: w.known}
 		}
 	}
-	return nil
+	return CheckAckTimeout(o.AckTimeout)
 }
 
 // New makes a device; an empty name is the default provider's.
@@ -93,6 +99,9 @@ func New(provider string, o Options) (transport.Device, error) {
 	}
 	if o.Exposure == WholeSlab {
 		return nil, &ErrWord{What: "the exposure", Word: o.Exposure, With: IWARP}
+	}
+	if o.AckTimeout != 0 {
+		return nil, &ErrWord{What: AckTimeout, Word: o.AckTimeout.String(), With: IWARP}
 	}
 	return iwarp.New(iwarp.Options{CRC: policies[max(0, slices.Index(CRCs, o.CRC))], Revision: o.Revision, PeerToPeer: o.PeerToPeer}), nil
 }

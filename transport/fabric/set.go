@@ -35,6 +35,9 @@ func (s *Set) Device(provider, exposure string) (transport.Device, error) {
 	} else if provider != Verbs {
 		o.Exposure = "" // the set's is for its adapters
 	}
+	if provider != Verbs {
+		o.AckTimeout = 0 // likewise
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	what := made{provider, o.Exposure}

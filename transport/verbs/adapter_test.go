@@ -262,7 +262,7 @@ func pair(t testing.TB) (active, passive *end, listener handle) {
 		t.Fatal(err)
 	}
 	if dev.Kind == kindIB {
-		if err := lib.SetToS(id, 0x20); err != nil {
+		if err := errors.Join(lib.SetToS(id, 0x20), lib.SetAckTimeout(id, 14)); err != nil {
 			t.Error(err)
 		}
 	}

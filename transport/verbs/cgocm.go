@@ -62,6 +62,10 @@ func (library) SetToS(id handle, tos uint8) error {
 	return failed(libCM, "rdma_set_option", int(C.vb_set_tos(C.uintptr_t(id), C.uint8_t(tos))))
 }
 
+func (library) SetAckTimeout(id handle, power uint8) error {
+	return failed(libCM, "rdma_set_option", int(C.vb_set_ack_timeout(C.uintptr_t(id), C.uint8_t(power))))
+}
+
 func (library) ResolveAddr(id handle, src, dst netip.AddrPort, timeoutMS int) error {
 	s, d := toC(src), toC(dst)
 	return failed(libCM, "rdma_resolve_addr", int(C.vb_resolve_addr(C.uintptr_t(id), &s, &d, C.int(timeoutMS))))

@@ -105,6 +105,9 @@ func open(tab table, o Options) (*Device, error) {
 	if err := d.cm.open(d); err != nil {
 		return nil, err
 	}
+	if err := d.tryAckTimeout(); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
 	d.mu.Lock()
 	shut, err := d.adoptAll(devs)
 	n := len(d.adapters)

@@ -127,6 +127,9 @@ func (q *QP) resolve(ctx context.Context, dst netip.AddrPort) error {
 		return err
 	}
 	if err := q.with(func() error {
+		if err := q.timeRoute(); err != nil {
+			return err
+		}
 		if err := tab.ResolveRoute(q.id, int(resolveTime/time.Millisecond)); err != nil {
 			return fmt.Errorf("verbs: find a route to %s: %w", dst, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 )
@@ -20,6 +21,9 @@ type Options struct {
 	// Retry and RNRRetry are how often the adapter sends again what was not acknowledged, and what met no receive: nil is 7,
 	// which for the latter means without end.
 	Retry, RNRRetry *uint8
+	// AckTimeout is how long the adapter waits for an acknowledgement before it sends again, rounded up to 4.096 us times a power of
+	// two; 0 is 537 ms on RoCE, and on InfiniBand what the subnet manager says of the path. iWARP has TCP's.
+	AckTimeout time.Duration
 	// WholeSlab lets adapters without memory windows expose all registered memory to the peer of a connection whose upper
 	// protocol exposes any; without it such a connection is refused. It also takes iWARP adapters whose Reads open all registered
 	// memory to writes of every peer; without it they are left alone.
@@ -55,7 +59,7 @@ func (o *Options) validate() error {
 	if *o.Retry > 7 || *o.RNRRetry > 7 {
 		return fmt.Errorf("verbs: retry counts of %d and %d; they have three bits and are at most 7", *o.Retry, *o.RNRRetry)
 	}
-	return nil
+	return CheckAckTimeout(o.AckTimeout)
 }
 
 // takes reports whether an adapter is one of those to use.

@@ -180,6 +180,9 @@ func (r *request) accept(ctx context.Context, q *QP, p transport.ConnParams) err
 		if err := q.make(w); err != nil {
 			return err
 		}
+		if err := d.timeAcks(r.id, q.a, w.Port); err != nil {
+			return err
+		}
 		in, out := q.a.reads(p.ReadsIn, p.ReadsOut)
 		if r.peer.Named {
 			in, out = uint8(min(int(in), r.peer.ReadsOut)), uint8(min(int(out), r.peer.ReadsIn))

@@ -156,6 +156,7 @@ int vb_destroy_id(uintptr_t id);
 int vb_move_id(uintptr_t id, uintptr_t ch);
 int vb_bind_addr(uintptr_t id, const struct vb_addr *a);
 int vb_set_tos(uintptr_t id, uint8_t tos);
+int vb_set_ack_timeout(uintptr_t id, uint8_t power);
 int vb_resolve_addr(uintptr_t id, const struct vb_addr *src, const struct vb_addr *dst, int timeout_ms);
 int vb_resolve_route(uintptr_t id, int timeout_ms);
 int vb_listen(uintptr_t id, int backlog);

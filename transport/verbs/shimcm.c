@@ -171,6 +171,14 @@ int vb_set_tos(uintptr_t id, uint8_t tos)
 	return vb_result(lib.p_rdma_set_option((struct rdma_cm_id *)id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof(tos)));
 }
 
+int vb_set_ack_timeout(uintptr_t id, uint8_t power)
+{
+	enum { ack_timeout = 3 }; // RDMA_OPTION_ID_ACK_TIMEOUT, which rdma-core's headers have since version 23; the library only passes it on
+
+	errno = 0;
+	return vb_result(lib.p_rdma_set_option((struct rdma_cm_id *)id, RDMA_OPTION_ID, ack_timeout, &power, sizeof(power)));
+}
+
 int vb_resolve_addr(uintptr_t id, const struct vb_addr *src, const struct vb_addr *dst, int timeout_ms)
 {
 	struct sockaddr_storage s, d;

@@ -1,10 +1,32 @@
 package verbs
 
 import (
+	"encoding/binary"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
 )
+
+// simFD is a descriptor that is readable or is not.
+type simFD struct{ fd int }
+
+func newSimFD() (*simFD, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	return &simFD{fd}, err
+}
+
+func (f *simFD) set() {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	_, _ = unix.Write(f.fd, one[:])
+}
+
+func (f *simFD) clear() {
+	var b [8]byte
+	_, _ = unix.Read(f.fd, b[:])
+}
+
+func (f *simFD) close() { _ = unix.Close(f.fd) }
 
 type simEvents struct {
 	fd  *simFD
@@ -22,6 +44,8 @@ type simID struct {
 	asks          bool // a request that has no answer
 	up            bool
 	in, out       uint8 // what the request said
+	ack           uint8 // the acknowledgement timeout, 0 where none was set
+	routed        bool
 }
 
 func (s *sim) say(i *simID, e cmEvent) {
@@ -179,6 +203,23 @@ func (s *sim) SetToS(id handle, tos uint8) error {
 	return s.enter("SetToS")
 }
 
+func (s *sim) SetAckTimeout(id handle, power uint8) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.enter("SetAckTimeout"); err != nil {
+		return err
+	}
+	i, ok := get[*simID](s, id)
+	if !ok || power > 31 {
+		return unix.EINVAL
+	}
+	if i.routed || i.up {
+		s.wrong("SetAckTimeout when the peer's adapter has been told, or the queue pair is ready")
+	}
+	i.ack = power
+	return nil
+}
+
 func (s *sim) ResolveAddr(id handle, src, dst netip.AddrPort, timeoutMS int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,6 +265,7 @@ func (s *sim) ResolveRoute(id handle, timeoutMS int) error {
 		return err
 	}
 	if i, ok := get[*simID](s, id); ok {
+		i.routed = true
 		s.say(i, cmEvent{Kind: cmRouteResolved, Text: "route resolved"})
 	}
 	return nil
@@ -313,6 +355,7 @@ func (s *sim) Accept(id handle, p connParam) error {
 	}
 	o := i.peer
 	i.up, o.up = true, true
+	s.acks = [2]uint8{o.ack, i.ack}
 	a, b := o.qp, i.qp
 	if !a.err && !b.err {
 		a.peer, b.peer, a.rts, b.rts = b, a, true, true

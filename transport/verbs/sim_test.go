@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -49,7 +48,8 @@ type sim struct {
 	bad   []string // violations of the library's rules
 	// fail is asked in each call that can fail: an error is the call's.
 	fail  func(call string) error
-	holds bool // responders hold Reads back
+	holds bool     // responders hold Reads back
+	acks  [2]uint8 // acknowledgement timeouts of the last connection: the dialler's, the other's
 }
 
 type simNIC struct {
@@ -59,6 +59,7 @@ type simNIC struct {
 	addrs []netip.Addr
 	down  bool
 	gone  bool
+	link  linkLayer
 	ev    *simFD
 	async []asyncEvent
 	key   uint32
@@ -101,27 +102,6 @@ type simCQ struct {
 	comps []workComp
 }
 
-// simFD is a descriptor that is readable or is not.
-type simFD struct{ fd int }
-
-func newSimFD() (*simFD, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
-	return &simFD{fd}, err
-}
-
-func (f *simFD) set() {
-	var one [8]byte
-	binary.NativeEndian.PutUint64(one[:], 1)
-	_, _ = unix.Write(f.fd, one[:])
-}
-
-func (f *simFD) clear() {
-	var b [8]byte
-	_, _ = unix.Read(f.fd, b[:])
-}
-
-func (f *simFD) close() { _ = unix.Close(f.fd) }
-
 func newSim(t testing.TB) *sim {
 	s := &sim{t: t, next: 1 << 20, obj: map[handle]any{}, kids: map[handle]int{}, ports: map[netip.AddrPort]*simID{}, port: 40000}
 	t.Cleanup(func() {
@@ -146,7 +126,7 @@ func (s *sim) add(name, kind string, addrs ...string) *simNIC {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next++
-	n := &simNIC{dev: s.next, name: name, kind: simKinds[kind], ev: fd, key: 0x1000}
+	n := &simNIC{dev: s.next, name: name, kind: simKinds[kind], ev: fd, key: 0x1000, link: linkEthernet}
 	for _, a := range addrs {
 		n.addrs = append(n.addrs, netip.MustParseAddr(a))
 	}
@@ -246,7 +226,7 @@ func (s *sim) Port(dev handle, port int) (portAttr, error) {
 	if err := s.enter("Port"); err != nil {
 		return portAttr{}, err
 	}
-	p := portAttr{State: portActive, Link: linkEthernet, ActiveMTU: 4096, MaxMTU: 4096, MaxMessage: 8 << 20, GIDs: 1, PKeys: 1}
+	p := portAttr{State: portActive, Link: s.nic(dev).link, ActiveMTU: 4096, MaxMTU: 4096, MaxMessage: 8 << 20, GIDs: 1, PKeys: 1}
 	if s.nic(dev).down {
 		p.State = portDown
 	}

@@ -65,6 +65,9 @@ type table interface {
 	BindAddr(id handle, a netip.AddrPort) error
 	// SetToS sets the type of service (the traffic class of RoCE v2) of connections of id.
 	SetToS(id handle, tos uint8) error
+	// SetAckTimeout sets how long the adapter waits for an acknowledgement: 4.096 us times two to that power, of five bits. Before
+	// ResolveRoute it is told to the peer's adapter too. errNotSupported says that the kernel knows no such option.
+	SetAckTimeout(id handle, power uint8) error
 	ResolveAddr(id handle, src, dst netip.AddrPort, timeoutMS int) error
 	ResolveRoute(id handle, timeoutMS int) error
 	Listen(id handle, backlog int) error

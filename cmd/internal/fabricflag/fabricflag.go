@@ -1,10 +1,12 @@
-// Package fabricflag is --provider, --exposure and --crc of all commands, with the words of the daemon's configuration: one word
+// Package fabricflag is --provider, --exposure, --ack-timeout and --crc of all commands, with the words of the daemon's configuration: one word
 // means one thing everywhere.
 package fabricflag
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,17 +17,23 @@ import (
 )
 
 // Flags are the values.
-type Flags struct{ Provider, Exposure, CRC string }
+type Flags struct {
+	Provider, Exposure, CRC string
+	AckTimeout              time.Duration
+}
 
-// Add gives a set of flags --provider, --exposure and --crc.
-func (f *Flags) Add(fs *pflag.FlagSet) { Add(fs, &f.Provider, &f.Exposure, &f.CRC) }
+// Add gives a set of flags --provider, --exposure, --ack-timeout and --crc.
+func (f *Flags) Add(fs *pflag.FlagSet) { Add(fs, &f.Provider, &f.Exposure, &f.CRC, &f.AckTimeout) }
 
 // Add is Flags.Add for values that stand elsewhere.
-func Add(fs *pflag.FlagSet, provider, exposure, crc *string) {
+func Add(fs *pflag.FlagSet, provider, exposure, crc *string, ack *time.Duration) {
 	fs.StringVar(provider, "provider", fabric.Providers[0], "what RDMA goes through, where the URL does not say it: iwarp (software, over TCP), verbs (RDMA adapters)")
 	AddExposure(fs, exposure)
+	fs.DurationVar(ack, ackTimeout, 0, "how long RDMA adapters wait for an acknowledgement before they send again (default: 537ms on RoCE, the subnet manager's on InfiniBand)")
 	fs.StringVar(crc, "crc", fabric.CRCs[0], "checksum of software iWARP's frames: on (but over loopback only if the peer asks), always, peer, off")
 }
+
+const ackTimeout = "ack-timeout"
 
 // AddExposure gives a set of flags --exposure.
 func AddExposure(fs *pflag.FlagSet, into *string) {
@@ -54,6 +62,9 @@ func Of(c *cobra.Command) (f Flags) {
 			*into = l.Value.String()
 		}
 	}
+	if c.Flags().Lookup(ackTimeout) != nil {
+		f.AckTimeout, _ = c.Flags().GetDuration(ackTimeout) // it is one
+	}
 	return f
 }
 
@@ -63,7 +74,9 @@ func (f *Flags) Words() map[string]*string {
 }
 
 // Options are those of a device.
-func (f Flags) Options() fabric.Options { return fabric.Options{CRC: f.CRC, Exposure: f.Exposure} }
+func (f Flags) Options() fabric.Options {
+	return fabric.Options{CRC: f.CRC, Exposure: f.Exposure, AckTimeout: f.AckTimeout}
+}
 
 // Check refuses words that mean nothing.
 func (f Flags) Check() error { return Explain(fabric.Check(f.Provider, f.Options())) }
@@ -78,7 +91,7 @@ func (f Flags) Set(w io.Writer) (*fabric.Set, error) {
 
 // New makes the device that the words name, with further options.
 func (f Flags) New(w io.Writer, o fabric.Options) (transport.Device, error) {
-	o.CRC, o.Exposure = f.CRC, f.Exposure
+	o.CRC, o.Exposure, o.AckTimeout = f.CRC, f.Exposure, f.AckTimeout
 	d, err := fabric.New(f.Provider, o)
 	if err != nil {
 		return nil, Explain(err)
@@ -97,11 +110,15 @@ func say(w io.Writer) func(string) {
 func Explain(err error) error {
 	var word *fabric.ErrWord
 	if errors.As(err, &word) {
-		flag := map[string]string{"the provider": "--provider", "the checksum": "--crc", "the exposure": "--exposure"}[word.What]
+		flag := map[string]string{"the provider": "--provider", "the checksum": "--crc", "the exposure": "--exposure", fabric.AckTimeout: "--" + ackTimeout}[word.What]
 		if flag == "" {
 			return ui.Usage(err)
 		}
 		return ui.Usage(&fabric.ErrWord{What: flag, Word: word.Word, Known: word.Known, With: word.With})
+	}
+	var ack *fabric.AckTimeoutError
+	if errors.As(err, &ack) && ack.Err == nil {
+		return ui.Usage(fmt.Errorf("--%s: %w", ackTimeout, err))
 	}
 	if fabric.Exposes(err) {
 		return ui.ExitError{Code: ui.CodeRefused, Err: err}

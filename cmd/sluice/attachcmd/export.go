@@ -22,7 +22,7 @@ func (m *mounting) checkExport() error {
 	case m.o.conn.Credentials != "" || m.o.conn.Initiator != "":
 		return ui.Usagef("an NFS export has neither CHAP credentials nor an initiator name")
 	case len(m.opts) > 0 && !slices.Contains(m.flags, "-s"):
-		return ui.Usagef("unknown mount option %s for an NFS export; known are ro, allow_other, local_locks, attr_timeout=, reconnect=, name=, crc=, provider=, exposure=", strings.Join(m.opts, ","))
+		return ui.Usagef("unknown mount option %s for an NFS export; known are ro, allow_other, local_locks, attr_timeout=, reconnect=, name=, crc=, provider=, exposure=, ack_timeout=", strings.Join(m.opts, ","))
 	}
 	if err := fuseUsable(); err != nil {
 		return refused("an export is mounted by FUSE, and %w", err)

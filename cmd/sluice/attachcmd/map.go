@@ -55,7 +55,8 @@ const tableHelp = `The table has a line for each volume, with fields as crypttab
   scratch  iscsi://192.0.2.9/iqn.2026-11.org.example:x/3    -                      noauto,nofail,ro
 
 Options: as=nbd|ublk|fuse|socket|auto, noauto (only when named), nofail (a failure does not count), ro, reconnect=30s|5m|forever,
-crc=on|always|peer|off, provider=iwarp|verbs, exposure=windows|whole-slab, initiator=IQN, socket=/PATH (with as=socket), and _netdev, which says what is so anyway.`
+crc=on|always|peer|off, provider=iwarp|verbs, exposure=windows|whole-slab, ack_timeout=60ms, initiator=IQN, socket=/PATH
+(with as=socket), and _netdev, which says what is so anyway.`
 
 func mapCommand() *cobra.Command {
 	var o mapOptions
@@ -216,7 +217,7 @@ func stepOf(e *sluicetab.Entry, rs []*Record, on bool) (*step, error) {
 
 func optionsOf(e *sluicetab.Entry) *options {
 	o := &options{name: e.Name, face: e.Face, socket: e.Socket, readOnly: e.ReadOnly}
-	o.conn.Provider, o.conn.Exposure = e.Provider, e.Exposure
+	o.conn.Provider, o.conn.Exposure, o.conn.AckTimeout = e.Provider, e.Exposure, e.AckTimeout
 	o.conn.CRC, o.conn.Initiator, o.conn.Credentials, o.conn.Reconnect = e.CRC, e.Initiator, e.Credentials, e.Reconnect
 	if o.conn.CRC == "" {
 		o.conn.CRC = "on"

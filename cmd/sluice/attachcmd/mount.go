@@ -47,8 +47,8 @@ mount -t sluice URL DIR does the same where sluice is installed as /sbin/mount.s
   nfs+rdma://192.0.2.1/srv/data                    /mnt/files  sluice  _netdev             0  0
 
 Options there, beside the file system's own: fstype=, as= (nbd, fuse, ublk), name=, credentials=, reconnect=, crc=, provider=, exposure=,
-initiator=, ro;
-of exports: allow_other, local_locks, attr_timeout=, reconnect=, name=, crc=, provider=, exposure=, ro.
+ack_timeout=, initiator=, ro;
+of exports: allow_other, local_locks, attr_timeout=, reconnect=, name=, crc=, provider=, exposure=, ack_timeout=, ro.
 
 Of an export: calls carry the identity of the process that makes them. Root's mount is open to all users. A server that is away is
 waited for, unless --reconnect sets a limit, after which calls fail with EIO.`,

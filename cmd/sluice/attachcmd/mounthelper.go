@@ -181,6 +181,12 @@ func (a *mountArgs) option(o string) error {
 			return ui.Usagef("option attr_timeout=%s is no duration; 500ms and 10s are", value)
 		}
 		a.m.o.export.attrs = d
+	case "ack_timeout":
+		d, err := sluicetab.AckTimeout(value)
+		if err != nil {
+			return ui.Usage(err)
+		}
+		a.m.o.conn.AckTimeout = d
 	case "as":
 		face, ok := sluicetab.Face(value)
 		if !ok || face == faceSocket {

@@ -114,6 +114,9 @@ func (o *options) inWords() ([]string, error) {
 	if e := o.conn.Exposure; e != "" && e != fabric.Exposures[0] {
 		l = append(l, "exposure="+e)
 	}
+	if d := o.conn.AckTimeout; d != 0 {
+		l = append(l, "ack_timeout="+d.String())
+	}
 	if o.readOnly {
 		l = append(l, "ro")
 	}
@@ -345,6 +348,9 @@ func (r *Record) free() error {
 func (o *options) helperArgs(r *Record) ([]string, error) {
 	args := []string{"attach", "--foreground", "--name", r.Name, "--crc", o.conn.CRC, "--provider", cmp.Or(o.conn.Provider, fabric.Providers[0]),
 		"--exposure", cmp.Or(o.conn.Exposure, fabric.Exposures[0]), "--initiator", o.conn.Initiator}
+	if o.conn.AckTimeout != 0 {
+		args = append(args, "--ack-timeout", o.conn.AckTimeout.String())
+	}
 	if o.conn.Reconnect != 0 {
 		args = append(args, "--reconnect", (*limit)(&o.conn.Reconnect).String())
 	}

@@ -28,6 +28,7 @@ type Connection struct {
 	Initiator   string // iSCSI name
 	Provider    string // iwarp, verbs
 	Exposure    string // windows, whole-slab
+	AckTimeout  time.Duration
 	CRC         string // on, always, off, peer
 	Credentials string // a file with CHAP names and secrets
 	// Reconnect is how long requests wait for a lost target: 0 for the default, negative for ever.
@@ -42,7 +43,7 @@ func (c *Connection) Flags(cmd *cobra.Command) {
 	c.cmd = cmd
 	fs := cmd.Flags()
 	fs.StringVar(&c.Initiator, "initiator", "", "iSCSI name to log in with (default: made of the host name)")
-	fabricflag.Add(fs, &c.Provider, &c.Exposure, &c.CRC)
+	fabricflag.Add(fs, &c.Provider, &c.Exposure, &c.CRC, &c.AckTimeout)
 	fs.StringVar(&c.Credentials, "credentials", "", "file with CHAP credentials: lines username=, password=, target_username=, target_password=")
 }
 
@@ -53,7 +54,7 @@ func (c *Connection) Open() (*block.Initiator, func() error, error) {
 
 // words are those that say what RDMA goes through.
 func (c *Connection) words() fabricflag.Flags {
-	return fabricflag.Flags{Provider: c.Provider, Exposure: c.Exposure, CRC: c.CRC}
+	return fabricflag.Flags{Provider: c.Provider, Exposure: c.Exposure, CRC: c.CRC, AckTimeout: c.AckTimeout}
 }
 
 // Check refuses words that mean nothing, before anything is done.

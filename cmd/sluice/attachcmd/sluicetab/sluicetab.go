@@ -45,6 +45,7 @@ type Entry struct {
 	Provider    string   // likewise
 	Exposure    string   // likewise
 	Initiator   string   // iSCSI name, "" for the default
+	AckTimeout  time.Duration
 	Reconnect   time.Duration
 	ReadOnly    bool
 	NoAuto      bool // attached only when asked for by name
@@ -229,7 +230,7 @@ func Face(name string) (string, bool) {
 	return f, ok
 }
 
-const knownOptions = "as=, auto, noauto, nofail, ro, rw, reconnect=, crc=, provider=, exposure=, initiator=, socket=, _netdev"
+const knownOptions = "as=, auto, noauto, nofail, ro, rw, reconnect=, crc=, provider=, exposure=, ack_timeout=, initiator=, socket=, _netdev"
 
 func (p *line) options(e *Entry, f field) error {
 	at := f.at
@@ -255,6 +256,18 @@ func (p *line) options(e *Entry, f field) error {
 		return p.wrong(f, "socket= goes with as=socket")
 	}
 	return nil
+}
+
+// AckTimeout parses how long an RDMA adapter waits for an acknowledgement.
+func AckTimeout(value string) (time.Duration, error) {
+	d, err := time.ParseDuration(value)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("ack_timeout=%s is no duration; 60ms and 1s are", value)
+	}
+	if err := fabric.CheckAckTimeout(d); err != nil {
+		return 0, fmt.Errorf("ack_timeout=%s: %w", value, err)
+	}
+	return d, nil
 }
 
 // option applies one option and says what is wrong with it.
@@ -297,6 +310,12 @@ func (e *Entry) option(key, value string, has bool) string {
 			return fmt.Sprintf("exposure=%s is none of %s", value, strings.Join(fabric.Exposures, ", "))
 		}
 		e.Exposure = value
+	case "ack_timeout":
+		d, err := AckTimeout(value)
+		if err != nil {
+			return err.Error()
+		}
+		e.AckTimeout = d
 	case "initiator":
 		if err := iscsi.CheckName(value); err != nil {
 			return err.Error()
