@@ -29,7 +29,7 @@ var roceScenarios = []Scenario{
 		About: "libiscsi's own iSER over RoCE to our target: the families of its suite that move data",
 	},
 	{
-		Name: "wire-iser", Class: long, Limit: 30 * time.Minute, Second: "wire-target.sh", Files: both, Verbs: true, Prepare: giveVerbs("LIO=" + lioBeside()),
+		Name: "wire-iser", Class: long, Limit: 30 * time.Minute, Second: "wire-target.sh", Files: both, Verbs: true, Prepare: giveVerbs("LIO="+lioBeside(), "ACK="+os.Getenv("LAB_ACK")),
 		About: "two guests and a wire, ib_iser to our target: packets are lost, the wire is cut until the session is lost, all under fio verify",
 	},
 	{

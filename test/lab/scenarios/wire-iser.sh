@@ -1,5 +1,6 @@
 # Two guests with RoCE on the wire between them: the kernel's initiator here, our target at the other end (wire-target.sh). Packets
 # are lost, the wire is cut for some seconds, and until the session is lost; every block is verified.
+# LAB_ACK="2s 500ms 60ms": how fast the disk is written under loss with each of these as the target's ack_timeout.
 # LAB_LIO=1: a disk of LIO's has the same loss to bear after ours, which tells what is the devices' part in a failure.
 . /lab/lib.sh
 peer=10.8.0.2
@@ -48,6 +49,19 @@ under_loss() { # under_loss LOSS SIZE DISK LABEL
 under_loss 0.1% 4m "$dev" ""
 under_loss 1% 512k "$dev" ""
 [ "$(session_state)" = LOGGED_IN ] || fail "the session is $(session_state)"
+logged_in() { [ "$(session_state)" = LOGGED_IN ]; }
+# timed ACK_TIMEOUT: how fast the disk is written under loss when the target's adapter waits so long for an acknowledgement
+timed() {
+  local loss
+  must "ack_timeout $1" other with_ack "$1"
+  must "  the session is back" waitfor 120 logged_in
+  for loss in 0.1% 1%; do
+    must "  $loss is lost, both ways" lossy $loss
+    echo "## ack_timeout $1, $loss lost: $(SIZE=16m fio_bench "$dev" randwrite 64k 15 8)"
+    must "  the wire is sound again" sound
+  done
+}
+for ack in ${ACK:-}; do timed "$ack"; done
 if [ -n "${LIO:-}" ]; then
   must "LIO: login" iscsi_login iser "$LIO" $peer:3270
   lio=$(disk "$LIO") || fail "no disk of LIO's"

@@ -16,6 +16,10 @@ counters_and_sessions() {
   admin session list
   tail -n 5 /share/out/sluiced.txt
 }
+# with_ack ACK_TIMEOUT: the target again, with this
+with_ack() {
+  daemon_down && FABRIC="[{provider: iwarp}, {provider: verbs, devices: [rdma0], ack_timeout: $1}]" configure 10.8.0.2 128 && daemon_up
+}
 spoil() { dd if=/dev/zero of=/vol/disk.img bs=4096 seek=1000 count=4 conv=notrunc status=none; }
 must "ready" tell target
 obey
