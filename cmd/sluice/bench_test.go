@@ -52,7 +52,7 @@ func TestBenchSpeaksFiosJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours := must(t, nil, "bench", "iser://"+addr+"/"+testTarget+"/0", "--rw", "randrw", "--bs", "4k", "--iodepth", "8", "--runtime", "1200ms", "--destroy", "-o", "json")
+	ours := must(t, nil, "bench", "iser://"+addr+"/"+testTarget+"/0", "--rw", "randrw", "--bs", "4k", "--iodepth", "8", "--runtime", "1700ms", "--destroy", "-o", "json")
 	for i, b := range [][]byte{theirs, []byte(ours)} {
 		var v any
 		if err := json.Unmarshal(b, &v); err != nil {
@@ -99,7 +99,7 @@ func TestBenchSpeaksFiosJSON(t *testing.T) {
 			sum += v
 		}
 	}
-	if j.Read.IOBytes != 4096*j.Read.IOs || j.Read.Samples != 2 || sum < 99.9 || sum > 100.1 || j.Depths["8"] != 100 {
+	if j.Read.IOBytes != 4096*j.Read.IOs || j.Read.Samples < 1 || float64(j.Read.Samples) > j.Read.Runtime/500+1 || sum < 99.9 || sum > 100.1 || j.Depths["8"] != 100 {
 		t.Errorf("%+v, all shares %f", j, sum)
 	}
 }

@@ -141,16 +141,19 @@ func TestOnePortalServesEveryFabric(t *testing.T) {
 		t.Errorf("%d bytes over an adapter", len(got))
 	}
 	must(t, nil, "bench", "--provider", "verbs", "--bs", "4KiB", "--iodepth", "4", "--runtime", "200ms", "iser://"+volume)
-	for limit := time.Now().Add(30 * time.Second); len(d.Sessions()) != 0; time.Sleep(time.Millisecond) { // what ended goes behind its answer
-		if time.Now().After(limit) {
-			t.Fatalf("a session stays: %+v", d.Sessions())
-		}
+	if !soon(func() bool { return len(d.Sessions()) == 0 }) { // what ended goes behind its answer
+		t.Fatalf("a session stays: %+v", d.Sessions())
 	}
 	// Who is here while a session lasts.
+	ctx, interrupt := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, _, err := sluice(t, nil, "bench", "--runtime", "20s", "--bs", "4KiB", "iser://"+volume+"?provider=verbs")
+		_, _, err := sluiceUntil(ctx, nil, "bench", "--runtime", "1h", "--bs", "4KiB", "iser://"+volume+"?provider=verbs")
 		done <- err
+	}()
+	defer func() {
+		interrupt()
+		<-done // however it ended
 	}()
 	sock := []string{"--socket", filepath.Join(dir, "admin.sock")}
 	for limit := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) { // a list has no event
@@ -178,7 +181,6 @@ func TestOnePortalServesEveryFabric(t *testing.T) {
 			t.Fatalf("no session over the adapter: %+v", ss)
 		}
 	}
-	<-done // however it ended
 }
 
 // Adapters with ports of their own serve there. Discovery names that port to who came by it, and the portal's to all others, whose

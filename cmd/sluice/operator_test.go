@@ -213,6 +213,16 @@ func (o *operator) completes(line, want string) {
 	}
 }
 
+// soon reports whether something comes about that has no event.
+func soon(ok func() bool) bool {
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
+}
+
 func (o *operator) scrape() string {
 	o.t.Helper()
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -97,13 +97,18 @@ targets: [{name: %q, luns: [{lun: 0, volume: a}, {lun: 1, volume: b}]}]
 // sluice runs one command line.
 func sluice(t *testing.T, stdin []byte, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
+	return sluiceUntil(t.Context(), stdin, args...)
+}
+
+// sluiceUntil runs one command line, which is interrupted when the context ends.
+func sluiceUntil(ctx context.Context, stdin []byte, args ...string) (stdout, stderr string, err error) {
 	c := root()
 	var out, errs bytes.Buffer
 	c.SetOut(&out)
 	c.SetErr(&errs)
 	c.SetIn(bytes.NewReader(stdin))
 	c.SetArgs(args)
-	err = c.ExecuteContext(t.Context())
+	err = c.ExecuteContext(ctx)
 	return out.String(), errs.String(), err
 }
 
