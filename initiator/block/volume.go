@@ -320,8 +320,8 @@ func (v *Volume) up(p *path, s *session, g *Geometry) error {
 	v.failed = nil
 	// Under the same hold: a loss of this session already is no business of its login.
 	unknown := v.cameLocked(p, s)
+	v.tell(p, "path is up", nil) // before its loss, and before any state that shows it
 	v.mu.Unlock()
-	v.tell(p, "path is up", nil)
 	unknown.complete()
 	v.dispatch()
 	for _, q := range v.paths {
