@@ -90,11 +90,19 @@ func TestFirstExportNeedsItsPorts(t *testing.T) {
 	if _, err := os.Stat(managedPath(d.stateDir)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a dry run wrote something down: %v", err)
 	}
-	if l, err := net.Listen("tcp", "0.0.0.0:2049"); err == nil {
-		defer l.Close()
-	} // or else somebody has it already
-	if _, err := d.CreateExport(t.Context(), admin.ExportSpec{Name: "/x", Path: dir}); err == nil || !strings.Contains(err.Error(), "files.tcp 0.0.0.0:2049") {
-		t.Errorf("%v", err)
+	for held := false; !held; {
+		l, lerr := net.Listen("tcp", "0.0.0.0:2049")
+		if lerr == nil {
+			defer l.Close()
+		} // or else somebody has it already
+		_, err := d.CreateExport(t.Context(), admin.ExportSpec{Name: "/x", Path: dir})
+		if held = lerr == nil || err != nil; !held { // who had it has ended in between
+			if _, err := d.DeleteExport(t.Context(), "/x", false); err != nil {
+				t.Fatal(err)
+			}
+		} else if err == nil || !strings.Contains(err.Error(), "files.tcp 0.0.0.0:2049") {
+			t.Errorf("%v", err)
+		}
 	}
 	if m, err := readManaged(d.stateDir); err != nil || len(m.Exports) != 0 || len(d.Exports()) != 0 || d.filesOpen() {
 		t.Errorf("%+v, %v", m, err)

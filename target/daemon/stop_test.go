@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -98,7 +99,8 @@ func TestAChangeThatHangsDoesNotHoldUpAStop(t *testing.T) {
 // A portal that a change has closed is there again when the change is taken back.
 func TestAPortalComesBackWithAChangeThatIsTakenBack(t *testing.T) {
 	d, file := running(t, fileConfig)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	// At an address of its own no other program gets the port by chance.
+	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254)))
 	if err != nil {
 		t.Fatal(err)
 	}
