@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluice-storage/sluice/test/need"
 )
@@ -28,11 +29,14 @@ var exportURL = regexp.MustCompile(`"url": "(nfs://[^"]+)"`)
 // export is the URL of an export that the daemon logs for this machine's clients.
 func (s *stand) export() string {
 	s.t.Helper()
-	m := exportURL.FindAllStringSubmatch(s.out.String(), -1)
-	if len(m) == 0 {
-		s.t.Fatalf("no export is logged:\n%s", s.out.String())
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // its log comes by a pipe
+		if m := exportURL.FindStringSubmatch(s.out.String()); m != nil {
+			return m[1]
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("no export is logged:\n%s", s.out.String())
+		}
 	}
-	return m[len(m)-1][1]
 }
 
 // put copies a file to an export with libnfs, as a user of this machine.

@@ -220,6 +220,26 @@ func (d *daemon) volumes() map[string]admin.Volume {
 
 func (d *daemon) portals() []admin.Portal { d.t.Helper(); return read[[]admin.Portal](d, "portals") }
 
+// says waits until the daemon's log, which comes by a pipe, has all of these words.
+func (d *daemon) says(words ...string) {
+	d.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // a log has no event
+		log, missing := d.log.String(), ""
+		for _, w := range words {
+			if !strings.Contains(log, w) {
+				missing = w
+			}
+		}
+		if missing == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			d.t.Errorf("the log does not say %q:\n%s", missing, log)
+			return
+		}
+	}
+}
+
 // url is a LUN as libiscsi's tools take it.
 func (d *daemon) url(lun int) string {
 	d.t.Helper()

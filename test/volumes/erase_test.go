@@ -34,8 +34,8 @@ func TestASanitizeThatIsKilledIsCompleted(t *testing.T) {
 	}
 	d.configure(volume(""), "v")
 	d.start()
-	for d.volumes()["v"].Problem != "" {
-		if ctx.Err() != nil {
+	for deadline := time.Now().Add(patience); d.volumes()["v"].Problem != ""; {
+		if time.Now().After(deadline) {
 			t.Fatal("the erasure does not go on")
 		}
 		time.Sleep(time.Millisecond) // a list has no event

@@ -28,9 +28,7 @@ func TestAMapIsOfTheVolumeThatItWasMadeFor(t *testing.T) {
 	d.configure(with("two.img"))
 	d.start()
 	mapped("another file", false)
-	if !strings.Contains(d.log.String(), "not served") {
-		t.Error("the log says nothing")
-	}
+	d.says("not served")
 	d.must("volume", "create", "other", "1MiB", "--path", d.path("other.img")) // other changes go on
 	d.kill()
 	d.configure(with("one.img"))

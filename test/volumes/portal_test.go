@@ -19,9 +19,7 @@ func TestAnEarlierPortalWithoutAPortIsServed(t *testing.T) {
 	if l := d.portals(); len(l) != 2 {
 		t.Errorf("portals %+v", l)
 	}
-	if log := d.log.String(); !strings.Contains(log, portal) || !strings.Contains(log, "sluice portals remove") {
-		t.Errorf("the log does not say what to do:\n%s", log)
-	}
+	d.says(portal, "sluice portals remove")
 	d.refused("host:port", "portals", "add", "127.0.0.3:")
 	d.must("target", "create", target+"-other") // other changes go on
 	d.must("portals", "remove", portal)
