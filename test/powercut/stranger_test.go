@@ -29,10 +29,15 @@ func mark(step uint64) byte {
 	return byte(step%251) + 1
 }
 
-// work writes until it is stopped, or until a run fails. Who is killed has not said that its write is done.
+// work writes until it is stopped. Who is killed has not said that its write is done, nor has a run that fails: its login may have been
+// given up, or a flush may have told of a loss. The next one writes elsewhere, for what a run has left behind may come later.
 func (s *stranger) work(ctx context.Context, stop *atomic.Bool) {
-	for !stop.Load() {
+	open := make([]bool, len(s.places))
+	for left := len(open); !stop.Load() && left > 0; {
 		k := s.rng.IntN(len(s.places))
+		if open[k] {
+			continue
+		}
 		s.step++
 		p := &s.places[k]
 		p.newer = append(p.newer, s.step)
@@ -42,7 +47,9 @@ func (s *stranger) work(ctx context.Context, stop *atomic.Bool) {
 			args = []string{"-f", "raw", "-t", "writeback", s.url, "-c", "write " + at, "-c", "flush"}
 		}
 		if exec.CommandContext(ctx, "qemu-io", args...).Run() != nil {
-			return
+			open[k] = true
+			left--
+			continue
 		}
 		s.runs.Add(1)
 		p.acked = s.step
