@@ -102,9 +102,7 @@ type stand struct {
 
 func newStand(t *testing.T) *stand {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*proc.Patience)
-	t.Cleanup(cancel)
-	s := &stand{t: t, ctx: ctx, fs: faultfs.Mount(t)}
+	s := &stand{t: t, fs: faultfs.Mount(t)}
 	file := filepath.Join(s.fs.Dir, "v")
 	// Another process makes the file: this one serves the file system.
 	if out, err := exec.Command("truncate", "-s", fmt.Sprint(size), file).CombinedOutput(); err != nil {
@@ -114,10 +112,13 @@ func newStand(t *testing.T) *stand {
 	return s
 }
 
-// open starts the daemon and logs in.
+// open starts the daemon and logs in. What is asked of it until close has a limit of its own.
 func (s *stand) open() {
 	s.t.Helper()
 	s.d.Start()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*proc.Patience)
+	s.t.Cleanup(cancel)
+	s.ctx = ctx
 	dev, pool := iwarp.New(iwarp.Options{}), mem.NewPool(16<<20)
 	ini, err := block.New(block.Options{Device: dev, Memory: pool})
 	if err != nil {
@@ -134,6 +135,7 @@ func (s *stand) open() {
 				s.t.Error(err)
 			}
 		}
+		cancel()
 	}
 }
 
