@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -31,6 +33,7 @@ func TestAFailedTransmitDoesNotHideWhatThePeerSaid(t *testing.T) {
 	if err := p.c.Close(); err != nil {
 		t.Fatal(err)
 	}
+	e.reset()
 	// Sends that the socket no longer takes, before the owner looks.
 	e.qp.tx.Lock()
 	e.qp.tx.hold = false
@@ -53,6 +56,25 @@ func TestAFailedTransmitDoesNotHideWhatThePeerSaid(t *testing.T) {
 	}
 }
 
+// reset waits until the peer's reset has come: until then the socket takes what is sent.
+func (e *end) reset() {
+	e.t.Helper()
+	const closed = 7 // TCP_CLOSE of the kernel's tcp_states.h
+	for ctx := testCtx(e.t); ; time.Sleep(time.Millisecond) {
+		var info *unix.TCPInfo
+		var err error
+		if cerr := e.qp.rc.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); cerr != nil || err != nil {
+			e.t.Fatal(cerr, err)
+		}
+		if info.State == closed {
+			return
+		}
+		if ctx.Err() != nil {
+			e.t.Fatal("the reset does not come")
+		}
+	}
+}
+
 // A socket that takes nothing and a peer that said nothing: the connection ends all the same.
 func TestAFailedTransmitEndsTheConnection(t *testing.T) {
 	m := slab(t, 4096)
@@ -63,6 +85,7 @@ func TestAFailedTransmitEndsTheConnection(t *testing.T) {
 	if err := p.c.Close(); err != nil {
 		t.Fatal(err)
 	}
+	e.reset()
 	e.qp.tx.Lock()
 	e.qp.tx.hold = false
 	e.qp.tx.Unlock()
