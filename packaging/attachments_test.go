@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/port"
 )
 
 // packageRows is the table of docs/attach.md that the test below tries.
@@ -271,7 +272,5 @@ func TestAttachmentsAndTheirPackage(t *testing.T) {
 // free returns an address without a listener.
 func free(t *testing.T) string {
 	t.Helper()
-	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer l.Close()
-	return l.Addr().String()
+	return must(port.Loopback())(t)
 }

@@ -13,12 +13,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/test/port"
 )
 
 const target = "iqn.2026-11.io.sluice:attachments"
@@ -95,7 +96,11 @@ func start(t *testing.T) *stand {
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "export"), 0o777), os.Mkdir(filepath.Join(dir, "mnt"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	s.addr, s.files = port(t), port(t)
+	var ferr error
+	s.addr, err = port.Loopback() // a daemon that starts again finds its own free
+	if s.files, ferr = port.Loopback(); errors.Join(err, ferr) != nil {
+		t.Fatal(err, ferr)
+	}
 	conf := fmt.Sprintf("state_dir: %[1]s\nportals: [{address: %[2]q}]\nvolumes: [{name: v, size: 64MiB}]\ntargets: [{name: %[3]q, luns: [{lun: 0, volume: v}]}]\ntimeouts: {drain: 1s}\n"+
 		"exports: [{path: %[1]s/export, name: /x, clients: [{match: 127.0.0.1, squash: none, any_port: true}]}]\nfiles: {tcp: %[4]q, rdma: none, rpcbind: none, grace: 1s}\n", dir, s.addr, target, s.files)
 	if err := os.WriteFile(filepath.Join(dir, "c.yaml"), []byte(conf), 0o600); err != nil {
@@ -108,29 +113,6 @@ func start(t *testing.T) *stand {
 	t.Cleanup(func() { s.down() })
 	t.Cleanup(s.clear)
 	return s
-}
-
-// ports are below those that the kernel gives to whoever connects: a daemon that starts again finds its own free.
-var ports atomic.Int32
-
-// port finds a free port and keeps others who run these tests from it, by a name that goes with this process.
-func port(t *testing.T) string {
-	t.Helper()
-	for {
-		n := 20000 + (int(ports.Add(1))+37*os.Getpid())%12000
-		kept, err := net.Listen("unix", fmt.Sprintf("@sluice-test-port-%d", n))
-		if err != nil {
-			continue // another's
-		}
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", n))
-		if err != nil {
-			_ = kept.Close()
-			continue
-		}
-		t.Cleanup(func() { _ = kept.Close() })
-		defer l.Close()
-		return l.Addr().String()
-	}
 }
 
 func (s *stand) up() {

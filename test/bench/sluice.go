@@ -21,6 +21,7 @@ import (
 
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/test/port"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
@@ -135,13 +136,7 @@ func (s *ours) connect(port int) error {
 	return nil
 }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
-}
+func freePort() (int, error) { return port.Free() }
 
 func (s *ours) get(path string) ([]byte, error) {
 	r, err := s.admin.Get("http://sluiced" + path)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sluice-storage/sluice/test/port"
 )
 
 const iqn = "iqn.2026-11.test.conformance:"
@@ -22,16 +24,6 @@ type daemon struct {
 	done  chan error
 	log   string
 	kinds []kind
-}
-
-// freePort finds a port that nothing listens on now.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 func startSluiced(ctx context.Context, dir, binary string) (*daemon, error) {
@@ -45,7 +37,7 @@ func startSluiced(ctx context.Context, dir, binary string) (*daemon, error) {
 	var ports [2]int
 	for i := range ports {
 		var err error
-		if ports[i], err = freePort(); err != nil {
+		if ports[i], err = port.Free(); err != nil {
 			return nil, err
 		}
 	}
@@ -178,7 +170,7 @@ func (o *options) scoreTgt(ctx context.Context, tests []string) (score, error) {
 		return score{}, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	port, err := freePort()
+	at, err := port.Free()
 	if err != nil {
 		return score{}, err
 	}
@@ -193,8 +185,8 @@ func (o *options) scoreTgt(ctx context.Context, tests []string) (score, error) {
 		return score{}, err
 	}
 	d := &daemon{log: filepath.Join(dir, "log")}
-	control := fmt.Sprint(1 + port%32000) // tgtd takes no more; distinct nearly as the port is
-	if err := d.start(ctx, fmt.Sprintf("127.0.0.1:%d", port), tgtd, "-f", "-C", control, "--iscsi", fmt.Sprintf("portal=127.0.0.1:%d", port)); err != nil {
+	control := fmt.Sprint(1 + at%32000) // tgtd takes no more; distinct nearly as the port is
+	if err := d.start(ctx, fmt.Sprintf("127.0.0.1:%d", at), tgtd, "-f", "-C", control, "--iscsi", fmt.Sprintf("portal=127.0.0.1:%d", at)); err != nil {
 		return score{}, err
 	}
 	defer func() {
@@ -216,7 +208,7 @@ func (o *options) scoreTgt(ctx context.Context, tests []string) (score, error) {
 			return score{}, fmt.Errorf("tgtadm %s: %w: %s", strings.Join(args, " "), err, out)
 		}
 	}
-	k := kind{Name: "tgt", URLs: []string{fmt.Sprintf("iscsi://127.0.0.1:%d/%stgt/1", port, iqn)}}
+	k := kind{Name: "tgt", URLs: []string{fmt.Sprintf("iscsi://127.0.0.1:%d/%stgt/1", at, iqn)}}
 	short := *o
 	short.timeout = min(o.timeout, 10*time.Second)
 	s, _ := tally("tgt", short.runAll(ctx, []kind{k}, tests), tests)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -85,7 +86,8 @@ func Start(bin, dir string, full bool) (*Daemon, error) {
 
 // startWith has timeouts of its own, as the configuration writes them.
 func startWith(bin, dir string, full bool, timeouts string) (*Daemon, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	// At an address of its own no other program gets the port by chance, at the first start or while the daemon is away.
+	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254)))
 	if err != nil {
 		return nil, err
 	}

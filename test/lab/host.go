@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sluice-storage/sluice/test/port"
 )
 
 // process is a program on the host that runs beside the guest.
@@ -107,12 +108,7 @@ func command(ctx context.Context, name string, args ...string) *exec.Cmd {
 
 // freePort returns a TCP port of the loopback that nobody listens on.
 func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return port.Free()
 }
 
 var errEnded = errors.New("the program is gone")

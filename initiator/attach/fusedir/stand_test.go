@@ -3,6 +3,7 @@ package fusedir_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -30,6 +31,7 @@ const patience = 60 * time.Second
 // server is a file target on loopback with its lock manager, over TCP or iWARP.
 type server struct {
 	dir, state string
+	ip         string // of its own: while it is away no other program gets its port by chance
 	port       uint16
 	rdma       *iwarp.Device
 	far        *iwarp.Device
@@ -55,7 +57,8 @@ var everyone = nfs.Rights{Squash: nfs.SquashNone, Insecure: true}
 func newServer(t testing.TB, over string, noLocks bool) *server {
 	t.Helper()
 	need.FUSE(t)
-	s := &server{dir: t.TempDir(), state: t.TempDir(), over: over, noLocks: noLocks, rights: everyone, grace: time.Millisecond}
+	s := &server{dir: t.TempDir(), state: t.TempDir(), over: over, noLocks: noLocks, rights: everyone, grace: time.Millisecond,
+		ip: fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))}
 	must(t, os.Chmod(s.dir, 0o755))
 	if over == "iwarp" {
 		s.rdma, s.far = iwarp.New(iwarp.Options{}), iwarp.New(iwarp.Options{})
@@ -82,7 +85,7 @@ func (s *server) start(t testing.TB) {
 		progs = append(progs, s.lock.Programs()...)
 	}
 	s.rpc = rpc.NewServer(rpc.Options{}, progs...)
-	addr := fmt.Sprintf("127.0.0.1:%d", s.port)
+	addr := fmt.Sprintf("%s:%d", s.ip, s.port)
 	if s.over == "iwarp" {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -115,9 +118,9 @@ func (s *server) stop(t testing.TB) {
 
 func (s *server) url() string {
 	if s.over == "iwarp" {
-		return fmt.Sprintf("nfs+rdma://127.0.0.1:%d/data", s.port)
+		return fmt.Sprintf("nfs+rdma://%s:%d/data", s.ip, s.port)
 	}
-	return fmt.Sprintf("nfs://127.0.0.1:%d/data?mountport=%d", s.port, s.port)
+	return fmt.Sprintf("nfs://%s:%d/data?mountport=%d", s.ip, s.port, s.port)
 }
 
 // noCalls is a machine whose status monitor nobody runs.

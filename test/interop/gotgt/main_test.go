@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/port"
 )
 
 // asTarget makes the test binary be the command: gotgt's globals and its habit to exit stay out of the test process.
@@ -97,14 +97,11 @@ func TestOnlyTheDeathOfGotgtItselfIsExcused(t *testing.T) {
 // start runs a target and waits until it listens.
 func start(t *testing.T) *target {
 	t.Helper()
-	l, err := net.Listen("tcp", ":0")
+	n, err := port.Free() // gotgt takes a number, not a listener
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &target{port: l.Addr().(*net.TCPAddr).Port, exited: make(chan struct{})}
-	if err := l.Close(); err != nil { // gotgt takes a number, not a listener
-		t.Fatal(err)
-	}
+	g := &target{port: n, exited: make(chan struct{})}
 	g.cmd = exec.Command(os.Args[0], "-quiet", "-port", strconv.Itoa(g.port), "-size", "104857600",
 		"-file", filepath.Join(t.TempDir(), "volume"))
 	g.cmd.Env = append(os.Environ(), asTarget+"=1", "HOME="+t.TempDir())

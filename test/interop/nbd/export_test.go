@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/port"
 )
 
 // exports adds an export of a directory that anybody may write, and returns it with the URLs of both transports.
@@ -20,12 +21,10 @@ func (l *lab) exports() (dir string, urls []string) {
 	t.Helper()
 	ports := make([]string, 2)
 	for i := range ports {
-		free, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+		var err error
+		if ports[i], err = port.Loopback(); err != nil {
 			t.Fatal(err)
 		}
-		ports[i] = free.Addr().String()
-		free.Close()
 	}
 	dir = filepath.Join(l.dir, "export")
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/port"
 )
 
 const target = "iqn.2026-11.io.sluice:faces"
@@ -74,12 +75,9 @@ func start(t *testing.T) *lab {
 	})
 	t.Setenv("SLUICE_RUNTIME_DIR", filepath.Join(dir, "run"))
 	t.Setenv("SLUICE_STATE_DIR", filepath.Join(dir, "state"))
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	if l.addr, err = port.Loopback(); err != nil {
 		t.Fatal(err)
 	}
-	l.addr = free.Addr().String()
-	free.Close()
 	conf := fmt.Sprintf("state_dir: %s\nportals: [{address: %q}]\nvolumes: [{name: v, size: 256MiB}]\ntargets: [{name: %q, luns: [{lun: 0, volume: v}]}]\ntimeouts: {drain: 1s}\n", dir, l.addr, target)
 	if err := os.WriteFile(filepath.Join(dir, "c.yaml"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)

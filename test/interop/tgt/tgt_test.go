@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/port"
 	"go.uber.org/goleak"
 )
 
@@ -44,22 +45,12 @@ func start(t *testing.T, host string) *server {
 	if strings.Contains(host, ":") {
 		need.IPv6(t)
 	}
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	n, err := port.Free()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, s.port, err = net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(s.port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s.port = strconv.Itoa(n)
 	s.control = strconv.Itoa(1 + n%32000) // distinct from other tgtds of the machine, nearly as the port is
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
 	f, err := os.Create(filepath.Join(s.dir, "disk"))
 	if err != nil {
 		t.Fatal(err)
