@@ -18,6 +18,21 @@ type AdapterInfo struct {
 // Adapters is a Device that goes through adapters. Any goroutine may call it.
 type Adapters interface{ Adapters() []AdapterInfo }
 
+// Waker is a Device that hears when a connection that could not be made may succeed: a port of an adapter is back, or an adapter. Those
+// who pause between attempts need not wait for the end of the pause. Any goroutine may call it.
+type Waker interface {
+	// Woken returns a channel that is closed then, and another one after that.
+	Woken() <-chan struct{}
+}
+
+// Woken is a device's channel, nil for one that hears nothing.
+func Woken(d Device) <-chan struct{} {
+	if w, ok := d.(Waker); ok {
+		return w.Woken()
+	}
+	return nil
+}
+
 // Place is where a device can listen, by one of its adapters.
 type Place struct {
 	Address   string // "host:port"

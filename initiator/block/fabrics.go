@@ -53,6 +53,27 @@ func (i *Initiator) device(u *URL) (transport.Device, error) {
 	return d, nil
 }
 
+// woken is closed when the device that u goes through may have a way again; nil where there is nothing to hear.
+func (i *Initiator) woken(u *URL) <-chan struct{} {
+	if !u.ISER {
+		return nil
+	}
+	d, err := i.device(u)
+	if err != nil {
+		return nil
+	}
+	return transport.Woken(d)
+}
+
+func fired(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // forget takes a pool that is the caller's from the devices that URLs named.
 func (f *fabrics) forget(i *Initiator) error {
 	f.mu.Lock()

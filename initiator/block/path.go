@@ -121,7 +121,7 @@ func (p *path) keep(first *session) {
 			unknown.complete()
 			v.dispatch()
 			v.refuse()
-			if !p.pause(v.ini.o.MaxBackoff) {
+			if !p.pause(v.ini.o.MaxBackoff, nil) {
 				return
 			}
 		} else if !p.live(s) {
@@ -136,16 +136,21 @@ func (p *path) live(s *session) bool {
 	began := time.Now()
 	<-s.ended
 	least := p.v.ini.o.MinBackoff
-	return time.Since(began) >= least || p.pause(least)
+	return time.Since(began) >= least || p.pause(least, nil)
 }
 
 // reconnect logs in again until it succeeds or the volume is closed.
 func (p *path) reconnect() (*session, *Geometry) {
 	o := &p.v.ini.o
+	var woken <-chan struct{}
 	for wait := time.Duration(0); ; {
-		if !p.pause(wait) {
+		if !p.pause(wait, woken) {
 			return nil, nil
 		}
+		if fired(woken) {
+			wait = 0
+		}
+		woken = p.v.ini.woken(p.u) // before the attempt: what comes while it is made counts
 		s, g, err := p.connect(p.v.ctx)
 		if err == nil {
 			return s, g
@@ -161,11 +166,14 @@ func (p *path) reconnect() (*session, *Geometry) {
 	}
 }
 
-func (p *path) pause(d time.Duration) bool {
+// pause ends early when woken is closed; false means that the volume is.
+func (p *path) pause(d time.Duration, woken <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
+		return p.v.ctx.Err() == nil
+	case <-woken:
 		return p.v.ctx.Err() == nil
 	case <-p.v.ctx.Done():
 		return false

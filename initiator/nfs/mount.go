@@ -142,6 +142,7 @@ func (v *FS) connect(ctx context.Context, t *Target, o Options) error {
 		if port == 0 {
 			port = PortRDMA
 		}
+		ro.Woken = v.rdma.Woken
 		v.rpc = rpc.NewClient(v.rdma.Dialer(t.addr(port)), ro)
 	default:
 		port := t.Port

@@ -100,6 +100,7 @@ type Dialer func(ctx context.Context, c *Client) (conn, error)
 // Client makes calls to one server. Its methods may be called by any goroutine.
 type Client struct {
 	dial    Dialer
+	woken   func() <-chan struct{}
 	timeout time.Duration
 
 	mu      sync.Mutex
@@ -133,11 +134,16 @@ type pending struct {
 // Options configure a client.
 type Options struct {
 	Timeout time.Duration // for a reply, before the connection is made again; 0 for a default
+	// Woken, if there is one, returns a channel that is closed when there may be a way to the server again.
+	Woken func() <-chan struct{}
 }
 
 // NewClient returns a client of the server that dial reaches. It connects with the first call.
 func NewClient(dial Dialer, o Options) *Client {
-	c := &Client{dial: dial, timeout: o.Timeout, pending: make(map[uint32]*pending)}
+	c := &Client{dial: dial, woken: o.Woken, timeout: o.Timeout, pending: make(map[uint32]*pending)}
+	if c.woken == nil {
+		c.woken = func() <-chan struct{} { return nil }
+	}
 	if c.timeout <= 0 {
 		c.timeout = defaultTimeout
 	}
@@ -262,6 +268,7 @@ func (c *Client) connectLocked() {
 func (c *Client) connect() {
 	defer c.wg.Done()
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
+		woken := c.woken() // before the attempt: what comes while it is made counts
 		ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
 		conn, err := c.dial(ctx, c)
 		cancel()
@@ -305,6 +312,8 @@ func (c *Client) connect() {
 		c.mu.Unlock()
 		select {
 		case <-time.After(backoff):
+		case <-woken:
+			backoff = minBackoff
 		case <-c.ctx.Done():
 			return
 		}

@@ -119,6 +119,32 @@ func TestResentWithItsXIDWhenTheConnectionBreaks(t *testing.T) {
 	})
 }
 
+// When the port of the adapter is back nothing waits for the end of a pause.
+func TestAConnectionIsMadeAtOnceWhenThePortIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		woken := make(chan struct{})
+		s := &script{t: t}
+		s.conns = []func(net.Conn){
+			func(nc net.Conn) { _, _ = call(nc) }, // takes the call and dies
+			nil, nil, nil, nil, nil, nil,          // the last pause begins after 3.1 s and lasts 3.2
+			echo,
+		}
+		c := NewClient(Stream(s.dial), Options{Woken: func() <-chan struct{} { return woken }})
+		began := time.Now()
+		time.AfterFunc(4*time.Second, func() { close(woken) })
+		if v, err := do(t.Context(), c); v != 42 || err != nil {
+			t.Fatal(v, err)
+		}
+		if d := time.Since(began); d != 4*time.Second {
+			t.Errorf("connected after %v", d)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s.wg.Wait()
+	})
+}
+
 func TestSilentConnectionIsMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{t: t}

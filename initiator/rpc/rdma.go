@@ -28,6 +28,9 @@ func NewRDMA(dev transport.Device) (*RDMA, error) {
 	return r, nil
 }
 
+// Woken is for Options: the device's (transport.Waker).
+func (r *RDMA) Woken() <-chan struct{} { return transport.Woken(r.dev) }
+
 // Memory is where registered buffers for Call.DataSpan and Call.SinkSpan come from.
 func (r *RDMA) Memory() *mem.Pool { return r.pool }
 

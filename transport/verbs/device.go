@@ -34,9 +34,13 @@ type Device struct {
 	mem    memory
 	cm     manager
 	unused unused
+	waker  waker
 }
 
-var _ transport.Device = (*Device)(nil)
+var (
+	_ transport.Device = (*Device)(nil)
+	_ transport.Waker  = (*Device)(nil)
+)
 
 // Available says whether there is anything for Open to open: the libraries, the connection manager, and an adapter that can
 // be used. Each is tried. The error says what is missing, and what to do.

@@ -152,6 +152,10 @@ func (q *QP) connect(ctx context.Context, dst netip.AddrPort, p transport.ConnPa
 		if err := q.make(w); err != nil {
 			return err
 		}
+		// The system may know a way over a port without a carrier, and the connection manager would ask for long.
+		if err := q.a.checkPort(w.Port); err != nil {
+			return err
+		}
 		in, out = q.a.reads(p.ReadsIn, p.ReadsOut)
 		o := &q.dev.opt
 		q.ask(connParam{Private: p.Private, ResponderResources: in, InitiatorDepth: out, Retry: *o.Retry, RNRRetry: *o.RNRRetry})
@@ -194,7 +198,7 @@ type asking struct {
 // pair's end (bury).
 func (q *QP) ask(p connParam) {
 	a, id := &asking{over: make(chan struct{})}, q.id
-	q.asks = a
+	q.asks, q.known = a, true
 	go func() {
 		a.err = q.dev.tab.Connect(id, p)
 		close(a.over)
@@ -246,7 +250,7 @@ func (q *QP) cmEvent(e cmEvent) {
 		q.fail(&LinkError{Reason: "the peer ended the connection", Err: nil})
 	case cmDeviceRemoval:
 		if q.made.Load() {
-			q.a.gone.Store(true) // its own event may come later
+			q.a.leave() // its own event may come later
 		}
 		q.fail(&LinkError{Reason: "the RDMA device was removed"})
 	case cmAddrChange, cmTimewaitExit:

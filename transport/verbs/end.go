@@ -162,6 +162,9 @@ func (q *QP) stop() {
 	if clean && q.a.noMark {
 		q.passQuiet()
 	}
+	if q.mute() {
+		return // destroy sees to it
+	}
 	// The peer hears of the end, or has its answer. It is told last: rdma_disconnect moves the queue pair to ERR too, and that
 	// is over by now.
 	_ = tab.Disconnect(q.id) // one that the peer has ended says so
@@ -236,10 +239,14 @@ func (q *QP) destroy() {
 		d.warn("a completion channel could not be destroyed", tab.DestroyChannel(q.ch))
 		q.ch = 0
 	}
-	if q.id != 0 {
+	switch {
+	case q.id == 0:
+	case q.mute():
+		q.a.part(q.id, q.path.Port)
+	default:
 		d.cm.dropID(q.id)
-		q.id = 0
 	}
+	q.id = 0
 	if q.dom != nil {
 		d.mem.leave(q.dom)
 	}

@@ -32,6 +32,7 @@ type QP struct {
 	rc         syscall.RawConn
 	path       where
 	asks       *asking // nil until the peer is asked for the connection
+	known      bool    // the peer has heard of the connection, or may have
 
 	life     sync.Mutex
 	state    qpState

@@ -64,7 +64,7 @@ func statusText(s wcStatus) string {
 	case wcLocLen:
 		return "a message was longer than the receive posted for it (local length error)"
 	case wcLocQPOp:
-		return "the adapter refused a work request of ours (local operation error)"
+		return "the adapter could not carry out a work request of ours: its port has gone down, or the request is wrong (local operation error)"
 	case wcLocProt:
 		return "a work request of ours named memory that is not registered (local protection error)"
 	case wcFlushed:
@@ -93,6 +93,12 @@ func statusText(s wcStatus) string {
 		return "the peer did not answer in time (response timeout)"
 	}
 	return "a work request failed"
+}
+
+// localError reports that the adapter gave up by itself, without hearing of the peer.
+func localError(err error) bool {
+	var w *WorkError
+	return errors.As(err, &w) && wcStatus(w.Status) == wcLocQPOp
 }
 
 func opText(op transport.Op) string {

@@ -157,7 +157,7 @@ func (r *request) Accept(ctx context.Context, tq transport.QP, p transport.ConnP
 func (r *request) accept(ctx context.Context, q *QP, p transport.ConnParams) error {
 	d := r.l.d
 	q.build.Lock()
-	q.id = r.id
+	q.id, q.known = r.id, true
 	d.cm.give(r.id, q)
 	q.build.Unlock()
 	r.mu.Lock()

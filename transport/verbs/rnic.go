@@ -24,9 +24,11 @@ type rnic struct {
 	file *os.File // its asynchronous events
 
 	*asyncHub
-	qps  map[handle]*QP
-	gone atomic.Bool // for good: one that comes back is another
-	past tally
+	qps     map[handle]*QP
+	ports   ports
+	parting atomic.Int32 // identifiers that wait for a port
+	gone    atomic.Bool  // for good: one that comes back is another
+	past    tally
 }
 
 // trait is what differs between adapters and is told by none of their attributes.
@@ -87,7 +89,7 @@ func (d *Device) adoptOne(attr deviceAttr) error {
 	if err != nil {
 		return err
 	}
-	a := &rnic{d: d, attr: attr, trait: traitOf(&attr, windows), qps: map[handle]*QP{}}
+	a := &rnic{d: d, attr: attr, trait: traitOf(&attr, windows), qps: map[handle]*QP{}, ports: newPorts()}
 	if err := d.fits(a); err != nil {
 		d.late[attr.Dev] = err
 		d.warn("an RDMA device is not used", err)
@@ -104,6 +106,7 @@ func (d *Device) adoptOne(attr deviceAttr) error {
 		}
 	}
 	d.adapters[attr.Dev] = a
+	d.waker.wake()
 	a.asyncHub = joinHub(a)
 	d.wg.Add(1)
 	go a.loop()
@@ -209,13 +212,16 @@ func (a *rnic) event(e asyncEvent) {
 	switch e.Kind {
 	case asyncDeviceFatal:
 		log.Warn("the RDMA device is gone or has failed", zap.String("event", e.Text))
-		a.gone.Store(true)
+		a.leave()
 		a.failAll(0, "the RDMA device was removed or has failed")
 	case asyncPortError:
 		log.Warn("a port of the RDMA device is down", zap.Int("port", e.Port))
-		a.failAll(e.Port, fmt.Sprintf("port %d is down", e.Port))
+		a.ports.set(e.Port, true)
+		a.failAll(e.Port, downText(e.Port))
 	case asyncPortActive:
 		log.Info("a port of the RDMA device is up", zap.Int("port", e.Port))
+		a.ports.set(e.Port, false)
+		a.d.waker.wake()
 	case asyncQPFatal:
 		if q := a.qps[e.QP]; q != nil {
 			q.fail(&LinkError{Device: a.attr.Name, Reason: "the adapter stopped the connection (" + e.Text + ")"})
@@ -229,7 +235,7 @@ func (a *rnic) event(e asyncEvent) {
 	}
 }
 
-// failAll ends the connections of a port, or of all ports. What connects again waits for the port in address resolution.
+// failAll ends the connections of a port, or of all ports.
 func (a *rnic) failAll(port int, reason string) {
 	for _, q := range a.qps {
 		if port == 0 || q.path.Port == port {

@@ -150,6 +150,13 @@ func (s *sim) leave(i *simID) {
 		return
 	}
 	i.peer, p.peer = nil, nil
+	if i.nic.down || p.nic.down { // the message is lost
+		i.up = false
+		if i.nic.down && !i.nic.way && i.nic.kind.driver == "rdma_rxe" {
+			i.nic.deaf = true // rxe_requester finds no route: rxe_qp_error
+		}
+		return
+	}
 	switch {
 	case i.asks:
 		s.say(p, cmEvent{Kind: cmRejected, Status: cmConsumer, Text: "rejected"})
@@ -238,7 +245,7 @@ func (s *sim) ResolveAddr(id handle, src, dst netip.AddrPort, timeoutMS int) err
 			out = n
 		}
 	}
-	if out != nil && !out.down {
+	if out != nil && (!out.down || out.way) {
 		for _, a := range out.addrs {
 			if a.Is4() == dst.Addr().Is4() {
 				s.port++
@@ -310,7 +317,7 @@ func (s *sim) Connect(id handle, p connParam) error {
 		return unix.EINVAL
 	}
 	far := s.owner(i.remote.Addr())
-	if far == nil || far.down || i.nic.down {
+	if far == nil || far.down || i.nic.down || far.deaf || i.nic.deaf {
 		s.say(i, cmEvent{Kind: cmUnreachable, Status: -int(unix.ETIMEDOUT), Text: "unreachable"})
 		return nil
 	}

@@ -58,6 +58,8 @@ type simNIC struct {
 	kind  simKind
 	addrs []netip.Addr
 	down  bool
+	way   bool // the system has a route by it all the same: it is the carrier that is lost
+	deaf  bool // the queue pair of the connection manager's messages receives nothing any more
 	gone  bool
 	link  linkLayer
 	ev    *simFD
