@@ -285,7 +285,7 @@ func (c *conn) cork() {
 // fullLocked ends the login: session, nexus and numbers are in place.
 func (c *conn) fullLocked(cmdSN uint32) {
 	c.state = stateFull
-	c.window = c.link.windowLocked(min(firstWindow, c.srv.opt.Limits.Queue))
+	c.window = c.link.windowLocked(c.floorLocked())
 	c.expCmdSN, c.maxCmdSN = cmdSN, cmdSN-1
 	if c.loginTimer != nil {
 		c.loginTimer.Stop()
@@ -339,8 +339,8 @@ func (c *conn) tick() {
 			return
 		}
 	}
-	if c.peak*4 <= c.window && c.window > firstWindow {
-		c.window = max(firstWindow, c.window/2)
+	if floor := c.floorLocked(); c.peak*4 <= c.window && c.window > floor {
+		c.window = max(floor, c.window/2)
 	}
 	var idle *mem.Share
 	if c.peak == 0 && c.live == 0 {

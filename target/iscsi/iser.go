@@ -257,7 +257,7 @@ func (x *iserLink) fullFeatureLocked() error {
 			return err
 		}
 	}
-	return x.postMoreLocked(min(firstWindow, x.c.srv.opt.Limits.Queue) + unexpectedPDUs - x.posted)
+	return x.postMoreLocked(x.c.floorLocked() + unexpectedPDUs - x.posted)
 }
 
 // windowLocked answers with the window that posted receives allow (RFC 7145 section 8.1.1).

@@ -411,12 +411,13 @@ func (c *conn) enterFull(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN
 	c.fullLocked(cmdSN)
 	c.sendLoginLocked(r, text)
 	c.link.flushLocked()
+	window := c.window
 	c.mu.Unlock()
 	f := []zap.Field{zap.String("initiator", ss.initiator), zap.Stringer("remote", c.remote), zap.Bool("iser", c.iser), zap.Uint16("tsih", ss.tsih)}
 	if ss.target != nil {
 		f = append(f, zap.String("target", ss.target.Name))
 	}
-	c.rec.note("session %d began: window %d, %s", ss.tsih, firstWindow, map[bool]string{true: "iSER", false: "iSCSI/TCP"}[c.iser])
+	c.rec.note("session %d began: window %d, %s", ss.tsih, window, map[bool]string{true: "iSER", false: "iSCSI/TCP"}[c.iser])
 	c.notePath()
 	c.srv.mu.Lock()
 	c.srv.counts.Logins++

@@ -32,6 +32,17 @@ func (c *conn) roomLocked() bool {
 	return c.unasked.n < undeclaredUnasked
 }
 
+// floorLocked is the command window of a new session, and what it falls back to when idle. libiscsi 1.19 (listensLocked) does not look at
+// MaxCmdSN over iSER and sends as many commands as its program has: those beyond the window are ignored (RFC 7143 section
+// 4.2.2.1), the next one within it skips them, and the program waits for their answers for ever.
+func (c *conn) floorLocked() int {
+	n := firstWindow
+	if !c.listensLocked() {
+		n = heedlessWindow
+	}
+	return min(n, c.srv.opt.Limits.Queue)
+}
+
 // listensLocked reports whether the initiator can be told what it did not ask for. Of those who say nothing about it Linux
 // can. libiscsi 1.19, which QEMU uses, takes whatever comes over iSER to be the answer to a command of its own, and
 // crashes; it is known by its not taking Send with Invalidate.
