@@ -2,6 +2,7 @@ package file
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,15 +14,20 @@ import (
 // A log that holds a write which a crash interrupted stays, because the device may come back with half of it; what it holds is
 // written there then, whatever the device was used for meanwhile. Their paths are returned.
 func Tidy(notes string, served func(id string) bool) (unfinished []string, err error) {
-	names, err := filepath.Glob(filepath.Join(notes, "*.redo"))
+	entries, err := os.ReadDir(notes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
-	for _, name := range names {
-		if served(strings.TrimSuffix(filepath.Base(name), ".redo")) {
+	for _, e := range entries {
+		id, ok := strings.CutSuffix(e.Name(), ".redo")
+		if !ok || served(id) {
 			continue
 		}
+		name := filepath.Join(notes, e.Name())
 		switch pending, err := unfinishedIn(name); {
 		case err != nil:
 			errs = append(errs, err)

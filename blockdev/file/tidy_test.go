@@ -16,7 +16,10 @@ import (
 // A log is room of the state directory's that a block device takes for as long as it is served, and longer where a crash has left a
 // write in it that is not made yet.
 func TestALogGoesWithItsDeviceUnlessAWriteIsInIt(t *testing.T) {
-	dir, m := t.TempDir(), blockdevtest.NewMemory(t, 4096)
+	dir, m := filepath.Join(t.TempDir(), "notes[1]"), blockdevtest.NewMemory(t, 4096)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	for name, pending := range map[string]bool{"served": false, "gone": false, "interrupted": true} {
 		f, err := os.Create(filepath.Join(dir, name+".redo"))
 		if err != nil {

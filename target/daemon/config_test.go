@@ -173,3 +173,23 @@ func FuzzConfig(f *testing.F) {
 		}
 	})
 }
+
+// Drop-ins are found wherever the configuration lies: a directory's name is no pattern.
+func TestDropInsAreFoundInADirectoryThatIsNamedLikeAPattern(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "conf[1]", "sluiced.yaml")
+	if err := os.MkdirAll(file+".d", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for path, text := range map[string]string{file: "volumes: [{name: a, size: 1MiB}]\n", filepath.Join(file+".d", "more.yaml"): "volumes: [{name: b, size: 1MiB}]\n", filepath.Join(file+".d", "notes.txt"): "{"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := LoadConfig(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Volumes) != 2 {
+		t.Errorf("%d volumes", len(c.Volumes))
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"go.uber.org/zap"
@@ -73,8 +74,9 @@ func (d *Daemon) recordPath(volume string) string {
 // allIdentified is there when a start has given every volume its identity: what has none after that is new.
 func (d *Daemon) allIdentified() string { return filepath.Join(d.identityDir(), ".all") }
 
-// begunHere is there where no earlier version has served: what a first start that was killed has left is not an earlier version's. One
-// that failed before it gave a volume its identity has left nothing, and an earlier version may have served after it.
+// begunHere is there where no earlier version had served when this one started first, and says that this one has made the device
+// server's directory: that is no sign of an earlier version then. One may have served after a first start that failed all the same, and each
+// volume that it did has a state there under the name that it gave it.
 func (d *Daemon) begunHere() string { return filepath.Join(d.identityDir(), ".first") }
 
 // readJSON reports whether the file is there.
@@ -144,7 +146,7 @@ func (d *Daemon) identify(cfg VolumeConfig, b bearer) (*identity, error) {
 	case id != nil:
 	case b.device == "" && known && rec.Engine == cfg.Engine && rec.Path == cfg.Path && rec.check() == nil:
 		id = &rec.identity
-	case d.upgrading:
+	case d.upgrading, d.servedEarlier(cfg):
 		id = earlierIdentity(cfg)
 	case b.medium:
 		id = newIdentity()
@@ -177,13 +179,24 @@ func (d *Daemon) prepareIdentities() error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("state directory: %w", err)
 	}
-	_, begun := os.Stat(d.begunHere())
+	begun, berr := os.ReadFile(d.begunHere())
 	_, served := os.Stat(d.scsiState())
-	d.upgrading = served == nil && (begun != nil || !d.someIdentified())
+	switch {
+	case served != nil, len(begun) > 0:
+	case berr != nil:
+		d.upgrading = true
+	default:
+		// A start that did not make the directory: it is an earlier version's unless a volume has been given an identity, for the device
+		// server has nothing of it before.
+		d.upgrading = !d.someIdentified()
+	}
 	d.first = !d.upgrading
 	err = os.MkdirAll(d.identityDir(), 0o700)
-	if err == nil && d.first && begun != nil {
-		err = savefile.Replace(d.begunHere(), nil)
+	if err == nil && d.first && len(begun) == 0 {
+		err = savefile.Replace(d.begunHere(), []byte("scsi\n"))
+	}
+	if err == nil && d.first {
+		err = savefile.MkdirAll(d.scsiState())
 	}
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)
@@ -191,10 +204,19 @@ func (d *Daemon) prepareIdentities() error {
 	return nil
 }
 
-// someIdentified reports whether a volume has been given an identity: the device server has nothing of it before.
+// someIdentified reports whether a volume has been given an identity.
 func (d *Daemon) someIdentified() bool {
-	l, err := filepath.Glob(filepath.Join(d.identityDir(), "*.json"))
-	return err != nil || len(l) > 0
+	l, err := os.ReadDir(d.identityDir())
+	return err != nil || slices.ContainsFunc(l, func(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), ".json") })
+}
+
+// servedEarlier reports whether an earlier version has served the volume since a first start of this one failed.
+func (d *Daemon) servedEarlier(cfg VolumeConfig) bool {
+	if !d.first {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(d.scsiState(), scsi.StateFile(earlierIdentity(cfg).Key)))
+	return err == nil
 }
 
 // identified ends what prepareIdentities began, and forgets volumes of memory that are not configured any more.
@@ -220,7 +242,7 @@ func (d *Daemon) identified() error {
 }
 
 // forgetIdentity removes what the state directory has of a volume that ends: a later one of its name inherits nothing. Where its medium
-// stays, hosts are told of its losses when it is served again.
+// stays, so does the state of its unit, which is found by the identity that lies beside the medium.
 func (d *Daemon) forgetIdentity(name string, mediumStays bool) {
 	var rec identityRecord
 	known, err := readJSON(d.recordPath(name), &rec)

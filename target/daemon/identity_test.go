@@ -5,28 +5,62 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/sluice-storage/sluice/target/scsi"
 )
 
-// A first start that was killed between two volumes is no earlier version: what had no identity yet gets one by chance, and not of its
-// name, which is that of many.
-func TestAFirstStartThatWasCutShortIsNoUpgrade(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "sluiced.yaml")
-	const conf = "state_dir: state\nportals: [{address: \"127.0.0.1:0\"}]\nvolumes: [{name: a, size: 1MiB}, {name: b, size: 1MiB}]\n"
+// cutShort is a first start with the volumes a and b that was killed before b had an identity, and without the records of more. It
+// returns the configuration of b.
+func cutShort(t *testing.T, file, state string, more ...string) (d *Daemon, cfg VolumeConfig) {
+	t.Helper()
+	conf := "state_dir: \"" + state + "\"\nportals: [{address: \"127.0.0.1:0\"}]\nvolumes: [{name: a, size: 1MiB}, {name: b, size: 1MiB}]\n"
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	d, stop := serve(t, file)
-	all, record := d.allIdentified(), d.recordPath("b")
-	cfg := d.volumes["b"].cfg
+	cfg = d.volumes["b"].cfg
 	stop()
 	// What is written after a.
-	if err := errors.Join(os.Remove(all), os.Remove(record), os.Remove(beside(cfg.Path))); err != nil {
+	err := errors.Join(os.Remove(d.allIdentified()), os.Remove(d.recordPath("b")), os.Remove(beside(cfg.Path)))
+	for _, name := range more {
+		err = errors.Join(err, os.Remove(d.recordPath(name)))
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	_, stop = serve(t, file)
+	return d, cfg
+}
+
+// A first start that was killed between two volumes is no earlier version: what had no identity yet gets one by chance, and not of its
+// name, which is that of many. So it is where the record of the first one could not be written, and its identity lies beside its file alone.
+func TestAFirstStartThatWasCutShortIsNoUpgrade(t *testing.T) {
+	for what, c := range map[string]struct {
+		state string
+		more  []string
+	}{"after the first": {"state", nil}, "in a directory like a pattern": {"state[1]", nil}, "without a record of the first": {"state", []string{"a"}}} {
+		t.Run(what, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "sluiced.yaml")
+			_, cfg := cutShort(t, file, c.state, c.more...)
+			_, stop := serve(t, file)
+			stop()
+			id, err := readIdentity(beside(cfg.Path))
+			if err != nil || id == nil || id.NAA == earlierIdentity(cfg).NAA {
+				t.Errorf("b is %+v, %v", id, err)
+			}
+		})
+	}
+}
+
+// A volume that an earlier version served after a first start that failed keeps the identity that it had there.
+func TestAVolumeServedEarlierAfterAStartThatFailedKeepsItsIdentity(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sluiced.yaml")
+	d, cfg := cutShort(t, file, "state")
+	if err := os.WriteFile(filepath.Join(d.scsiState(), scsi.StateFile(earlierIdentity(cfg).Key)), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, stop := serve(t, file)
 	stop()
-	id, err := readIdentity(beside(cfg.Path))
-	if err != nil || id == nil || id.NAA == earlierIdentity(cfg).NAA {
+	if id, err := readIdentity(beside(cfg.Path)); err != nil || id == nil || id.NAA != earlierIdentity(cfg).NAA {
 		t.Errorf("b is %+v, %v", id, err)
 	}
 }

@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"sort"
+	"strings"
 
 	"github.com/goccy/go-yaml"
 
@@ -206,12 +207,15 @@ func (c *Config) takesAway(before *Config) error {
 // dropIns adds the files of DIR.d beside the configuration file, in the order of their names: each may add volumes,
 // targets, portals and exports.
 func (c *Config) dropIns(path string) error {
-	files, err := filepath.Glob(filepath.Join(path+".d", "*.yaml"))
-	if err != nil {
-		return err
+	entries, err := os.ReadDir(path + ".d") // in that order
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &ConfigError{File: path + ".d", Detail: err.Error()}
 	}
-	sort.Strings(files)
-	for _, f := range files {
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".yaml") {
+			continue
+		}
+		f := filepath.Join(path+".d", e.Name())
 		b, err := os.ReadFile(f)
 		if err != nil {
 			return &ConfigError{File: f, Detail: err.Error()}
