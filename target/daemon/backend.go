@@ -359,18 +359,27 @@ func (d *Daemon) DeleteVolume(ctx context.Context, name string, data, dryRun boo
 	if err != nil {
 		return done, err
 	}
-	if !dryRun && (data || v.why == nil) { // what belongs to a file that is away is kept for it
-		d.forgetIdentity(name, !data)
+	if dryRun {
+		for _, f := range files {
+			done.Changes = append(done.Changes, f+" deleted")
+		}
+		return done, nil
 	}
-	for _, f := range files {
-		if !dryRun {
-			if err := os.Remove(f); err != nil {
-				return done, &admin.Error{Kind: admin.Conflict, Msg: "the volume is forgotten, but its file could not be deleted: " + err.Error()}
-			}
+	for k, f := range files {
+		if err = os.Remove(f); err != nil {
+			err = &admin.Error{Kind: admin.Conflict, Msg: "the volume is forgotten, but its file could not be deleted: " + err.Error()}
+			data = k > 0 // else it is there, and may be configured again
+			break
 		}
 		done.Changes = append(done.Changes, f+" deleted")
 	}
-	return done, nil
+	if data || v.why == nil { // what belongs to a file that is away is kept for it
+		if data {
+			v.lu.Forget()
+		}
+		d.forgetIdentity(name, !data)
+	}
+	return done, err
 }
 
 // CreateTarget implements admin.Backend.

@@ -62,7 +62,9 @@ type Daemon struct {
 	cfg     *Config
 	volumes map[string]*volume
 	targets map[string]*scsi.Target
-	portals map[string]*portal
+	// replacing are targets that a change has ended, until it is made: those of their names take over what hosts took their LUNs for.
+	replacing map[string]*scsi.Target
+	portals   map[string]*portal
 	// forms are the targets as they are served, with their secrets and without devices; unserved says why others are not.
 	forms       map[string]iscsi.Target
 	unserved    map[string]string
@@ -84,7 +86,7 @@ type portal struct {
 func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon, err error) {
 	d := &Daemon{
 		log: log, load: load, cfg: cfg, changeMu: make(changeLock, 1), stateDir: cfg.StateDir, drain: time.Duration(cfg.Timeouts.Drain), source: cfg.source, started: time.Now(), drained: make(chan struct{}), failed: make(chan error, 1),
-		volumes: map[string]*volume{}, targets: map[string]*scsi.Target{}, portals: map[string]*portal{}, forms: map[string]iscsi.Target{}, unserved: map[string]string{},
+		volumes: map[string]*volume{}, targets: map[string]*scsi.Target{}, replacing: map[string]*scsi.Target{}, portals: map[string]*portal{}, forms: map[string]iscsi.Target{}, unserved: map[string]string{},
 	}
 	d.life, d.lifeEnd = context.WithCancel(context.Background())
 	if err := errors.Join(os.MkdirAll(cfg.StateDir, 0o750), savefile.MkdirAll(mediaDir(cfg.StateDir))); err != nil {

@@ -56,6 +56,7 @@ func (d *Daemon) sweep() {
 		}
 	}
 	d.tidyMedia()
+	d.tidyUnits()
 	var targets []string
 	for _, t := range d.cfg.Targets {
 		targets = append(targets, t.Name)
@@ -82,6 +83,30 @@ func (d *Daemon) tidyMedia() {
 	}
 	for _, name := range unfinished {
 		d.log.Warn("a crash interrupted an atomic write to a block device that is not served now; it is made when the device is served again: remove the log if the device is used otherwise", zap.String("log", name))
+	}
+}
+
+// tidyUnits removes states of units whose volumes are long gone; none where it is not known of which volumes there are identities.
+func (d *Daemon) tidyUnits() {
+	entries, err := os.ReadDir(d.identityDir())
+	known := map[string]bool{}
+	for _, e := range entries {
+		var id identity // of a record, and of a device
+		if !strings.HasSuffix(e.Name(), ".json") && !strings.HasPrefix(e.Name(), "device-") || strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		_, rerr := readJSON(filepath.Join(d.identityDir(), e.Name()), &id)
+		err = errors.Join(err, rerr)
+		known[id.Key] = true
+	}
+	for _, v := range d.volumes {
+		known[v.key] = true
+	}
+	if err == nil {
+		err = scsi.TidyUnits(d.scsiState(), func(key string) bool { return known[key] })
+	}
+	if err != nil {
+		d.log.Warn("what is kept of volumes that have gone could not be removed", zap.Error(err))
 	}
 }
 

@@ -64,17 +64,19 @@ func (e *ending) takeBack() error {
 	return errors.Join(put(e.beside, e.was, e.was != nil), put(e.record, e.rec, e.known))
 }
 
-// replaced ends the volume whose place a file has taken: a change that serves the new one has been made.
+// replaced ends the volume whose place a file has taken: a change that serves the new one has been made. One whose identity lay there
+// has lost that with it. Another may be away as a whole, with its file system, and is the disk that it was when that is mounted again.
 func (d *Daemon) replaced(e ending) {
 	if !e.known {
 		return
 	}
+	away := e.was == nil || e.was.Key != e.rec.Key
 	var now identityRecord
 	if there, err := readJSON(e.record, &now); there && err == nil && now.Key == e.rec.Key {
-		d.forgetIdentity(e.volume, false) // the new one could not be written down there
+		d.forgetIdentity(e.volume, away) // the new one could not be written down there
 		return
 	}
-	d.forgetState(e.volume, e.rec, false)
+	d.forgetState(e.volume, e.rec, away)
 }
 
 // makeDefault makes the embedded default's volume.

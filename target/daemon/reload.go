@@ -147,6 +147,9 @@ func (d *Daemon) apply(ctx context.Context, next *Config, p *plan) error {
 			continue
 		}
 		d.mu.Lock()
+		if st := d.targets[name]; st != nil {
+			d.replacing[name] = st
+		}
 		delete(d.targets, name)
 		d.mu.Unlock()
 		// It takes no new session from now on; what its last commands wait for is not the change's business.
@@ -173,6 +176,9 @@ func (d *Daemon) apply(ctx context.Context, next *Config, p *plan) error {
 		}
 		st, served := d.targets[t.Name]
 		if !served {
+			if old, st := d.replacing[t.Name], p.devices[t.Name]; old != nil && st != nil {
+				st.Succeed(old)
+			}
 			errs = append(errs, d.addTarget(p.forms[t.Name], p.devices[t.Name]))
 			continue
 		}
@@ -214,6 +220,7 @@ func (d *Daemon) finish(before, next *Config, p *plan) error {
 	}
 	named := map[string]bool{}
 	d.mu.Lock()
+	clear(d.replacing)
 	for _, t := range before.Targets {
 		if _, served := d.targets[t.Name]; !served {
 			delete(d.forms, t.Name)
@@ -245,6 +252,7 @@ func (d *Daemon) finish(before, next *Config, p *plan) error {
 	for _, v := range gone {
 		d.retire(v)
 		if v.cfg.Engine != "file" {
+			v.lu.Forget()
 			d.forgetIdentity(v.cfg.Name, false)
 		}
 	}

@@ -72,10 +72,10 @@ type unknownUnit struct {
 	from  uint32 // who has received the response before this number has read that answer
 }
 
-// meetLocked decides whether a LUN that comes into a nexus's sight is closed; knownUnits.mu is held.
+// meetLocked decides whether a LUN that comes into a nexus's sight is closed; Target.mu and knownUnits.mu are held.
 func (n *Nexus) meetLocked(i *itl) {
 	was, ok := n.known.units[i.lun]
-	ok = ok || time.Now().Before(n.target.doubt)
+	ok = ok || n.target.unread.Load() || time.Now().Before(n.target.doubt)
 	if asc := i.lu.first(i.id); asc == ASCPowerOn || ok && was == i.lu.name && asc.ofPower() {
 		i.first() // it lost what was written to it
 	}

@@ -5,11 +5,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -40,28 +42,133 @@ func targetFile(dir, kind, target string) string {
 
 func knownPath(dir, target string) string { return targetFile(dir, "nexuses", target) }
 
-// recall reads what an earlier daemon has noted. A note that cannot be read keeps nothing from being served: it is set aside, and for
-// doubtTime each LUN counts as another than the one that a nexus has used, whatever nexus it is.
+// recall reads what an earlier daemon has noted. A note that cannot be read keeps nothing from being served. One that is damaged is set
+// aside, and for doubtTime each LUN counts as another than the one that a nexus has used, whatever nexus it is. One that is there and
+// cannot be read now stays; it is read again with each login and before another is written, and until then each LUN counts so.
 func (t *Target) recall() {
 	if t.opt.StateDir == "" {
 		return
 	}
+	t.saveMu.Lock()
+	defer t.saveMu.Unlock()
+	if err := t.readKnown(); err != nil {
+		t.log.Warn("what hosts took the LUNs of a target for cannot be read now; until it can, they have to ask for a LUN's name (INQUIRY) before it takes other commands",
+			zap.String("target", t.opt.Name), zap.Error(err))
+	}
+}
+
+// recallAgain does so where it could not be done yet.
+func (t *Target) recallAgain() {
+	if !t.unread.Load() {
+		return
+	}
+	t.saveMu.Lock()
+	defer t.saveMu.Unlock()
+	if t.unread.Load() && t.readKnown() == nil {
+		t.log.Info("what hosts took the LUNs of a target for is read", zap.String("target", t.opt.Name))
+	}
+}
+
+// readKnown takes the note in, beside what nexuses have been seen to do meanwhile; saveMu is held.
+func (t *Target) readKnown() error {
 	path := knownPath(t.opt.StateDir, t.opt.Name)
 	var note knownNote
-	if err := readState(path, &note); err != nil {
-		aside := path + ".unreadable"
+	err := readState(path, &note)
+	if damaged := (*damagedError)(nil); errors.As(err, &damaged) {
 		note = knownNote{Target: t.opt.Name, Nexuses: []knownNexus{}, Doubt: time.Now().Add(doubtTime)}
-		err = errors.Join(err, os.Rename(path, aside), writeDurably(path, &note))
+		aside, aerr := setAside(path)
+		err = errors.Join(err, aerr, writeDurably(path, &note))
 		t.log.Warn("what hosts took the LUNs of a target for cannot be read, and is set aside; for some minutes they have to ask for a LUN's name (INQUIRY) before it takes other commands",
 			zap.String("target", t.opt.Name), zap.String("file", aside), zap.Error(err))
+		err = nil
 	}
-	t.doubt = note.Doubt
-	for _, n := range note.Nexuses[max(0, len(note.Nexuses)-maxMet):] {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.logins = max(t.logins, maxMet) // those that log in before the note is read came after those in it
+	if err == nil {
+		t.takeKnownLocked(&note)
+	}
+	t.unread.Store(err != nil) // not before: a nexus that logs in meanwhile finds either
+	return err
+}
+
+// takeKnownLocked takes in a note; t.mu is held. What a nexus has looked at since is as it is now.
+func (t *Target) takeKnownLocked(note *knownNote) {
+	// The clock may have been anywhere when that was written.
+	if left := min(time.Until(note.Doubt), doubtTime); left > 0 {
+		t.doubt = time.Now().Add(left)
+	}
+	for age, n := range note.Nexuses[max(0, len(note.Nexuses)-maxMet):] {
 		if n.Units == nil {
 			continue
 		}
+		k := t.known[n.nexusID]
+		if k == nil {
+			t.known[n.nexusID] = &knownUnits{last: uint64(age) + 1, units: n.Units}
+			continue
+		}
+		k.mu.Lock()
+		for lun, name := range n.Units {
+			if _, ok := k.units[lun]; !ok {
+				k.units[lun] = name
+			}
+		}
+		k.mu.Unlock()
+	}
+	for n := len(t.known); n > maxMet; n-- {
+		t.forgetLocked()
+	}
+}
+
+// maxAside is how many files that were set aside are kept.
+const maxAside = 16
+
+// setAside gives a file that is damaged another name, and keeps those that were set aside before it.
+func setAside(path string) (aside string, err error) {
+	aside = path + ".unreadable"
+	for k := 2; ; k++ {
+		if _, err := os.Lstat(aside); err != nil {
+			break // it is free
+		}
+		aside = fmt.Sprintf("%s.unreadable-%d", path, k)
+	}
+	if err := os.Rename(path, aside); err != nil {
+		return path, err
+	}
+	now := time.Now()
+	return aside, os.Chtimes(aside, now, now) // the latest of those that Tidy finds
+}
+
+// Succeed takes over what hosts take the LUNs for from a target of the same name that has been served until now: of that the note may
+// have a part, and what t has read of it is older still. No session of old's is left, and none of t's is there yet.
+func (t *Target) Succeed(old *Target) {
+	old.saveMu.Lock()
+	old.succeeded = true
+	old.saveMu.Unlock()
+	note := old.knownNow()
+	t.saveMu.Lock()
+	t.mu.Lock()
+	if !old.unread.Load() {
+		clear(t.known)
+		t.unread.Store(false)
+	}
+	for _, n := range note.Nexuses {
+		k := t.known[n.nexusID]
+		if k == nil {
+			k = &knownUnits{units: map[uint16]unitName{}}
+			t.known[n.nexusID] = k
+		}
 		t.logins++
-		t.known[n.nexusID] = &knownUnits{last: t.logins, units: n.Units}
+		k.last = t.logins
+		maps.Copy(k.units, n.Units)
+	}
+	if note.Doubt.After(t.doubt) {
+		t.doubt = note.Doubt
+	}
+	t.mu.Unlock()
+	t.saveMu.Unlock()
+	if t.opt.StateDir != "" {
+		t.warnUnsaved(t.saveKnown())
 	}
 }
 
@@ -72,18 +179,36 @@ func (t *Target) noteKnown(lu *LogicalUnit) {
 	}
 	if !lu.inBackground(func() {
 		t.noting.Store(false) // what comes from now on is for the next note
-		if err := t.saveKnown(); err != nil {
-			t.log.Warn("what hosts take the LUNs of a target for could not be noted; should one become another volume while the daemon is away, their writes are not held back",
-				zap.String("target", t.opt.Name), zap.Error(err))
-		}
+		t.warnUnsaved(t.saveKnown())
 	}) {
 		t.noting.Store(false)
+	}
+}
+
+func (t *Target) warnUnsaved(err error) {
+	if err != nil {
+		t.log.Warn("what hosts take the LUNs of a target for could not be noted; should one become another volume while the daemon is away, their writes are not held back",
+			zap.String("target", t.opt.Name), zap.Error(err))
 	}
 }
 
 func (t *Target) saveKnown() error {
 	t.saveMu.Lock()
 	defer t.saveMu.Unlock()
+	if t.unread.Load() {
+		if err := t.readKnown(); err != nil {
+			return err // what is written would take its place
+		}
+	}
+	if t.succeeded {
+		return nil // the note is another's
+	}
+	note := t.knownNow()
+	return writeDurably(knownPath(t.opt.StateDir, t.opt.Name), &note)
+}
+
+// knownNow is what there is to note.
+func (t *Target) knownNow() knownNote {
 	type nexus struct {
 		id   nexusID
 		k    *knownUnits
@@ -94,9 +219,10 @@ func (t *Target) saveKnown() error {
 	for id, k := range t.known {
 		all = append(all, nexus{id, k, k.last})
 	}
+	doubt := t.doubt
 	t.mu.Unlock()
 	slices.SortFunc(all, func(a, b nexus) int { return cmp.Compare(a.last, b.last) })
-	note := knownNote{Target: t.opt.Name, Nexuses: []knownNexus{}, Doubt: t.doubt}
+	note := knownNote{Target: t.opt.Name, Nexuses: []knownNexus{}, Doubt: doubt}
 	for _, n := range all {
 		n.k.mu.Lock()
 		units := maps.Clone(n.k.units)
@@ -105,7 +231,7 @@ func (t *Target) saveKnown() error {
 			note.Nexuses = append(note.Nexuses, knownNexus{n.id, units})
 		}
 	}
-	return writeDurably(knownPath(t.opt.StateDir, t.opt.Name), &note)
+	return note
 }
 
 // Forget removes the states of port groups of a target that is served no more, from the StateDir of its TargetOptions: a later target
@@ -123,29 +249,32 @@ func Forget(dir, target string) error {
 	return errors.Join(errs...)
 }
 
-// maxGone is how many targets that are not served any more have kept what hosts took their LUNs for.
-const maxGone = 256
-
-// Tidy removes what hosts took the LUNs of targets for that are none of those served, but for the latest of them.
+// Tidy removes what hosts took the LUNs of targets for that are none of those served, and what was set aside, but for the latest of each.
 func Tidy(dir string, served []string) error {
 	is := map[string]bool{}
 	for _, target := range served {
 		is[filepath.Base(knownPath(dir, target))] = true
 	}
-	names, err := filepath.Glob(filepath.Join(dir, "nexuses-*.json"))
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	var gone []fs.FileInfo
-	for _, name := range names {
-		if fi, err := os.Lstat(name); err == nil && !is[fi.Name()] {
+	var gone, aside []fs.FileInfo
+	for _, e := range entries {
+		name := e.Name()
+		if !strings.HasPrefix(name, "nexuses-") || is[name] {
+			continue
+		}
+		switch fi, err := e.Info(); {
+		case err != nil: // gone meanwhile
+		case strings.HasSuffix(name, ".json"):
 			gone = append(gone, fi)
+		case strings.Contains(name, ".json.unreadable"):
+			aside = append(aside, fi)
 		}
 	}
-	slices.SortFunc(gone, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
-	var errs []error
-	for _, fi := range gone[:max(0, len(gone)-maxGone)] {
-		errs = append(errs, os.Remove(filepath.Join(dir, fi.Name())))
-	}
-	return errors.Join(errs...)
+	return errors.Join(keepLatest(dir, gone, maxGone), keepLatest(dir, aside, maxAside))
 }

@@ -1,10 +1,6 @@
 package scsi
 
 import (
-	"errors"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -38,7 +34,7 @@ func (lu *LogicalUnit) inheritLocked(id nexusID) {
 	if len(p.Owed) == 0 || time.Since(p.OwedFrom) >= heirTime {
 		return
 	}
-	for _, known := range [...][]nexusID{p.Owed, p.Heard, p.Lost, p.Met} {
+	for _, known := range [...][]nexusID{p.Owed, p.Heard, p.Lost} {
 		if slices.Contains(known, id) {
 			return
 		}
@@ -92,23 +88,4 @@ func latest(l []nexusID) []nexusID {
 // without is a new slice: persist reads the old one.
 func without(l []nexusID, id nexusID) []nexusID {
 	return slices.DeleteFunc(slices.Clone(l), func(o nexusID) bool { return o == id })
-}
-
-// ForgetUnit removes the state of a unit that is served no more, with that LUOptions.StateKey, from a StateDir. Where the medium stays,
-// so do what is owed to hosts for what it has lost, which the medium has no note of any more, and who may have written to it, for what it
-// has lost since or is found to have lost later: it is the same disk to them when it is served again.
-func ForgetUnit(dir, key string, mediumStays bool) error {
-	path := filepath.Join(dir, StateFile(key))
-	var s luState
-	if mediumStays && readState(path, &s) == nil && s.Power != nil {
-		p := s.Power
-		kept := &powerState{Medium: p.Medium, Owed: p.Owed, OwedAny: p.OwedAny, Heirs: p.Heirs, Met: united(p.Met, p.Lost, p.Heard)}
-		if len(kept.Owed) > 0 || len(kept.Met) > 0 || kept.OwedAny {
-			return writeDurably(path, &luState{Name: s.Name, Power: kept})
-		}
-	}
-	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }

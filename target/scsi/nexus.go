@@ -60,6 +60,7 @@ func (t *Target) NewNexus(opt NexusOptions) *Nexus {
 		n.opt.Memory = t.opt.Memory.Share(64 << 20)
 	}
 	n.none = &itl{nexus: n}
+	t.recallAgain()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.addPortLocked(opt.TargetPortGroup)

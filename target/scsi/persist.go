@@ -49,10 +49,22 @@ func readState(path string, v any) error {
 		return err
 	}
 	if err := json.Unmarshal(b, v); err != nil {
-		return fmt.Errorf("scsi: %s is not a state file: %w", path, err)
+		return &damagedError{path, err}
 	}
 	return nil
 }
+
+// damagedError is a file that was read and is no state. Another error is of the reading, and may pass.
+type damagedError struct {
+	path string
+	err  error
+}
+
+func (e *damagedError) Error() string {
+	return fmt.Sprintf("scsi: %s is not a state file: %v", e.path, e.err)
+}
+
+func (e *damagedError) Unwrap() error { return e.err }
 
 func (lu *LogicalUnit) statePathLocked() string {
 	key := lu.opt.StateKey

@@ -37,8 +37,6 @@ type powerState struct {
 	Heirs   []nexusID `json:"owed_heirs,omitempty"` // of Owed, who came after the loss (lossdebt.go)
 	// OwedFrom is when the unit was first served with the latest of these debts.
 	OwedFrom time.Time `json:"owed_from,omitzero"`
-	// Met is who knew the unit before its volume was forgotten, and has not come back.
-	Met []nexusID `json:"met,omitempty"`
 }
 
 // bootEnv says which boot it is where /proc/sys cannot be seen: the packaged units have ProcSubset=pid (systemd.exec(5)).
@@ -69,10 +67,10 @@ var bootUnknown sync.Once
 func (p *powerState) began(was *powerState, medium string, volatile, lost bool) bool {
 	now := powerState{Boot: bootID(), Medium: medium, OwedAny: lost && !volatile}
 	if was != nil && !volatile {
-		now.Owed, now.OwedAny, now.Heirs, now.OwedFrom, now.Met = was.Owed, now.OwedAny || was.OwedAny, was.Heirs, was.OwedFrom, was.Met
+		now.Owed, now.OwedAny, now.Heirs, now.OwedFrom = was.Owed, now.OwedAny || was.OwedAny, was.Heirs, was.OwedFrom
 		if lost {
-			now.Heirs, now.Met = nil, nil // each is owed this one
-			now.Owed = united(was.Owed, was.Met, was.Lost, was.Heard)
+			now.Heirs = nil // each is owed this one
+			now.Owed = united(was.Owed, was.Lost, was.Heard)
 		}
 		if at := time.Now(); len(now.Owed) > 0 && (lost || now.OwedFrom.IsZero() || now.OwedFrom.After(at)) {
 			now.OwedFrom = at
@@ -162,7 +160,7 @@ func (lu *LogicalUnit) heard(id nexusID) {
 		gone := max(surplus(p.Heard, lu.hereLocked()), 0)
 		p.Heard = slices.Delete(p.Heard, gone, gone+1)
 	}
-	p.Lost, p.Met = without(p.Lost, id), without(p.Met, id)
+	p.Lost = without(p.Lost, id)
 	lu.noteLocked("who has heard of a loss of power")
 }
 

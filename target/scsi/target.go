@@ -40,10 +40,12 @@ type Target struct {
 	ports   []uint16 // relative target port identifiers, sorted
 	known   map[nexusID]*knownUnits
 	logins  uint64
-	doubt   time.Time // not changed: what nexuses took the LUNs for was lost, and until then any may be another
+	doubt   time.Time // what nexuses took the LUNs for was lost, and until then any may be another
 
-	saveMu sync.Mutex  // one writer of what is known; taken before mu
-	noting atomic.Bool // a note of it is about to be written
+	saveMu    sync.Mutex  // one writer or reader of the note of what is known; taken before mu
+	succeeded bool        // guarded by saveMu: another target has taken over what is known
+	unread    atomic.Bool // it could not be read yet: each LUN may be another; changed under saveMu
+	noting    atomic.Bool // a note of it is about to be written
 
 	alua alua
 }

@@ -61,6 +61,30 @@ func TestARefusedCreationForgetsNothingOfAFileThatIsAway(t *testing.T) {
 		d.configure(volumes)
 		asItWas(d, id)
 	})
+	t.Run("it was made, and the file system is back", func(t *testing.T) {
+		d, id := begin(t)
+		move(d, "fs", "unmounted")
+		if err := os.Mkdir(d.path("fs"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		d.start()
+		d.must("volume", "create", "v", "1MiB")
+		if d.identity(0) == id || d.registrations(0) != 0 {
+			t.Error("it is the disk that it replaces")
+		}
+		d.stop()
+		move(d, "fs", "below")
+		move(d, "unmounted", "fs")
+		d.start()
+		d.must("target", "unmap", target, "0") // of the other one
+		d.must("target", "map", target, "0", "v")
+		if got := d.identity(0); got != id {
+			t.Errorf("it is\n%s\nbefore\n%s", got, id)
+		}
+		if n := d.registrations(0); n != 1 {
+			t.Errorf("%d hosts are registered", n)
+		}
+	})
 	t.Run("it was made, and is another one", func(t *testing.T) {
 		d, id := begin(t)
 		move(d, "fs/v.img", "v.img")

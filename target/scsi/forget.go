@@ -1,0 +1,97 @@
+package scsi
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// What becomes of the state of a unit that is served no more. With the medium goes the state. A medium that stays is the same disk to hosts
+// when it is served again, and whatever was promised of it holds: hosts that were fenced stay out, an erasure that was begun goes on,
+// each host hears of what was lost.
+
+// ForgetUnit ends the state of a unit that is served no more, with that LUOptions.StateKey, in a StateDir.
+func ForgetUnit(dir, key string, mediumStays bool) error {
+	path := filepath.Join(dir, StateFile(key))
+	var err error
+	if now := time.Now(); mediumStays {
+		err = os.Chtimes(path, now, now) // the latest of those that TidyUnits finds
+	} else {
+		err = os.Remove(path)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Forget ends the writing of the unit's state, whose medium goes: one that hangs may be closed after ForgetUnit.
+func (lu *LogicalUnit) Forget() {
+	lu.stateMu.Lock()
+	defer lu.stateMu.Unlock()
+	lu.mu.Lock()
+	defer lu.mu.Unlock()
+	lu.stateDir = ""
+}
+
+const (
+	// maxGone is how many have kept their state of the units that are not known any more, and of the targets that are not served.
+	maxGone = 256
+	// maxHeld is the same for units whose state keeps hosts from their medium, or owes them something.
+	maxHeld = 4096
+)
+
+// TidyUnits removes from a StateDir the states of units that are none of those known, by their LUOptions.StateKey, but for the latest of them: media that
+// were deleted by hand do not come back.
+func TidyUnits(dir string, known func(key string) bool) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var gone []fs.FileInfo
+	for _, e := range entries {
+		key, ok := strings.CutSuffix(e.Name(), ".json")
+		if !ok || !strings.HasPrefix(key, "lu-") || known(key[len("lu-"):]) {
+			continue
+		}
+		if fi, err := e.Info(); err == nil && fi.Mode().IsRegular() {
+			gone = append(gone, fi)
+		}
+	}
+	if len(gone) <= maxGone {
+		return nil // as ever, and no state is read
+	}
+	var idle, held []fs.FileInfo
+	for _, fi := range gone {
+		var s luState
+		if readState(filepath.Join(dir, fi.Name()), &s) != nil || s.holds() {
+			held = append(held, fi)
+		} else {
+			idle = append(idle, fi)
+		}
+	}
+	return errors.Join(keepLatest(dir, idle, maxGone), keepLatest(dir, held, maxHeld))
+}
+
+// holds reports whether there is more in a state than how hosts are greeted.
+func (s *luState) holds() bool {
+	p := s.Power
+	return s.Erasure != nil || s.Reservations != nil && len(s.Reservations.Regs) > 0 || p != nil && (len(p.Owed) > 0 || p.OwedAny)
+}
+
+// keepLatest removes the oldest of a directory's files where there are more than n.
+func keepLatest(dir string, files []fs.FileInfo, n int) error {
+	slices.SortStableFunc(files, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	var errs []error
+	for _, fi := range files[:max(0, len(files)-n)] {
+		errs = append(errs, os.Remove(filepath.Join(dir, fi.Name())))
+	}
+	return errors.Join(errs...)
+}
