@@ -36,14 +36,14 @@ func (i *Initiator) Discover(ctx context.Context, rawURL string) ([]Target, erro
 	}
 	var w wire
 	if u.ISER {
-		c, err := i.dialISER(ctx, u, 1, true)
+		c, err := i.dialISER(ctx, u, nil, 1, true)
 		if err != nil {
 			return nil, err
 		}
 		defer func() { c.drain(nil); c.release() }()
 		w = c
 	} else {
-		c, err := i.dialTCP(ctx, u, 1)
+		c, err := i.dialTCP(ctx, u, nil, 1)
 		if err != nil {
 			return nil, err
 		}

@@ -14,19 +14,27 @@ import (
 
 // probe runs commands of one session before, or beside, the volume's requests.
 type probe struct {
-	s   *session
-	buf *mem.Buf
+	s    *session
+	buf  *mem.Buf
+	kept *kept // what it goes to
 }
 
 func (i *Initiator) probe(ctx context.Context, s *session) (*probe, error) {
-	b, err := i.getForPath(ctx, mem.PageSize)
-	if err != nil {
-		return nil, fmt.Errorf("block: memory: %w", err)
+	var k *kept
+	if s.path != nil {
+		k = &s.path.kept
 	}
-	return &probe{s: s, buf: b}, nil
+	b := k.takePage()
+	if b == nil {
+		var err error
+		if b, err = i.getForPath(ctx, mem.PageSize); err != nil {
+			return nil, fmt.Errorf("block: memory: %w", err)
+		}
+	}
+	return &probe{s: s, buf: b, kept: k}, nil
 }
 
-func (p *probe) close() { p.buf.Release() }
+func (p *probe) close() { p.kept.putPage(p.buf) }
 
 // in runs a command that reads up to n bytes, again after unit attentions and while the unit becomes ready.
 func (p *probe) in(ctx context.Context, cdb []byte, n int) ([]byte, error) {

@@ -186,8 +186,8 @@ func (i *Initiator) parse(raw string) (*URL, error) {
 	return u, nil
 }
 
-// connect logs in to the portal of u for a normal session. limits stay those of a session that knows no volume.
-func (i *Initiator) connect(ctx context.Context, u *URL, isid iscsi.ISID) (*session, error) {
+// connect logs in to the portal of u for a normal session, with the memory that k keeps. limits stay those of a session that knows no volume.
+func (i *Initiator) connect(ctx context.Context, u *URL, isid iscsi.ISID, k *kept) (*session, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, fmt.Errorf("block: %s did not answer the login in %v", u.Addr(), loginTimeout))
 	defer cancel()
 	depth := i.o.Depth
@@ -199,7 +199,7 @@ func (i *Initiator) connect(ctx context.Context, u *URL, isid iscsi.ISID) (*sess
 		p.name = u.Initiator
 	}
 	for hops := 0; ; {
-		s, err := i.attempt(ctx, u, p, depth)
+		s, err := i.attempt(ctx, u, p, k, depth)
 		var m misnumbered
 		var le *iscsi.LoginError
 		switch {
@@ -230,10 +230,10 @@ func redirected(u *URL, address string) (*URL, error) {
 	return &to, nil
 }
 
-func (i *Initiator) attempt(ctx context.Context, u *URL, p loginParams, depth int) (*session, error) {
+func (i *Initiator) attempt(ctx context.Context, u *URL, p loginParams, k *kept, depth int) (*session, error) {
 	s := &session{ini: i, portal: u.Addr(), lun: encodeLUN(u.LUN), log: i.o.Log, isid: p.isid}
 	if u.ISER {
-		c, err := i.dialISER(ctx, u, depth, false)
+		c, err := i.dialISER(ctx, u, k, depth, false)
 		if err != nil {
 			return nil, err
 		}
@@ -248,7 +248,7 @@ func (i *Initiator) attempt(ctx context.Context, u *URL, p loginParams, depth in
 		c.attach(s, i.o.Immediate)
 		return s, nil
 	}
-	c, err := i.dialTCP(ctx, u, depth)
+	c, err := i.dialTCP(ctx, u, k, depth)
 	if err != nil {
 		return nil, err
 	}

@@ -33,6 +33,7 @@ type iserConn struct {
 	sendInv bool // the target may invalidate our STags
 	imm     int  // the longest immediate data, set after login
 	bufs    []*mem.Buf
+	kept    *kept // what they go to
 	logTx   mem.Span
 	logRx   mem.Span
 	ring    []mem.Span
@@ -50,7 +51,7 @@ type iserConn struct {
 }
 
 // dialISER connects a queue pair and gives it the memory of a session.
-func (i *Initiator) dialISER(ctx context.Context, u *URL, depth int, discovery bool) (*iserConn, error) {
+func (i *Initiator) dialISER(ctx context.Context, u *URL, k *kept, depth int, discovery bool) (*iserConn, error) {
 	dev, err := i.device(u)
 	if err != nil {
 		return nil, err
@@ -61,8 +62,7 @@ func (i *Initiator) dialISER(ctx context.Context, u *URL, depth int, discovery b
 	if discovery {
 		nring = 0 // one PDU at a time, in the login buffers
 	}
-	if err := c.memory(ctx, i, depth, nring); err != nil {
-		c.release()
+	if err := c.memory(ctx, i, k, depth, nring); err != nil {
 		return nil, err
 	}
 	// A command takes a Bind, a Send and perhaps an Invalidate. Beside those under way there are the places of commands that are
@@ -103,39 +103,25 @@ func (i *Initiator) dialISER(ctx context.Context, u *URL, depth int, discovery b
 	return c, nil
 }
 
-// memory takes what one connection needs from the pool, in buffers that several PDUs share.
-func (c *iserConn) memory(ctx context.Context, i *Initiator, depth, nring int) error {
-	const line = 64
-	cut := func(n, size int) ([]mem.Span, error) {
-		size = (size + line - 1) &^ (line - 1)
-		out := make([]mem.Span, 0, n)
-		for len(out) < n {
-			k := min(n-len(out), mem.MaxBuf/size)
-			b, err := i.getForPath(ctx, k*size)
-			if err != nil {
-				return nil, fmt.Errorf("block: memory for a connection: %w", err)
-			}
-			c.bufs = append(c.bufs, b)
-			for j := range k {
-				out = append(out, b.Span().Cut(j*size, size))
-			}
-		}
-		return out, nil
+// memory takes what one connection needs, in buffers that several PDUs share.
+func (c *iserConn) memory(ctx context.Context, i *Initiator, k *kept, depth, nring int) error {
+	const login, ring, ctl = iserHead + iscsi.DefaultRecvData + 4, iserHead + recvData + 4, 256
+	m := carver{i: i, k: k, had: k.take(), left: 2*lines(login) + nring*lines(ring) + depth*lines(slotSize) + controls*lines(ctl)}
+	pair, err := m.cut(ctx, 2, login)
+	if err == nil {
+		c.logTx, c.logRx = pair[0], pair[1]
+		c.ring, err = m.cut(ctx, nring, ring)
 	}
-	login, err := cut(2, iserHead+iscsi.DefaultRecvData+4)
-	if err != nil {
+	if err == nil {
+		c.slots, err = m.cut(ctx, depth, slotSize)
+	}
+	if err == nil {
+		c.ctl, err = m.cut(ctx, controls, ctl)
+	}
+	if err = m.done(err); err != nil {
 		return err
 	}
-	c.logTx, c.logRx = login[0], login[1]
-	if c.ring, err = cut(nring, iserHead+recvData+4); err != nil {
-		return err
-	}
-	if c.slots, err = cut(depth, slotSize); err != nil {
-		return err
-	}
-	if c.ctl, err = cut(controls, 256); err != nil {
-		return err
-	}
+	c.kept, c.bufs = k, m.bufs
 	for k := range c.ctl {
 		c.ctlFree = append(c.ctlFree, k)
 	}
@@ -143,9 +129,7 @@ func (c *iserConn) memory(ctx context.Context, i *Initiator, depth, nring int) e
 }
 
 func (c *iserConn) release() {
-	for _, b := range c.bufs {
-		b.Release()
-	}
+	c.kept.put(c.bufs)
 	c.bufs = nil
 }
 

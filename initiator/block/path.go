@@ -20,6 +20,7 @@ type path struct {
 	u    *URL
 	isid iscsi.ISID
 	port port
+	kept kept
 	sess atomic.Pointer[session]
 	tpgt atomic.Value  // string: of the last session
 	look chan struct{} // asks watch to look at the unit
@@ -59,7 +60,7 @@ func (p *path) connect(ctx context.Context) (*session, *Geometry, error) {
 		return nil, nil, err
 	}
 	defer p.begun()
-	s, err := p.v.ini.connect(ctx, p.u, p.isid)
+	s, err := p.v.ini.connect(ctx, p.u, p.isid, &p.kept)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -285,7 +286,7 @@ var errTooEarly = errors.New("block: the path may come back, and a reset would t
 func (p *path) reinstate(ctx context.Context, over *path, group string) error {
 	u := *p.u
 	u.ISER, u.Host, u.Port = over.u.ISER, over.u.Host, over.u.Port
-	tmp, err := p.v.ini.connect(ctx, &u, p.isid)
+	tmp, err := p.v.ini.connect(ctx, &u, p.isid, &p.kept)
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ type tcpConn struct {
 	conn   net.Conn
 	raw    syscall.RawConn // nil: no readv
 	bufs   []*mem.Buf
+	kept   *kept // what they go to
 	slots  []mem.Span
 	hdrDig bool
 	datDig bool
@@ -63,7 +64,7 @@ type txItem struct {
 	dataSN    uint32
 }
 
-func (i *Initiator) dialTCP(ctx context.Context, u *URL, depth int) (*tcpConn, error) {
+func (i *Initiator) dialTCP(ctx context.Context, u *URL, k *kept, depth int) (*tcpConn, error) {
 	conn, err := i.o.DialTCP(ctx, "tcp", u.Addr())
 	if err != nil {
 		return nil, fmt.Errorf("block: connect to %s: %w", u.Addr(), err)
@@ -75,27 +76,17 @@ func (i *Initiator) dialTCP(ctx context.Context, u *URL, depth int) (*tcpConn, e
 		}
 	}
 	c.readOnce = c.readv
-	size := slotSize
-	for left := depth; left > 0; {
-		k := min(left, mem.MaxBuf/size)
-		b, err := i.getForPath(ctx, k*size)
-		if err != nil {
-			c.release()
-			return nil, errors.Join(fmt.Errorf("block: memory for a connection: %w", err), conn.Close())
-		}
-		c.bufs = append(c.bufs, b)
-		for j := range k {
-			c.slots = append(c.slots, b.Span().Cut(j*size, size))
-		}
-		left -= k
+	m := carver{i: i, k: k, had: k.take(), left: depth * lines(slotSize)}
+	c.slots, err = m.cut(ctx, depth, slotSize)
+	if err = m.done(err); err != nil {
+		return nil, errors.Join(err, conn.Close())
 	}
+	c.kept, c.bufs = k, m.bufs
 	return c, nil
 }
 
 func (c *tcpConn) release() {
-	for _, b := range c.bufs {
-		b.Release()
-	}
+	c.kept.put(c.bufs)
 	c.bufs = nil
 }
 

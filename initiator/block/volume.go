@@ -112,10 +112,11 @@ func (i *Initiator) Open(ctx context.Context, urls ...string) (*Volume, error) {
 	return v, nil
 }
 
-// ports gives the ISIDs back, after the last session.
+// ports gives the ISIDs back, and the paths' memory, after the last session.
 func (v *Volume) ports() {
 	for _, p := range v.paths {
 		p.port.close()
+		p.kept.close()
 	}
 }
 
