@@ -107,6 +107,15 @@ type Pather interface{ Path() Path }
 type QPOptions struct {
 	Sends int // work requests outstanding at most
 	Recvs int // receives posted at most
+	// Slim asks a Widener to register no more memory for the queue pair than it uses, until Widen: its peer has proved nothing yet.
+	Slim bool
+}
+
+// Widener is a QP of a provider that registers all memory once more for some connections.
+type Widener interface {
+	// Widen ends what QPOptions.Slim asked for. An error that is mem.ErrNoRoom says that there is no room for all memory; the queue pair
+	// goes on as it was.
+	Widen() error
 }
 
 // ConnParams are what one side of a connection set-up asks for (RFC 6581 section 9 for iWARP).

@@ -160,7 +160,7 @@ func (x *iserLink) accept(r transport.Request) error {
 		c.behind = sends
 		c.mu.Unlock()
 	}
-	qp, err := x.dev.NewQP(transport.QPOptions{Sends: sends, Recvs: q + unexpectedPDUs + 8})
+	qp, err := x.dev.NewQP(transport.QPOptions{Sends: sends, Recvs: q + unexpectedPDUs + 8, Slim: true})
 	if err != nil {
 		return errors.Join(err, r.Reject(nil))
 	}
@@ -250,6 +250,11 @@ func (x *iserLink) fullFeatureLocked() error {
 	x.full = true
 	if x.c.discovery {
 		return nil // one request at a time, in the login's receive
+	}
+	if w, ok := x.qp.(transport.Widener); ok {
+		if err := w.Widen(); err != nil {
+			return err
+		}
 	}
 	if x.lazy {
 		// The first of it is there for good: a message can always be taken and answered.

@@ -93,7 +93,9 @@ func (p *Peer) Trust() {
 		return
 	}
 	until := now.Add(trustTime)
-	p.shown.Store(&until)
+	if p.shown.Swap(&until) == nil && p.state != nil && p.state.proved != nil {
+		p.state.proved()
+	}
 }
 
 // trusted reports whether a right has been found lately.

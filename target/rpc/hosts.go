@@ -32,6 +32,8 @@ type connState struct {
 	first  bool          // settle has been called
 	late   bool          // it was waited for in vain; guarded by the server's lock
 
+	proved func() // its peer has shown a right; nil where nothing follows from that
+
 	born   uint64 // later for each connection
 	second bool   // its host had another when its first call came
 	early  atomic.Int32

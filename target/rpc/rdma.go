@@ -170,10 +170,18 @@ func (d *rdmaListener) newConn(p transport.Peer) (*rdmaConn, error) {
 	c.setUp, c.giveUp = context.WithTimeout(context.Background(), acceptTime)
 	c.initCredits()
 	var err error
-	c.qp, err = d.dev.NewQP(transport.QPOptions{Sends: maxSends, Recvs: len(c.recvs)})
+	c.qp, err = d.dev.NewQP(transport.QPOptions{Sends: maxSends, Recvs: len(c.recvs), Slim: true})
 	if err != nil {
 		c.free()
 		return nil, err
+	}
+	if w, ok := c.qp.(transport.Widener); ok {
+		c.proved = func() {
+			if err := w.Widen(); err != nil {
+				d.s.log.Warn("RDMA connection ended: there is no room for its memory", zap.Stringer("client", p.Remote), zap.Error(err))
+				_ = c.Close() // its owner sees the end
+			}
+		}
 	}
 	return c, nil
 }

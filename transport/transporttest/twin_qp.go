@@ -117,6 +117,22 @@ func (q *qp) Depth() transport.Depth {
 	return q.depth
 }
 
+// Widen implements transport.Widener. A twin registers nothing for a queue pair alone; Slim tells what was asked for.
+func (q *qp) Widen() error {
+	q.dev.net.mu.Lock()
+	defer q.dev.net.mu.Unlock()
+	q.opts.Slim = false
+	return nil
+}
+
+// Slim reports whether a twin's queue pair is still to register no more memory than it uses.
+func Slim(of transport.QP) bool {
+	q := of.(*qp)
+	q.dev.net.mu.Lock()
+	defer q.dev.net.mu.Unlock()
+	return q.opts.Slim
+}
+
 func (q *qp) FileSend() bool {
 	q.dev.net.mu.Lock()
 	defer q.dev.net.mu.Unlock()

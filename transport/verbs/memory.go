@@ -34,6 +34,7 @@ type domain struct {
 	// local is what our own requests name. open is the same memory for the peer, where there are no windows and whole slabs may
 	// be exposed: nil until the connection's upper protocol exposes anything.
 	local, open atomic.Pointer[regions]
+	slim        bool // has what is used in it, not all slabs; guarded by memory.mu
 }
 
 // regions are slabs by their ID. A table that is in use is never changed.
@@ -61,7 +62,7 @@ func (m *memory) register(s *mem.Slab) error {
 	}
 	for dom := range m.domains {
 		// An adapter that is gone knows no memory any more, and must not keep the others' from growing.
-		if dom.a.gone.Load() {
+		if dom.a.gone.Load() || dom.slim {
 			continue
 		}
 		if err := m.add(dom, s); err != nil && !dom.a.gone.Load() {
@@ -92,8 +93,8 @@ func (m *memory) removeAll(s *mem.Slab) error {
 	return errors.Join(errs...)
 }
 
-// domainFor is the domain of a connection over a: the adapter's, or one of its own.
-func (m *memory) domainFor(a *rnic) (*domain, error) {
+// domainFor is the domain of a connection over a: the adapter's, or one of its own, which may be slim.
+func (m *memory) domainFor(a *rnic, slim bool) (*domain, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -106,10 +107,10 @@ func (m *memory) domainFor(a *rnic) (*domain, error) {
 	if err != nil {
 		return nil, fmt.Errorf("verbs: %s: allocate a protection domain: %w", a.attr.Name, err)
 	}
-	dom := &domain{a: a, pd: pd}
+	dom := &domain{a: a, pd: pd, slim: slim && a.private()}
 	dom.local.Store(&regions{})
-	for _, s := range m.slabs {
-		if err := m.add(dom, s); err != nil {
+	if !dom.slim {
+		if err := m.addAll(dom); err != nil {
 			m.drop(dom)
 			return nil, err
 		}
@@ -119,6 +120,55 @@ func (m *memory) domainFor(a *rnic) (*domain, error) {
 		m.shared[a] = dom
 	}
 	return dom, nil
+}
+
+// addAll adds the slabs that a domain has not; m.mu is held.
+func (m *memory) addAll(dom *domain) error {
+	for id, s := range m.slabs {
+		if _, there := (*dom.local.Load())[id]; there {
+			continue
+		}
+		if err := m.add(dom, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// widen makes a slim domain one that has all memory, as others have: from here on what has no room in it is not mapped.
+func (m *memory) widen(dom *domain) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !dom.slim {
+		return nil
+	}
+	before := *dom.local.Load()
+	if err := m.addAll(dom); err != nil {
+		for id := range *dom.local.Load() {
+			if _, had := before[id]; !had {
+				err = errors.Join(err, m.remove(dom, &dom.local, id))
+			}
+		}
+		return err
+	}
+	dom.slim = false
+	return nil
+}
+
+// local finds a span among what our own requests of a domain name; a slim one learns of the slab.
+func (m *memory) local(dom *domain, known *regions, s mem.Span) (region, error) {
+	r, err := known.find(s)
+	if err == nil || s.Slab == nil {
+		return r, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, there := (*dom.local.Load())[s.Slab.ID()]; !there && dom.slim && m.slabs[s.Slab.ID()] == s.Slab && !m.closed {
+		if err := m.add(dom, s.Slab); err != nil {
+			return region{}, err
+		}
+	}
+	return dom.local.Load().find(s)
 }
 
 // private says that each connection over a has a protection domain of its own: where a peer may end regions of it, and

@@ -196,7 +196,7 @@ func (q *QP) gather(local []mem.Span, e *sqEntry, hw *sendWR) error {
 		if local[i].Len == 0 {
 			continue
 		}
-		reg, err := known.find(local[i])
+		reg, err := q.dev.mem.local(q.dom, known, local[i])
 		if err != nil {
 			s.sges = s.sges[:mark]
 			return err

@@ -21,6 +21,7 @@ import (
 type QP struct {
 	dev        *Device
 	send, recv int
+	slim       bool
 
 	// build is held while objects of the library are made, used by the set-up, and destroyed.
 	build      sync.Mutex
@@ -77,8 +78,9 @@ const (
 )
 
 var (
-	_ transport.QP     = (*QP)(nil)
-	_ transport.Pather = (*QP)(nil)
+	_ transport.QP      = (*QP)(nil)
+	_ transport.Pather  = (*QP)(nil)
+	_ transport.Widener = (*QP)(nil)
 )
 
 func newQP(d *Device, o transport.QPOptions) (*QP, error) {
@@ -91,7 +93,7 @@ func newQP(d *Device, o transport.QPOptions) (*QP, error) {
 	if o.Sends < 0 || o.Recvs < 0 || o.Sends > maxQueue || o.Recvs > maxQueue {
 		return nil, fmt.Errorf("verbs: queues of %d sends and %d receives asked for, at most %d are made", o.Sends, o.Recvs, maxQueue)
 	}
-	q := &QP{dev: d, send: o.Sends, recv: o.Recvs, cmEvents: make(chan cmEvent, maxCMPending), ready: make(chan struct{}),
+	q := &QP{dev: d, send: o.Sends, recv: o.Recvs, slim: o.Slim, cmEvents: make(chan cmEvent, maxCMPending), ready: make(chan struct{}),
 		dying: make(chan struct{}), over: make(chan struct{}), byKey: map[uint32]*window{}}
 	q.sq.init(o.Sends)
 	q.rq.init(o.Recvs)
@@ -142,6 +144,23 @@ func (q *QP) Depth() transport.Depth {
 // FileSend is false: an adapter sends registered memory.
 func (q *QP) FileSend() bool { return false }
 
+// Widen gives a connection with memory regions of its own those of all memory.
+func (q *QP) Widen() error {
+	if q.dead.Load() { // its end has the lock for a while
+		return q.why()
+	}
+	q.build.Lock()
+	defer q.build.Unlock()
+	if q.dead.Load() {
+		return q.why()
+	}
+	q.slim = false
+	if q.dom == nil {
+		return nil
+	}
+	return q.dev.mem.widen(q.dom)
+}
+
 // Path tells how the connection goes and what the peer may reach of our memory.
 func (q *QP) Path() transport.Path {
 	p := transport.Path{Provider: "verbs"}
@@ -178,7 +197,7 @@ func (q *QP) make(w where) error {
 		return fmt.Errorf("verbs: %s: queues of %d sends and %d receives, the adapter has %d", a.attr.Name, q.send, q.recv, most)
 	}
 	q.a, q.path = a, w
-	if q.dom, err = q.dev.mem.domainFor(a); err != nil {
+	if q.dom, err = q.dev.mem.domainFor(a, q.slim); err != nil {
 		return err
 	}
 	if err := q.makeWindows(); err != nil {
@@ -289,7 +308,7 @@ func (q *QP) ringRecv(seq uint32, n int) (done int, err error) {
 		r.wrs, r.sges = r.wrs[:0], r.sges[:0]
 		for i := done; i < n && len(r.wrs) < postBatch && err == nil; i++ {
 			at := seq + uint32(i)
-			if wr, rerr := r.prepare(at, known); rerr != nil {
+			if wr, rerr := q.prepareRecv(at, known); rerr != nil {
 				err, n = rerr, i
 			} else {
 				r.wrs = append(r.wrs, wr)
@@ -313,10 +332,11 @@ func (q *QP) ringRecv(seq uint32, n int) (done int, err error) {
 	return done, err
 }
 
-func (r *recvQueue) prepare(at uint32, known *regions) (recvWR, error) {
+func (q *QP) prepareRecv(at uint32, known *regions) (recvWR, error) {
+	r := &q.rq
 	wr, e := recvWR{ID: recvID | uint64(at)}, &r.tab[at&r.mask]
 	if e.buf.Len > 0 || r.piece {
-		reg, err := known.find(e.buf)
+		reg, err := q.dev.mem.local(q.dom, known, e.buf)
 		if err != nil {
 			return wr, err
 		}

@@ -101,7 +101,7 @@ func (d *Device) adoptOne(attr deviceAttr) error {
 	// The adapter knows a pool's memory from here, before the first connection: what cannot be registered is then not mapped, whatever
 	// makes the pool grow meanwhile.
 	if !a.private() {
-		if _, err := d.mem.domainFor(a); err != nil {
+		if _, err := d.mem.domainFor(a, false); err != nil {
 			return errors.Join(err, a.file.Close())
 		}
 	}
