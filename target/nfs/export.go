@@ -78,6 +78,7 @@ type export struct {
 	counters *counters
 	medium   *medium
 	mayHang  bool
+	block    int64       // of its file system, bytes
 	inMemory bool        // its files are nowhere else, so that a call hardly ever blocks
 	waits    atomic.Bool // it has no reads that do not wait
 	noLoans  atomic.Bool // the file system lends no pages
@@ -126,7 +127,7 @@ func (e *export) open() error {
 		_ = unix.Close(fd)
 		return fmt.Errorf("nfs: export %s: %w", e.Path, err)
 	}
-	e.dev, e.ino, e.mayHang, e.inMemory = st.Dev, st.Ino, mayHang(fd), inMemory(fd)
+	e.dev, e.ino, e.mayHang, e.inMemory, e.block = st.Dev, st.Ino, mayHang(fd), inMemory(fd), blockSize(fd)
 	if e.kind = kindInode; !e.InodeHandles {
 		e.kind = probeHandles(fd)
 	}

@@ -55,6 +55,8 @@ const (
 	maxSeats = 16
 	// maxAside is how many files of a medium may wait to be closed before the cache keeps the rest of them.
 	maxAside = 256
+	// maxOverData bounds the blocks of a WRITE that are asked for before it (overData): 128 KiB of most file systems.
+	maxOverData = 32
 	// openTime is how long an export's directory may take to be opened: a disk that sleeps takes ten seconds.
 	openTime = 30 * time.Second
 	// maxDepth bounds the way from a directory up to its export's root: names of one byte in a path of PATH_MAX.

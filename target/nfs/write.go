@@ -95,7 +95,7 @@ func (s *Server) writeBy(c *rpc.Call, o *openFile, q *request, a *nfs3.WriteArgs
 		// RFC 1813 section 3.3.7: the verifier is the one in force when the data was taken. If it changes in between, the
 		// client is told the old one and finds at COMMIT that it has to send again.
 		r.Verf = s.verifier()
-		done, err = s.pwrite(o.fd, &q.id, a, data, n)
+		done, err = s.pwrite(o.fd, q, &st, a, data, n)
 		return err
 	})
 	if errors.Is(err, errReopen) || errors.Is(err, errSuperseded) {
@@ -119,12 +119,15 @@ func (s *Server) writeBy(c *rpc.Call, o *openFile, q *request, a *nfs3.WriteArgs
 	return nil
 }
 
-// pwrite writes n bytes with id's rights, and returns how many of them went before an error.
-func (s *Server) pwrite(fd int, id *identity, a *nfs3.WriteArgs, data [][]byte, n int) (done int, err error) {
-	if s.ids.apart(id) {
-		return s.pwriteApart(fd, *id, a.Offset, a.Stable, slices.Clone(data), n)
+// pwrite writes n bytes with the caller's rights, and returns how many of them went before an error. st is of the file.
+func (s *Server) pwrite(fd int, q *request, st *unix.Stat_t, a *nfs3.WriteArgs, data [][]byte, n int) (done int, err error) {
+	if s.ids.apart(&q.id) {
+		if q.n.e.overData(fd, st, int64(a.Offset), n) {
+			return s.pwriteAll(fd, a.Offset, a.Stable, data, n)
+		}
+		return s.pwriteApart(fd, q.id, a.Offset, a.Stable, slices.Clone(data), n)
 	}
-	err = s.ids.here(id, func() (err error) {
+	err = s.ids.here(&q.id, func() (err error) {
 		done, err = s.pwriteAll(fd, a.Offset, a.Stable, data, n)
 		return err
 	})
