@@ -262,7 +262,7 @@ func (s *stand) checkSeen(m *model) error {
 	})
 	for _, e := range []string{"/first", "/second"} {
 		ask(func() error {
-			out, err := run(nil, "nfs-ls", fmt.Sprintf("nfs://%s%s?nfsport=2049&mountport=2049", s.ip, e))
+			out, err := run(nil, "nfs-ls", fmt.Sprintf("nfs://%s%s?nfsport=3262&mountport=3262", s.ip, e))
 			if (err == nil && strings.Contains(out, "marker")) != m.exports[e] {
 				return fmt.Errorf("export %s: %s %w, should be served: %v", e, out, err, m.exports[e])
 			}

@@ -52,7 +52,7 @@ func (c conf) text(s *stand) string {
 	text := fmt.Sprintf(`state_dir: %s
 timeouts: {drain: 1s}
 portals: [{address: %q}]
-files: {tcp: "%s:2049", rdma: none}
+files: {tcp: "%s:3262", rdma: none}
 exports: [{name: /first, path: %s/exported, clients: [{match: "127.0.0.0/8", any_port: true}]}]
 volumes: [{name: c0%s}%s]
 targets: [{name: %q, luns: [{lun: 0, volume: c0}]}]

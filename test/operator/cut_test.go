@@ -73,7 +73,7 @@ func cutShort(t *testing.T, d order) {
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v\nthe daemon's log ends\n%s", err, tail(s.logged()))
 		}
 	}
 	defer func() { must(errors.Join(s.down(syscall.SIGKILL), os.RemoveAll(s.dir))) }()
