@@ -180,6 +180,9 @@ func (d *Device) sync() error {
 	if err := unix.Fdatasync(d.fd); err != nil {
 		return d.loss.found(wrap("flush", err))
 	}
+	if s := d.behind.Load(); s != nil {
+		s.lives()
+	}
 	return nil
 }
 

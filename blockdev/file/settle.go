@@ -34,7 +34,7 @@ type settling struct {
 	mu         sync.Mutex
 	moved      chan struct{} // closed at the next piece
 	committing bool          // all pieces are there
-	hangs      bool          // a call has run out of patience, and nothing has moved since
+	hangs      bool          // a call has run out of patience, and the medium has not answered since
 	over       bool
 	left       error // what Close has noted of it, which is taken back where the medium takes all of it yet
 }
@@ -118,6 +118,13 @@ func (s *settling) on(committing bool) {
 	defer s.mu.Unlock()
 	close(s.moved)
 	s.moved, s.committing, s.hangs = make(chan struct{}), committing, false
+}
+
+// lives is called when the medium has answered: who waits for the run is patient again, for it may be about to end.
+func (s *settling) lives() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hangs = false
 }
 
 // leave notes as lost what the run has not done. It reports false where the run is over.
