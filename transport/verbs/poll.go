@@ -158,7 +158,7 @@ func (q *QP) digestRecv(c *workComp, wc *transport.WC) bool {
 // workErr is the error of a request that did not succeed. The first one ends the connection: the adapter has stopped it.
 func (q *QP) workErr(c *workComp, op transport.Op) error {
 	if c.Status == wcFlushed {
-		q.fail(&LinkError{Device: q.a.attr.Name, Reason: "the connection was ended by the peer or the network"})
+		q.fail(&LinkError{Device: q.a.attr.Name, Reason: "the connection was ended by the peer or the network", untold: true})
 		return q.why()
 	}
 	err := &WorkError{Status: uint32(c.Status), Vendor: c.Vendor, Op: op}

@@ -60,37 +60,40 @@ func TestAPeerIsToldOfAnEndWhenThePortIsBack(t *testing.T) {
 
 // The adapter may find out before the port's event is here: a request fails for which there is no way any more.
 func TestARequestThatFailsBeforeThePortsEventHoldsTheGoodbyeToo(t *testing.T) {
-	moments := make(chan chan time.Time, 4)
-	s, a, b := connected(t, "rxe", Options{after: func(time.Duration) <-chan time.Time {
-		c := make(chan time.Time, 1)
-		moments <- c
-		return c
-	}})
-	s.mu.Lock()
-	s.nics[1].down = true // and nothing says so
-	s.mu.Unlock()
-	b.mustPost(transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: 1})
-	wcs := endsWith(t, b, "its port has gone down")
-	if len(wcs) != 1 || wcs[0].Err == nil || !strings.Contains(wcs[0].Err.Error(), "its port has gone down") {
-		t.Errorf("left over: %+v", wcs)
+	for kind, words := range map[string]string{"rxe": "its port has gone down", "rxe6.12": "ended by the peer or the network"} {
+		t.Run(kind, func(t *testing.T) {
+			moments := make(chan chan time.Time, 4)
+			s, a, b := connected(t, kind, Options{after: func(time.Duration) <-chan time.Time {
+				c := make(chan time.Time, 1)
+				moments <- c
+				return c
+			}})
+			silent := func(down bool) { // and nothing says so
+				s.mu.Lock()
+				s.nics[1].down = down
+				s.mu.Unlock()
+			}
+			silent(true)
+			b.mustPost(transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: 1})
+			wcs := endsWith(t, b, words)
+			if len(wcs) != 1 || wcs[0].Err == nil || !strings.Contains(wcs[0].Err.Error(), words) {
+				t.Errorf("left over: %+v", wcs)
+			}
+			<-moments
+			s.lose(s.nics[1], true)
+			s.lose(s.nics[1], false)
+			endsWith(t, a, "ended")
+			joinAgain(t, a, b)
+			// Where no event comes it was no port: the peer is told after a moment.
+			silent(true)
+			b.mustPost(transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: 1})
+			endsWith(t, b, words)
+			moment := <-moments
+			silent(false)
+			moment <- time.Time{}
+			endsWith(t, a, "ended")
+		})
 	}
-	<-moments
-	s.lose(s.nics[1], true)
-	s.lose(s.nics[1], false)
-	endsWith(t, a, "ended")
-	joinAgain(t, a, b)
-	// Where no event comes it was no port: the peer is told after a moment.
-	s.mu.Lock()
-	s.nics[1].down = true
-	s.mu.Unlock()
-	b.mustPost(transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: 1})
-	endsWith(t, b, "local operation error")
-	moment := <-moments
-	s.mu.Lock()
-	s.nics[1].down = false
-	s.mu.Unlock()
-	moment <- time.Time{}
-	endsWith(t, a, "ended")
 }
 
 func TestCloseWaitsForNoPort(t *testing.T) {

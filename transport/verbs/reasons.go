@@ -25,6 +25,8 @@ type LinkError struct {
 	Device string // the adapter, empty if unknown
 	Reason string // one sentence
 	Err    error  // what lies below it, or nil
+
+	untold bool // the adapter has stopped the connection, and has not said why
 }
 
 func (e *LinkError) Error() string {
@@ -95,10 +97,11 @@ func statusText(s wcStatus) string {
 	return "a work request failed"
 }
 
-// localError reports that the adapter gave up by itself, without hearing of the peer.
+// localError reports that the adapter may have given up by itself, without hearing of the peer. rxe of Linux 6.12 only flushes then.
 func localError(err error) bool {
 	var w *WorkError
-	return errors.As(err, &w) && wcStatus(w.Status) == wcLocQPOp
+	var l *LinkError
+	return errors.As(err, &w) && wcStatus(w.Status) == wcLocQPOp || errors.As(err, &l) && l.untold
 }
 
 func opText(op transport.Op) string {

@@ -279,7 +279,9 @@ func (s *sim) start(q *simQP, w *simWR) bool {
 	w.started, w.done = true, true
 	if w.Op != wrBind && w.Op != wrLocalInv {
 		if q.nic.down && q.nic.kind.driver == "rdma_rxe" { // rxe_requester: no route
-			w.status = wcLocQPOp
+			if w.status = wcLocQPOp; q.nic.kind.flushes {
+				w.status = wcFlushed
+			}
 			return true
 		}
 		if q.peer == nil || q.peer.freed || q.peer.err || q.nic.down || q.peer.nic.down {

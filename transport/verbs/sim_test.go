@@ -21,15 +21,17 @@ type simKind struct {
 	sinks    bool // the sink of a Read must be open to remote writes
 	noMark   bool // a queue in ERR takes no requests
 	holdsQP  bool // a bound window holds its queue pair
+	flushes  bool // its first error is that of what it flushes
 	outOf    bool // completions of Reads are overtaken; no fenced Reads, no receives without a piece
 }
 
 var simKinds = map[string]simKind{
-	"mlx5":  {driver: "mlx5_core", fabric: kindIB, windows: true, exact: true, random: true},
-	"rxe":   {driver: "rdma_rxe", fabric: kindIB, windows: true, holdsQP: true},
-	"siw":   {driver: "siw", fabric: kindIWARP, invalAll: true, noMark: true, random: true, outOf: true},
-	"cxgb4": {driver: "iw_cxgb4", fabric: kindIWARP, sinks: true},
-	"bnxt":  {driver: "bnxt_re", fabric: kindIB},
+	"mlx5":    {driver: "mlx5_core", fabric: kindIB, windows: true, exact: true, random: true},
+	"rxe":     {driver: "rdma_rxe", fabric: kindIB, windows: true, holdsQP: true},
+	"rxe6.12": {driver: "rdma_rxe", fabric: kindIB, windows: true, holdsQP: true, flushes: true},
+	"siw":     {driver: "siw", fabric: kindIWARP, invalAll: true, noMark: true, random: true, outOf: true},
+	"cxgb4":   {driver: "iw_cxgb4", fabric: kindIWARP, sinks: true},
+	"bnxt":    {driver: "bnxt_re", fabric: kindIB},
 }
 
 // sim is rdma-core and the adapters of one machine, or of two that share a network: nothing tells. Work is carried out within
