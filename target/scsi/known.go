@@ -34,7 +34,7 @@ func nameOf(naa, eui []byte, serial string) unitName {
 }
 
 // knownLocked is what a nexus that logs in takes the LUNs for; t.mu is held. Initiators choose their names themselves: of those
-// that have gone, the one that has been away longest is forgotten.
+// that have gone, the one that has been away longest is forgotten, of the initiator that has most: one that has many pushes out none of another's.
 func (t *Target) knownLocked(id nexusID) *knownUnits {
 	k := t.known[id]
 	if k == nil {
@@ -51,10 +51,17 @@ func (t *Target) knownLocked(id nexusID) *knownUnits {
 }
 
 func (t *Target) forgetLocked() {
+	names, most := map[string]int{}, 0
+	for id, k := range t.known {
+		if k.sessions == 0 {
+			names[id.host()]++
+			most = max(most, names[id.host()])
+		}
+	}
 	var oldest nexusID
 	var last uint64
 	for id, k := range t.known {
-		if k.sessions == 0 && (last == 0 || k.last < last) {
+		if k.sessions == 0 && names[id.host()] == most && (last == 0 || k.last < last) {
 			oldest, last = id, k.last
 		}
 	}

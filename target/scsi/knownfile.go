@@ -63,9 +63,11 @@ func (t *Target) recallAgain() {
 		return
 	}
 	t.saveMu.Lock()
-	defer t.saveMu.Unlock()
-	if t.unread.Load() && t.readKnown() == nil {
+	read := t.unread.Load() && t.readKnown() == nil
+	t.saveMu.Unlock()
+	if read {
 		t.log.Info("what hosts took the LUNs of a target for is read", zap.String("target", t.opt.Name))
+		t.warnUnsaved(t.saveKnown()) // with what they did meanwhile
 	}
 }
 
@@ -177,10 +179,15 @@ func (t *Target) noteKnown(lu *LogicalUnit) {
 	if t.opt.StateDir == "" || t.noting.Swap(true) {
 		return
 	}
-	if !lu.inBackground(func() {
-		t.noting.Store(false) // what comes from now on is for the next note
-		t.warnUnsaved(t.saveKnown())
-	}) {
+	save := func() error {
+		err := t.saveKnown()
+		if err != nil && t.unread.Load() { // a login reads it, and saves
+			t.warnUnsaved(err)
+			err = nil
+		}
+		return err
+	}
+	if !lu.inBackground(func() { lu.insist(&t.noting, save, t.warnUnsaved) }) {
 		t.noting.Store(false)
 	}
 }

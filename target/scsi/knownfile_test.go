@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -215,4 +216,52 @@ func TestATargetKnowsWhatHostsTookTheLUNsOfItsPredecessorFor(t *testing.T) {
 	next.serve(t, "vol1")
 	next.writes("a start later", 1, false)
 	next.writes("another host, later", 2, true)
+}
+
+// What could not be written down, for the disk was full for a while, is written later by itself: no other login may come before a restart.
+func TestWhatHostsDidIsNotedWhenItCanBe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		again := boot(t)
+		p := &notedRig{dir: t.TempDir()}
+		p.serve(t, "vol0")
+		var fail *atomic.Value
+		var saves atomic.Int32
+		fail = failStorage(t, func() {
+			if saves.Add(1) > 8 {
+				fail.Store("")
+			}
+		})
+		fail.Store(notSaved)
+		id := p.writes("at first", 1, true).id()
+		p.serve(t, "vol1")
+		p.writes("the LUN is another", 1, false)
+		again("second")
+		p.serve(t, "vol0")
+		if asc := p.lu.first(id); asc != ASCPowerOn {
+			t.Errorf("after another boot it is told %04X", asc)
+		}
+	})
+}
+
+// An initiator that makes names without end has the target forget what it took LUNs for itself, and none of what another did that is away.
+func TestNamesOfOneInitiatorPushOutNothingThatAnotherTookLUNsFor(t *testing.T) {
+	boot(t)
+	p := &notedRig{dir: t.TempDir()}
+	p.serve(t, "vol0")
+	p.writes("at first", 1, true).Close(func() {})
+	for isid := range uint16(maxMet + 8) {
+		p.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:flood", ISID: [6]byte{0x40, 0, 0, 0, byte(isid >> 8), byte(isid)}, TargetPortGroup: 1, Memory: p.pool.Share(1 << 20)}).Close(func() {})
+	}
+	if err := p.target.RemoveLUN(0); err != nil {
+		t.Fatal(err)
+	}
+	lu, err := NewLogicalUnit(LUOptions{Device: newDisk(1<<20, 512), Name: "vol1", StateDir: p.dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.target.AddLUN(0, lu); err != nil {
+		t.Fatal(err)
+	}
+	p.lu = lu
+	p.writes("the LUN is another", 1, false)
 }

@@ -39,6 +39,8 @@ const (
 	doubtTime = 10 * time.Minute
 	// settleAgain is the time between two attempts to write down what a unit that is erased has to wait for.
 	settleAgain = time.Second
+	// noteAgain is the longest time between two attempts to write down what a later start wants to know.
+	noteAgain = time.Minute
 	// maxTasks bounds one task set; a session's command window is far smaller.
 	maxTasks = 4096
 	// maxLUN is the largest LUN number (SAM-5 flat space addressing).

@@ -97,7 +97,6 @@ type LogicalUnit struct {
 	stateDir    string
 	modes       modeState
 	power       powerState
-	noting      bool // a note of who has heard of a loss of power is about to be written
 	takesLoss   bool // the medium's loss is in power, and not in the state file yet
 	clock       timestamp
 	erasure     *erasureNote // not changed, but replaced
@@ -106,6 +105,7 @@ type LogicalUnit struct {
 	goneSense   [16]int64
 	base        luTotals // what LOG SELECT took away
 
+	noting     atomic.Bool    // a note of who has heard of a loss of power is about to be written
 	background sync.WaitGroup // erasures and notes
 	ended      bool           // guarded by mu: nothing begins in the background any more
 	stop       context.Context

@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -213,6 +215,33 @@ func (lu *LogicalUnit) persist() error {
 	lu.stateMu.Lock()
 	defer lu.stateMu.Unlock()
 	return lu.write(lu.pr.Load())
+}
+
+// insist saves until it succeeds or the unit ends, with pauses; pending is set while that is to come. warn hears of the first failure:
+// nothing else may come that would save it.
+func (lu *LogicalUnit) insist(pending *atomic.Bool, save func() error, warn func(error)) {
+	for wait := settleAgain; ; wait = min(2*wait, noteAgain) {
+		pending.Store(false) // what comes from now on is for the next one
+		err := save()
+		if err == nil {
+			return
+		}
+		if wait == settleAgain {
+			warn(err)
+		}
+		if pending.Swap(true) {
+			return // the next one has begun, and saves all
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-lu.stop.Done():
+			t.Stop()
+			pending.Store(false)
+			_ = save() // for the last time
+			return
+		}
+	}
 }
 
 // publish makes new reservations durable and then visible, in this order: a reservation that a power cut could still take away must not

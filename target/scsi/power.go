@@ -155,9 +155,12 @@ func (lu *LogicalUnit) heard(id nexusID) {
 	p := &lu.power
 	// New slices: persist reads the old ones.
 	p.Heard = append(without(p.Heard, id), id)
-	if len(p.Heard) > maxMet {
+	for len(p.Heard) > maxMet {
 		// Of those that have gone: such a one is told at its next login what it is told at its first.
-		gone := max(surplus(p.Heard, lu.hereLocked()), 0)
+		gone := surplus(p.Heard, lu.hereLocked())
+		if gone < 0 {
+			break // all are here, and would be owed a loss
+		}
 		p.Heard = slices.Delete(p.Heard, gone, gone+1)
 	}
 	p.Lost = without(p.Lost, id)
@@ -166,18 +169,16 @@ func (lu *LogicalUnit) heard(id nexusID) {
 
 // noteLocked writes the state in the background.
 func (lu *LogicalUnit) noteLocked(what string) {
-	if lu.stateDir == "" || lu.opt.Volatile || lu.noting {
+	if lu.stateDir == "" || lu.opt.Volatile || lu.noting.Swap(true) {
 		return
 	}
-	lu.noting = true
-	lu.inBackgroundLocked(func() {
-		lu.mu.Lock()
-		lu.noting = false
-		lu.mu.Unlock()
-		if err := lu.persist(); err != nil {
-			lu.log.Warn(what+" could not be noted; they may hear of it again", zap.String("volume", lu.opt.Name), zap.Error(err))
-		}
-	})
+	if !lu.inBackgroundLocked(func() {
+		lu.insist(&lu.noting, lu.persist, func(err error) {
+			lu.log.Warn(what+" could not be noted, and is tried again; they may hear of it again", zap.String("volume", lu.opt.Name), zap.Error(err))
+		})
+	}) {
+		lu.noting.Store(false)
+	}
 }
 
 // closeFlush bounds the flush of a unit that closes: a medium that hangs must not keep the daemon.
