@@ -32,7 +32,7 @@ var verbsScenarios = []Scenario{
 	},
 	{
 		Name: "siw-verbs", Class: long, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
-		About: "siw by libibverbs against our software engine, both ways: rping, and what wants windows refused in a sentence",
+		About: "siw by libibverbs: rping, an initiator refused for want of windows, and with whole slabs to our engine, LIO and knfsd, data compared",
 	},
 	{
 		Name: "verbs-without", Class: long, Limit: 20 * time.Minute, Files: both, Verbs: true, Prepare: giveVerbs(),
