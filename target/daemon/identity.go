@@ -144,7 +144,7 @@ func (d *Daemon) identify(cfg VolumeConfig, b bearer) (*identity, error) {
 	case err != nil && id == nil:
 		return nil, err
 	case id != nil:
-	case b.device == "" && known && rec.Engine == cfg.Engine && rec.Path == cfg.Path && rec.check() == nil:
+	case known && rec.Engine == cfg.Engine && rec.Path == cfg.Path && rec.check() == nil && (b.device == "" || d.wasAway(cfg, &rec.identity)):
 		id = &rec.identity
 	case d.upgrading, d.servedEarlier(cfg):
 		id = earlierIdentity(cfg)
@@ -168,6 +168,25 @@ func (d *Daemon) identify(cfg VolumeConfig, b bearer) (*identity, error) {
 		d.log.Warn("an identity is written down in one place of two", zap.String("volume", cfg.Name), zap.Error(errors.Join(berr, err)))
 	}
 	return id, nil
+}
+
+// wasAway reports whether a record is of a block device that was not there when its volume kept what an earlier version had made of its
+// name: no device has that yet.
+func (d *Daemon) wasAway(cfg VolumeConfig, id *identity) bool {
+	if *id != *earlierIdentity(cfg) {
+		return false
+	}
+	l, err := os.ReadDir(d.identityDir())
+	for _, e := range l {
+		if !strings.HasPrefix(e.Name(), "device-") || strings.HasSuffix(e.Name(), ".json") {
+			continue
+		}
+		of, rerr := readIdentity(filepath.Join(d.identityDir(), e.Name()))
+		if err = errors.Join(err, rerr); of != nil && of.Key == id.Key {
+			return false
+		}
+	}
+	return err == nil
 }
 
 // prepareIdentities learns whether an earlier version has served from this state directory, and whether anything has.
