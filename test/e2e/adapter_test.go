@@ -20,10 +20,10 @@ import (
 // adapterStand is a stand whose target is reached over a fabric of adapters.
 func adapterStand(t testing.TB, like transporttest.Adapter) (s *stand, dev transport.Device, addr string) {
 	t.Helper()
-	s = newStand(t, iwarp.Options{})
 	net := transporttest.NewNetwork()
 	near, far := net.Adapter(like), net.Adapter(like)
-	t.Cleanup(func() { must(t, errors.Join(far.Close(), near.Close())) })
+	t.Cleanup(func() { must(t, errors.Join(far.Close(), near.Close())) }) // after the stand: its server ends by itself
+	s = newStand(t, iwarp.Options{})
 	l, err := near.Listen(context.Background(), "192.0.2.1:3260")
 	must(t, err)
 	done := make(chan error, 1)

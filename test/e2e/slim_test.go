@@ -44,10 +44,10 @@ func (d *witness) slim() (l []bool) {
 // A target gives a connection all of its memory when that has logged in, and not before: where each connection has regions of its own, the
 // limit of locked memory is not for peers that have proved nothing.
 func TestAConnectionHasAllMemoryWhenItHasLoggedIn(t *testing.T) {
-	s := newStand(t, iwarp.Options{})
 	net := transporttest.NewNetwork()
 	near, far := &witness{Device: net.Adapter(transporttest.Adapter{})}, net.Adapter(transporttest.Adapter{})
-	t.Cleanup(func() { must(t, errors.Join(far.Close(), near.Close())) })
+	t.Cleanup(func() { must(t, errors.Join(far.Close(), near.Close())) }) // after the stand: its server ends by itself
+	s := newStand(t, iwarp.Options{})
 	l, err := near.Listen(context.Background(), "192.0.2.1:3260")
 	must(t, err)
 	done := make(chan error, 1)
