@@ -200,6 +200,11 @@ func (d *Daemon) prepareIdentities() error {
 	}
 	begun, berr := os.ReadFile(d.begunHere())
 	_, served := os.Stat(d.scsiState())
+	for _, err := range []error{berr, served} {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // whether this is an upgrade is not known
+			return fmt.Errorf("state directory: %w", err)
+		}
+	}
 	switch {
 	case served != nil, len(begun) > 0:
 	case berr != nil:

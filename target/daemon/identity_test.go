@@ -4,7 +4,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/target/scsi"
 )
@@ -61,6 +64,26 @@ func TestAVolumeServedEarlierAfterAStartThatFailedKeepsItsIdentity(t *testing.T)
 	_, stop := serve(t, file)
 	stop()
 	if id, err := readIdentity(beside(cfg.Path)); err != nil || id == nil || id.NAA != earlierIdentity(cfg).NAA {
+		t.Errorf("b is %+v, %v", id, err)
+	}
+}
+
+// Where it cannot be read whether an earlier version has served, no volume gets an identity.
+func TestAStartThatCannotReadWhetherItIsAnUpgradeIsRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sluiced.yaml")
+	d, cfg := cutShort(t, file, "state")
+	if err := errors.Join(os.Remove(d.begunHere()), os.Mkdir(d.begunHere(), 0o700)); err != nil { // reading a directory fails
+		t.Fatal(err)
+	}
+	load := func() (*Config, error) { return LoadServing(file, "", "") }
+	conf, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(conf, load, zap.NewNop()); err == nil || !strings.Contains(err.Error(), "state directory") {
+		t.Errorf("it starts: %v", err)
+	}
+	if id, err := readIdentity(beside(cfg.Path)); id != nil || err != nil {
 		t.Errorf("b is %+v, %v", id, err)
 	}
 }
