@@ -91,14 +91,22 @@ func (v *Volume) pieces(ctx context.Context, p []byte, off int64, f func(r *Requ
 	n := (len(p) + mem.MaxBuf - 1) / mem.MaxBuf
 	errs := make([]error, n)
 	part := func(k int) {
-		q := p[k*mem.MaxBuf : min((k+1)*mem.MaxBuf, len(p))]
-		b, err := v.ini.get(ctx, len(q))
-		if err != nil {
-			errs[k] = err
-			return
+		end, size := min((k+1)*mem.MaxBuf, len(p)), mem.MaxBuf
+		for at := k * mem.MaxBuf; at < end && errs[k] == nil; {
+			q := p[at:min(at+size, end)]
+			b, err := v.ini.get(ctx, len(q))
+			if errors.Is(err, mem.ErrNoRoom) && size > mem.PageSize {
+				size /= 4 // there are smaller buffers
+				continue
+			}
+			if err != nil {
+				errs[k] = err
+				return
+			}
+			errs[k] = f(&Request{Offset: off + int64(at), Length: int64(len(q)), Data: []mem.Span{b.Span()}}, b, q)
+			b.Release()
+			at += len(q)
 		}
-		defer b.Release()
-		errs[k] = f(&Request{Offset: off + int64(k)*mem.MaxBuf, Length: int64(len(q)), Data: []mem.Span{b.Span()}}, b, q)
 	}
 	if n == 1 {
 		part(0)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -69,6 +70,29 @@ func TestALoginWaitsForNoRequestWhereNoMoreMemoryMayBeLocked(t *testing.T) {
 			waits.Close()
 			for _, b := range held {
 				b.Release()
+			}
+		})
+	}
+}
+
+// Calls that copy much go on in the pieces that there are buffers for: where no more memory may be locked there may be no large ones at all.
+func TestLongCallsGoOnInPiecesWhereNoMoreMemoryMayBeLocked(t *testing.T) {
+	for _, scheme := range schemes {
+		t.Run(scheme, func(t *testing.T) {
+			s := newStand(t, iwarp.Options{})
+			fabric := iwarp.New(iwarp.Options{})
+			dev := &lockLimit{Device: fabric}
+			dev.room.Store(2) // for small buffers, and those of connections: as much as users may lock who are given no more
+			i, err := block.New(block.Options{Device: dev})
+			must(t, err)
+			t.Cleanup(func() { must(t, errors.Join(i.Close(), fabric.Close())) })
+			v := open(t, i, url(scheme, s.portal("127.0.0.1", 1)))
+			want, got := pattern(2<<20+512, 7), make([]byte, 2<<20+512)
+			if n, err := v.WriteAt(want, 512); err != nil {
+				t.Fatalf("%d bytes are written: %v", n, err)
+			}
+			if n, err := v.ReadAt(got, 512); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%d bytes are read, equal %v: %v", n, bytes.Equal(got, want), err)
 			}
 		})
 	}
