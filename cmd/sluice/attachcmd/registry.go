@@ -197,12 +197,16 @@ func list() ([]*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	files, err := filepath.Glob(filepath.Join(d, "[^.]*.json"))
+	entries, err := os.ReadDir(d)
 	if err != nil {
 		return nil, err
 	}
 	out := []*Record{}
-	for _, f := range files {
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".json") || strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		f := filepath.Join(d, e.Name())
 		b, err := os.ReadFile(f)
 		if errors.Is(err, os.ErrNotExist) {
 			continue // detached this moment
