@@ -1,11 +1,14 @@
 package iscsi
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/internal/mem"
 )
 
 // hostOf is what counts as one host: an address of IPv4, and a network of 64 bits of IPv6, all of which a host may have.
@@ -100,6 +103,26 @@ func (s *Server) discoveryLocked(host string) *conn {
 	}
 	s.uncountLocked(oldest.conn)
 	return oldest.conn
+}
+
+// roomFor ends discovery sessions over RDMA where err says that a connection has found no room for its memory: each may hold some of its
+// own, without having shown a right. Who is cut asks again, as who was refused does.
+func (s *Server) roomFor(err error) {
+	if !errors.Is(err, mem.ErrNoRoom) {
+		return
+	}
+	var room []*conn
+	s.mu.Lock()
+	for _, ss := range s.sessions {
+		if ss.target == nil && ss.conn.iser && ss.conn.counted != "" {
+			s.uncountLocked(ss.conn)
+			room = append(room, ss.conn)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range room {
+		c.kill(errMadeRoom)
+	}
 }
 
 func (s *Server) uncountLocked(c *conn) {

@@ -134,6 +134,7 @@ func (x *iserLink) run(r transport.Request) {
 	if err == nil {
 		err = x.own()
 	} else {
+		x.c.srv.roomFor(err)
 		x.c.plog.warn("RDMA connection not accepted", zap.Stringer("remote", x.c.remote), zap.Error(err))
 	}
 	x.c.mu.Lock()

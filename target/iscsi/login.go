@@ -404,6 +404,7 @@ func (c *conn) enterFull(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN
 	}
 	if err != nil {
 		c.mu.Unlock()
+		c.srv.roomFor(err)
 		c.plog.warn("login refused: no memory for its receives", zap.Stringer("remote", c.remote), zap.String("initiator", ss.initiator), zap.Error(err))
 		c.kill(err)
 		return
