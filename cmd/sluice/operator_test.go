@@ -207,8 +207,12 @@ func (o *operator) volume(name string) *admin.Volume {
 // completes asks for what may follow a line, as a shell does.
 func (o *operator) completes(line, want string) {
 	o.t.Helper()
-	out, _, err := sluice(o.t, nil, slices.Concat([]string{"__complete"}, strings.Fields(line), o.sock, []string{""})...)
-	if err != nil || !strings.Contains(out, want) {
+	var out string
+	var err error
+	if !soon(func() bool { // a shell waits for no daemon that is slow, and is offered nothing then
+		out, _, err = sluice(o.t, nil, slices.Concat([]string{"__complete"}, strings.Fields(line), o.sock, []string{""})...)
+		return err == nil && strings.Contains(out, want)
+	}) {
 		o.t.Errorf("after %q is offered %q, want %q (%v)", line, out, want, err)
 	}
 }
