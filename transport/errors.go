@@ -8,6 +8,9 @@ import (
 // ErrClosed ends every use of a closed QP, listener or device; errors.Is finds it below a *TerminateError too.
 var ErrClosed = errors.New("transport: connection closed")
 
+// ErrLost is found below an ErrClosed that neither side asked for: the adapter, its port or the network failed, and the error says how.
+var ErrLost = errors.New("transport: connection lost")
+
 // ErrTooManyReads is Post's answer to a Read beyond Depth.Out.
 var ErrTooManyReads = errors.New("transport: more RDMA Reads posted than the connection's depth allows")
 

@@ -9,10 +9,10 @@ import (
 	"github.com/sluice-storage/sluice/transport"
 )
 
-// ended names the end of a connection.
+// ended names the end of a connection. Where the initiator did not want it, what the fabric says is what the log and the operator need.
 func (x *iserLink) ended(err error) error {
 	var te *transport.TerminateError
-	if errors.As(err, &te) {
+	if errors.As(err, &te) || errors.Is(err, transport.ErrLost) {
 		return err
 	}
 	return errPeerClosed

@@ -247,7 +247,7 @@ func peerOf(e *cmEvent, a *rnic, w where) transport.Peer {
 func (q *QP) cmEvent(e cmEvent) {
 	switch e.Kind {
 	case cmDisconnected:
-		q.fail(&LinkError{Reason: "the peer ended the connection", Err: nil})
+		q.fail(&LinkError{Reason: "the peer ended the connection", asked: true})
 	case cmDeviceRemoval:
 		if q.made.Load() {
 			q.a.leave() // its own event may come later

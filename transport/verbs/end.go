@@ -31,7 +31,7 @@ func (q *QP) Close(r transport.Reason) error {
 	case errors.As(r.Err, &t):
 		q.end(t, r.Cut)
 	default:
-		q.end(&LinkError{Reason: "the connection was given up", Err: r.Err}, r.Cut)
+		q.end(&LinkError{Reason: "the connection was given up", Err: r.Err, asked: true}, r.Cut)
 	}
 	return nil
 }

@@ -157,6 +157,13 @@ func (q *QP) digestRecv(c *workComp, wc *transport.WC) bool {
 
 // workErr is the error of a request that did not succeed. The first one ends the connection: the adapter has stopped it.
 func (q *QP) workErr(c *workComp, op transport.Op) error {
+	if (c.Status == wcFlushed || c.Status == wcLocQPOp) && !q.dead.Load() {
+		// Its port may be the reason, whose event is not here yet.
+		if p, err := q.dev.tab.Port(q.path.Dev, q.path.Port); err == nil && p.State != portActive {
+			q.fail(&LinkError{Device: q.a.attr.Name, Reason: downText(q.path.Port), untold: true})
+			return q.why()
+		}
+	}
 	if c.Status == wcFlushed {
 		q.fail(&LinkError{Device: q.a.attr.Name, Reason: "the connection was ended by the peer or the network", untold: true})
 		return q.why()

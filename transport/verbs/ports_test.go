@@ -45,12 +45,18 @@ func TestAPeerIsToldOfAnEndWhenThePortIsBack(t *testing.T) {
 			for range 2 {
 				s.lose(s.nics[1], true)
 				endsWith(t, b, "port 1 is down")
+				if err := b.qp.(*QP).why(); !errors.Is(err, transport.ErrLost) {
+					t.Errorf("%v is no lost connection", err)
+				}
 				parting(t, b.d, 1)
 				if n, err := a.qp.Poll(a.wc[:]); n != 0 || err != nil {
 					t.Errorf("the peer of a port that is down hears %d, %v", n, err)
 				}
 				s.lose(s.nics[1], false)
 				endsWith(t, a, "ended")
+				if err := a.qp.(*QP).why(); errors.Is(err, transport.ErrLost) {
+					t.Errorf("what the peer ended is lost: %v", err)
+				}
 				parting(t, b.d, 0)
 				joinAgain(t, a, b)
 			}
@@ -70,7 +76,7 @@ func TestARequestThatFailsBeforeThePortsEventHoldsTheGoodbyeToo(t *testing.T) {
 			}})
 			silent := func(down bool) { // and nothing says so
 				s.mu.Lock()
-				s.nics[1].down = down
+				s.nics[1].down, s.nics[1].late = down, down
 				s.mu.Unlock()
 			}
 			silent(true)
@@ -91,6 +97,17 @@ func TestARequestThatFailsBeforeThePortsEventHoldsTheGoodbyeToo(t *testing.T) {
 			moment := <-moments
 			silent(false)
 			moment <- time.Time{}
+			endsWith(t, a, "ended")
+			// Where the adapter knows of the port, the reason is the port.
+			joinAgain(t, a, b)
+			s.mu.Lock()
+			s.nics[1].down = true
+			s.mu.Unlock()
+			b.mustPost(transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: 1})
+			endsWith(t, b, "port 1 is down")
+			<-moments
+			s.lose(s.nics[1], true)
+			s.lose(s.nics[1], false)
 			endsWith(t, a, "ended")
 		})
 	}

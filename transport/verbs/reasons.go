@@ -27,6 +27,7 @@ type LinkError struct {
 	Err    error  // what lies below it, or nil
 
 	untold bool // the adapter has stopped the connection, and has not said why
+	asked  bool // the end is one side's will
 }
 
 func (e *LinkError) Error() string {
@@ -42,7 +43,9 @@ func (e *LinkError) Error() string {
 }
 
 // Is makes it an end like any other.
-func (e *LinkError) Is(target error) bool { return target == transport.ErrClosed }
+func (e *LinkError) Is(target error) bool {
+	return target == transport.ErrClosed || target == transport.ErrLost && !e.asked
+}
 
 func (e *LinkError) Unwrap() error { return e.Err }
 
@@ -58,7 +61,9 @@ func (e *WorkError) Error() string {
 }
 
 // Is makes it an end like any other.
-func (e *WorkError) Is(target error) bool { return target == transport.ErrClosed }
+func (e *WorkError) Is(target error) bool {
+	return target == transport.ErrClosed || target == transport.ErrLost
+}
 
 // statusText says in a sentence what a status means to who reads a log.
 func statusText(s wcStatus) string {

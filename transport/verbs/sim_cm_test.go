@@ -437,7 +437,7 @@ func (s *sim) Where(id handle) (where, error) {
 func (s *sim) lose(n *simNIC, down bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n.down = down
+	n.down, n.late = down, false
 	if down {
 		n.say(asyncEvent{Kind: asyncPortError, Port: 1, Text: "port error"})
 	} else {

@@ -61,6 +61,7 @@ type simNIC struct {
 	addrs []netip.Addr
 	down  bool
 	way   bool // the system has a route by it all the same: it is the carrier that is lost
+	late  bool // it does not know yet that its port is down
 	deaf  bool // the queue pair of the connection manager's messages receives nothing any more
 	gone  bool
 	link  linkLayer
@@ -231,7 +232,7 @@ func (s *sim) Port(dev handle, port int) (portAttr, error) {
 		return portAttr{}, err
 	}
 	p := portAttr{State: portActive, Link: s.nic(dev).link, ActiveMTU: 4096, MaxMTU: 4096, MaxMessage: 8 << 20, GIDs: 1, PKeys: 1}
-	if s.nic(dev).down {
+	if n := s.nic(dev); n.down && !n.late {
 		p.State = portDown
 	}
 	return p, nil
