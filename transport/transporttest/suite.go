@@ -86,6 +86,7 @@ var cases = []kase{
 	{name: "accept ends with its context", run: acceptCancelled},
 	{name: "a closed listener ends accept", run: listenerClosed},
 	{name: "IPv6", run: ipv6},
+	{name: "a slim queue pair has the memory that it uses", run: slimMemory},
 	{name: "wait ends with its context and harms nothing", run: waitCancelled},
 
 	// Order and completions.
