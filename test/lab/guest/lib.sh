@@ -284,14 +284,14 @@ nfs_up() {
 
 # fio_verify FILE SIZE [fio options]: writes at random, reads back, compares CRC32C of each block
 fio_verify() {
-  local f=$1 size=$2
+  local f=$1 size=$2 log=/tmp/fio.$BASHPID
   shift 2
   fio --name=verify --filename="$f" --size="$size" --bsrange=4k-64k --rw=randwrite --direct=1 --ioengine=libaio --iodepth=32 \
-    --verify=crc32c --verify_fatal=1 --do_verify=1 --group_reporting --minimal "$@" >/tmp/fio.out 2>/tmp/fio.err
+    --verify=crc32c --verify_fatal=1 --do_verify=1 --group_reporting --minimal "$@" >$log 2>$log.err
   local rc=$?
-  awk -F';' '/^3;/{printf "## fio verify error=%s read %d KiB/s, write %d KiB/s\n", $5, $7, $48; bad = $5 != 0} END{exit bad || NR == 0}' /tmp/fio.out &&
+  awk -F';' '/^3;/{printf "## fio verify error=%s read %d KiB/s, write %d KiB/s\n", $5, $7, $48; bad = $5 != 0} END{exit bad || NR == 0}' $log &&
     [ $rc = 0 ] && return
-  tail -5 /tmp/fio.err
+  tail -5 $log.err
   return 1
 }
 
