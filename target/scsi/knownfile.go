@@ -153,6 +153,7 @@ func (t *Target) Succeed(old *Target) {
 	if !old.unread.Load() {
 		clear(t.known)
 		t.unread.Store(false)
+		t.doubt = note.Doubt
 	}
 	for _, n := range note.Nexuses {
 		k := t.known[n.nexusID]
@@ -179,6 +180,13 @@ func (t *Target) noteKnown(lu *LogicalUnit) {
 	if t.opt.StateDir == "" || t.noting.Swap(true) {
 		return
 	}
+	if !t.noteBy(lu) {
+		go t.noteByAnother(lu) // the unit ends, and locks are held here
+	}
+}
+
+// noteBy has it done by a unit; false where that ends.
+func (t *Target) noteBy(lu *LogicalUnit) bool {
 	save := func() error {
 		err := t.saveKnown()
 		if err != nil && t.unread.Load() { // a login reads it, and saves
@@ -187,9 +195,26 @@ func (t *Target) noteKnown(lu *LogicalUnit) {
 		}
 		return err
 	}
-	if !lu.inBackground(func() { lu.insist(&t.noting, save, t.warnUnsaved) }) {
-		t.noting.Store(false)
+	return lu.inBackground(func() {
+		if !lu.insist(&t.noting, save, t.warnUnsaved) {
+			t.noteByAnother(lu)
+		}
+	})
+}
+
+// noteByAnother is for a unit that has ended before it could: what nexuses took its LUN for matters most then.
+func (t *Target) noteByAnother(but *LogicalUnit) {
+	t.noting.Store(true)
+	t.mu.Lock()
+	units := slices.Collect(maps.Values(t.luns))
+	t.mu.Unlock()
+	for _, lu := range units {
+		if lu != but && t.noteBy(lu) {
+			return
+		}
 	}
+	t.noting.Store(false)
+	t.warnUnsaved(t.saveKnown())
 }
 
 func (t *Target) warnUnsaved(err error) {
@@ -202,13 +227,13 @@ func (t *Target) warnUnsaved(err error) {
 func (t *Target) saveKnown() error {
 	t.saveMu.Lock()
 	defer t.saveMu.Unlock()
+	if t.succeeded {
+		return nil // the note is another's
+	}
 	if t.unread.Load() {
 		if err := t.readKnown(); err != nil {
 			return err // what is written would take its place
 		}
-	}
-	if t.succeeded {
-		return nil // the note is another's
 	}
 	note := t.knownNow()
 	return writeDurably(knownPath(t.opt.StateDir, t.opt.Name), &note)

@@ -265,3 +265,49 @@ func TestNamesOfOneInitiatorPushOutNothingThatAnotherTookLUNsFor(t *testing.T) {
 	p.lu = lu
 	p.writes("the LUN is another", 1, false)
 }
+
+// A unit that is unmapped and closed while a note of its LUN cannot be written leaves that to another of the target: hosts have writes for
+// it under way.
+func TestANoteOutlivesTheUnitThatWasToWriteIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		boot(t)
+		p := &notedRig{dir: t.TempDir()}
+		p.serve(t, "vol0")
+		other, err := NewLogicalUnit(LUOptions{Device: newDisk(1<<20, 512), Name: "vol1", StateDir: p.dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.target.AddLUN(1, other); err != nil {
+			t.Fatal(err)
+		}
+		fail := failStorage(t, func() {})
+		fail.Store(notSaved)
+		n := p.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:i", ISID: [6]byte{0x40, 0, 0, 0, 0, 1}, TargetPortGroup: 1, Memory: p.pool.Share(1 << 20)})
+		p.run(n, make([]byte, 512), 0, writeBlock0)
+		n.Close(func() {})
+		if err := p.target.RemoveLUN(0); err != nil {
+			t.Fatal(err)
+		}
+		p.lu.Close()
+		fail.Store("")
+		other.background.Wait()
+		p.serve(t, "vol2")
+		p.writes("the LUN is another", 1, false)
+	})
+}
+
+// A note that is damaged while its target is served puts nothing in doubt that the target knows, when another takes its place.
+func TestATargetIsInNoDoubtOfWhatItsPredecessorKnows(t *testing.T) {
+	boot(t)
+	p := &notedRig{dir: t.TempDir()}
+	p.serve(t, "vol0")
+	p.writes("at first", 1, true).Close(func() {})
+	if err := os.WriteFile(knownPath(p.dir, notedTarget), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next := &notedRig{dir: p.dir}
+	next.serve(t, "vol0")
+	next.target.Succeed(p.target)
+	next.writes("the target that came", 1, true)
+	next.writes("a host that is new", 2, true)
+}

@@ -218,19 +218,19 @@ func (lu *LogicalUnit) persist() error {
 }
 
 // insist saves until it succeeds or the unit ends, with pauses; pending is set while that is to come. warn hears of the first failure:
-// nothing else may come that would save it.
-func (lu *LogicalUnit) insist(pending *atomic.Bool, save func() error, warn func(error)) {
+// nothing else may come that would save it. It reports whether it is saved, or will be.
+func (lu *LogicalUnit) insist(pending *atomic.Bool, save func() error, warn func(error)) bool {
 	for wait := settleAgain; ; wait = min(2*wait, noteAgain) {
 		pending.Store(false) // what comes from now on is for the next one
 		err := save()
 		if err == nil {
-			return
+			return true
 		}
 		if wait == settleAgain {
 			warn(err)
 		}
 		if pending.Swap(true) {
-			return // the next one has begun, and saves all
+			return true // the next one has begun, and saves all
 		}
 		t := time.NewTimer(wait)
 		select {
@@ -238,8 +238,7 @@ func (lu *LogicalUnit) insist(pending *atomic.Bool, save func() error, warn func
 		case <-lu.stop.Done():
 			t.Stop()
 			pending.Store(false)
-			_ = save() // for the last time
-			return
+			return save() == nil // for the last time
 		}
 	}
 }
