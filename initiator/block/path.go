@@ -280,13 +280,21 @@ func (p *path) fencePaths(up []*path) []*path {
 
 var errTooEarly = errors.New("block: the path may come back, and a reset would take other hosts' commands without a word")
 
+// keptFor is the memory that a session of u may have of the path's: what another kind of connection needs does not fit, and would be given up.
+func (p *path) keptFor(u *URL) *kept {
+	if u.ISER != p.u.ISER {
+		return nil
+	}
+	return &p.kept
+}
+
 // reinstate logs in with the name, secret and ISID of p at another portal of the same group. That is the reinstatement of
 // its session, which the target does not answer before the old tasks are over (RFC 7143 section 6.3.5). A login that is
 // sent on to another group is none.
 func (p *path) reinstate(ctx context.Context, over *path, group string) error {
 	u := *p.u
 	u.ISER, u.Host, u.Port = over.u.ISER, over.u.Host, over.u.Port
-	tmp, err := p.v.ini.connect(ctx, &u, p.isid, &p.kept)
+	tmp, err := p.v.ini.connect(ctx, &u, p.isid, p.keptFor(&u))
 	if err != nil {
 		return err
 	}
