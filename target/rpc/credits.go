@@ -124,8 +124,15 @@ func (c *rdmaConn) openLocked(wanted uint32) {
 	if err != nil {
 		return // no memory, no promise
 	}
-	if _, err := c.qp.PostRecv(recvs); err != nil {
-		return // the connection is ending
+	if n, err := c.qp.PostRecv(recvs); err != nil {
+		if n > 0 {
+			c.unpostedLocked(err)
+			return
+		}
+		s := c.shutStepLocked() // the adapter has no room for it, or the connection is ending: no receives, no promise
+		s.recvs = 0
+		c.doneClosingLocked(s)
+		return
 	}
 	c.s.stats.creditsOpened.Add(uint64(len(recvs)))
 }
@@ -138,22 +145,28 @@ func (c *rdmaConn) closeStepLocked() {
 	now := time.Now()
 	idle := now.Sub(c.peakFrom) > creditIdle
 	if c.open > 1 && (c.starved() || idle && c.peak <= (c.open-1)*c.step/2) {
-		c.open--
-		s := &c.steps[c.open]
-		s.closing = true
-		for p := &c.idle; *p != nil; {
-			if r := *p; c.stepOf(r) == s {
-				*p, r.next = r.next, nil
-				continue
-			}
-			p = &(*p).next
-		}
+		c.shutStepLocked()
 		c.s.stats.creditsClosed.Add(uint64(c.step))
-		c.s.stats.credits.Add(-int64(c.step))
 	}
 	if idle {
 		c.peak, c.peakFrom = c.calls, now
 	}
+}
+
+// shutStepLocked takes the last step's credits back; its memory goes when nothing uses it any more.
+func (c *rdmaConn) shutStepLocked() *creditStep {
+	c.open--
+	s := &c.steps[c.open]
+	s.closing = true
+	for p := &c.idle; *p != nil; {
+		if r := *p; c.stepOf(r) == s {
+			*p, r.next = r.next, nil
+			continue
+		}
+		p = &(*p).next
+	}
+	c.s.stats.credits.Add(-int64(c.step))
+	return s
 }
 
 func (c *rdmaConn) stepOf(r *rdmaCall) *creditStep { return &c.steps[r.idx/(2*c.step)] }
@@ -190,7 +203,7 @@ func (c *rdmaConn) repostLocked(r *rdmaCall, again bool) {
 		}
 	}
 	if again {
-		_, _ = c.qp.PostRecv(c.recvs[i : i+1]) // fails when the connection is ending
+		c.postRecvLocked(c.recvs[i : i+1])
 		return
 	}
 	c.reposts = append(c.reposts, c.recvs[i])

@@ -178,7 +178,7 @@ func (d *rdmaListener) newConn(p transport.Peer) (*rdmaConn, error) {
 	if w, ok := c.qp.(transport.Widener); ok {
 		c.proved = func() {
 			if err := w.Widen(); err != nil {
-				d.s.log.Warn("RDMA connection ended: there is no room for its memory", zap.Stringer("client", p.Remote), zap.Error(err))
+				c.noRoom(err)
 				_ = c.Close() // its owner sees the end
 			}
 		}

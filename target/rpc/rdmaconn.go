@@ -74,6 +74,7 @@ type rdmaConn struct {
 	inFlight sync.WaitGroup   // calls handed on
 	held     []heldRecv       // messages that wait for a slot
 	closed   bool
+	unposted bool  // it ends for what could not be posted
 	err      error // why we closed
 
 	// For the watch: completions of each kind, and how often the first of some began to be waited for.
@@ -234,7 +235,7 @@ func (c *rdmaConn) take(r *rdmaCall, recv, n int, mine bool) {
 	c.mu.Lock()
 	c.calls++
 	c.openLocked(r.h.Credits)
-	c.mu.Unlock()
+	c.unlockAndFree()
 	inline := rd.Rest()
 	if !r.plan(len(inline)) {
 		c.refuse(r, rpcrdma.ErrChunk)
@@ -402,11 +403,11 @@ func (c *rdmaConn) resume() {
 // pushLocked posts what there is room for, with one Post: Writes and Sends, and Reads within the depth that both ends
 // agreed on.
 func (c *rdmaConn) pushLocked() {
-	if c.closed || len(c.posts)+len(c.reads) == 0 {
+	if c.closed || c.unposted || len(c.posts)+len(c.reads) == 0 {
 		return
 	}
 	if len(c.reposts) > 0 {
-		_, _ = c.qp.PostRecv(c.reposts) // fails when the connection is ending
+		c.postRecvLocked(c.reposts)
 		c.reposts = c.reposts[:0]
 	}
 	wrs := append(c.wrs[:0], c.posts...)
@@ -414,7 +415,8 @@ func (c *rdmaConn) pushLocked() {
 		op := &c.reads[i]
 		wrs = append(wrs, transport.WR{Op: transport.OpRead, Flags: transport.Signaled, Token: kindRead | uint64(op.call.idx), Local: op.to[:], Remote: op.from})
 	}
-	n, _ := c.qp.Post(wrs) // what is not taken is tried again after the next completion, or the connection is ending
+	n, err := c.qp.Post(wrs) // what a full queue did not take is tried again after the next completion
+	c.unpostedLocked(err)
 	clear(wrs)
 	c.wrs = wrs[:0]
 	sent := min(n, len(c.posts))
