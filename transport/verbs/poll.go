@@ -179,19 +179,18 @@ func (q *QP) lookLocked() bool {
 		return true
 	}
 	tab := q.dev.tab
+	if q.takeLocked() {
+		return true // the event, if there was one, is taken when there is nothing else to do
+	}
 	if q.armed {
 		n, err := tab.Events(q.ch)
 		if err != nil {
 			q.fail(&LinkError{Device: q.a.attr.Name, Reason: "the completion channel failed", Err: err})
 			return true
 		}
-		q.armed = n == 0
-	}
-	if q.takeLocked() {
-		return true
-	}
-	if q.armed {
-		return false
+		if q.armed = n == 0; q.armed {
+			return false // what has come since then has its event
+		}
 	}
 	if err := tab.Arm(q.cq); err != nil {
 		q.fail(&LinkError{Device: q.a.attr.Name, Reason: "the completion queue failed", Err: err})
