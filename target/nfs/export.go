@@ -80,7 +80,6 @@ type export struct {
 	mayHang  bool
 	block    int64       // of its file system, bytes
 	inMemory bool        // its files are nowhere else, so that a call hardly ever blocks
-	waits    atomic.Bool // it has no reads that do not wait
 	noLoans  atomic.Bool // the file system lends no pages
 	flushes  rounds      // of the whole file system
 

@@ -64,26 +64,18 @@ func (p *program) Overwrites(vers, proc uint32) bool {
 	return nfs3.Proc(proc) == nfs3.ProcWrite || p.Keeps(vers, proc)
 }
 
-// Prompt reports WRITEs into the page cache, and READs and all WRITEs where there is nothing below it. Over a stream READs are left to
-// workers, which read side by side.
+// Prompt reports WRITEs into the page cache, and all WRITEs where there is nothing below it.
 func (p *program) Prompt(c *rpc.Call) bool {
-	args := c.Args
-	switch nfs3.Proc(c.Proc) {
-	case nfs3.ProcWrite:
-		var a nfs3.WriteArgs
-		a.Parse(&args)
-		return args.Err() == nil && (a.Stable == nfs3.Unstable || p.inMemory(a.FH))
-	case nfs3.ProcRead:
-		var a nfs3.RangeArgs
-		a.Parse(&args)
-		return c.Peer.RDMA && args.Err() == nil && p.inMemory(a.FH)
+	if nfs3.Proc(c.Proc) != nfs3.ProcWrite {
+		return false
 	}
-	return false
-}
-
-func (p *program) inMemory(fh []byte) bool {
-	e := (*Server)(p).exportOf(fh)
-	return e != nil && e.inMemory
+	var a nfs3.WriteArgs
+	args := c.Args
+	if a.Parse(&args); args.Err() != nil {
+		return false
+	}
+	e := (*Server)(p).exportOf(a.FH)
+	return a.Stable == nfs3.Unstable || e != nil && e.inMemory
 }
 
 // Serve executes one call.

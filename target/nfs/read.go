@@ -282,9 +282,6 @@ func (s *Server) read(c *rpc.Call) rpc.Verdict {
 
 // readFrom reads into the transport's memory. It reports true when it would have to block and may not.
 func (s *Server) readFrom(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.ReadRes) (again bool) {
-	if !c.Worker && q.n.e.inMemory && q.n.e.waits.Load() {
-		return true
-	}
 	for try := 0; ; try++ {
 		o := q.n.opened(&q.id, false)
 		if o == nil {
@@ -313,6 +310,10 @@ func (s *Server) readFrom(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.Re
 	}
 }
 
+// nowait says how a call reads. What has no medium below it waits for none; nor could tmpfs be asked, which has no reads that do not
+// wait, so that each would be begun in vain and go to a worker.
+func nowait(c *rpc.Call, q *request) bool { return !c.Worker && !q.n.e.inMemory }
+
 func (s *Server) readOpen(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.ReadRes, o *openFile) (again, stale bool) {
 	want := int(min(a.Count, MaxTransfer))
 	if a.Offset > 1<<63-1-MaxTransfer {
@@ -337,11 +338,8 @@ func (s *Server) readOpen(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.Re
 			r.Status = nfs3.ErrJukebox
 			return false, false
 		}
-		n, err = s.storage.Pread(o.fd, sink, want, int64(a.Offset), !c.Worker)
+		n, err = s.storage.Pread(o.fd, sink, want, int64(a.Offset), nowait(c, q))
 		if !c.Worker && (errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EOPNOTSUPP)) {
-			if errors.Is(err, unix.EOPNOTSUPP) {
-				q.n.e.waits.Store(true)
-			}
 			return true, false
 		}
 	}
@@ -390,7 +388,7 @@ func (s *Server) lend(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.ReadRe
 	have := int(min(max(st.Size-int64(a.Offset), 0), int64(want)))
 	n, err := 0, error(nil)
 	if have > 0 {
-		n, err = s.lender.Lend(o.fd, pipe, have, int64(a.Offset), !c.Worker)
+		n, err = s.lender.Lend(o.fd, pipe, have, int64(a.Offset), nowait(c, q))
 	}
 	if n == 0 {
 		c.SetPayload(0) // the pipe is empty

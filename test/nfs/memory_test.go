@@ -60,7 +60,7 @@ func TestFilesInMemoryAreServedByTheOwnerOfTheConnection(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for range 3 {
+			for i := range 4 {
 				answer := make(chan []byte)
 				go func() { answer <- call() }()
 				<-disk.in
@@ -69,7 +69,7 @@ func TestFilesInMemoryAreServedByTheOwnerOfTheConnection(t *testing.T) {
 				if got := <-answer; !bytes.Equal(got, []byte("what was there")) {
 					t.Errorf("%q", got)
 				}
-				if busy := st.Workers - st.Idle; busy != 0 {
+				if busy := st.Workers - st.Idle; busy != 0 && i > 0 { // one opens the file
 					t.Errorf("%d workers are in a %s", busy, name)
 				}
 			}
