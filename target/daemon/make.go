@@ -30,10 +30,16 @@ func (d *Daemon) makeVolume(v VolumeConfig, fill func(*os.File) error) (*madeFil
 		d.log.Warn("what is known of an earlier volume cannot be read", zap.String("volume", v.Name), zap.Error(err))
 		ends.known = false
 	}
-	if err := writeJSON(beside(v.Path), newIdentity()); err != nil {
-		return nil, err
-	}
-	m, err := makeFile(v.Path, fill)
+	m, err := makeFile(v.Path, func(f *os.File) error {
+		// The identity comes last: the file that was there may only be away, and filling can take long. A kill leaves it what it was.
+		if err := fill(f); err != nil {
+			return err
+		}
+		if err := f.Sync(); err != nil {
+			return err
+		}
+		return writeJSON(beside(v.Path), newIdentity())
+	})
 	if err != nil {
 		return nil, errors.Join(err, ends.takeBack())
 	}

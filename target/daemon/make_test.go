@@ -37,3 +37,33 @@ func TestAFileIsMadeWholeOrNotAtAll(t *testing.T) {
 		}
 	}
 }
+
+// While a new file is filled the one that it takes the place of may come back: until the end it has its identity.
+func TestAFileThatIsAwayKeepsItsIdentityWhileAnotherIsFilled(t *testing.T) {
+	d, _ := running(t, fileConfig)
+	cfg := VolumeConfig{Name: "made", Engine: "file", Path: filepath.Join(d.stateDir, "made.img"), Size: 1 << 20}
+	was := newIdentity()
+	if err := writeJSON(beside(cfg.Path), was); err != nil {
+		t.Fatal(err)
+	}
+	filled := false
+	m, err := d.makeVolume(cfg, func(f *os.File) error {
+		if id, err := readIdentity(beside(cfg.Path)); err != nil || id == nil || *id != *was {
+			t.Errorf("while it is filled: %+v, %v", id, err)
+		}
+		filled = true
+		return fillEmpty(1<<20, false)(f)
+	})
+	if err != nil || !filled {
+		t.Fatalf("filled %v, %v", filled, err)
+	}
+	if id, err := readIdentity(beside(cfg.Path)); err != nil || id == nil || *id == *was {
+		t.Errorf("in the end: %+v, %v", id, err)
+	}
+	if err := m.remove(); err != nil {
+		t.Fatal(err)
+	}
+	if id, err := readIdentity(beside(cfg.Path)); err != nil || id == nil || *id != *was {
+		t.Errorf("taken back: %+v, %v", id, err)
+	}
+}
