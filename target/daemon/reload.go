@@ -218,6 +218,11 @@ func (d *Daemon) finish(before, next *Config, p *plan) error {
 			errs = append(errs, fmt.Errorf("volume %s has grown, but its new size cannot be served yet: %w; reload", v.cfg.Name, err))
 		}
 	}
+	for name, st := range d.replacing {
+		if d.targets[name] == nil {
+			st.Retire()
+		}
+	}
 	named := map[string]bool{}
 	d.mu.Lock()
 	clear(d.replacing)

@@ -175,6 +175,17 @@ func (t *Target) Succeed(old *Target) {
 	}
 }
 
+// Retire is for a target that is served no more: it notes what it knows for the last time, and a later one of its name has the note.
+func (t *Target) Retire() {
+	if t.opt.StateDir == "" {
+		return
+	}
+	t.warnUnsaved(t.saveKnown())
+	t.saveMu.Lock()
+	defer t.saveMu.Unlock()
+	t.succeeded = true
+}
+
 // noteKnown has what nexuses take the LUNs for written down; the unit's end waits for that.
 func (t *Target) noteKnown(lu *LogicalUnit) {
 	if t.opt.StateDir == "" || t.noting.Swap(true) {
@@ -189,9 +200,8 @@ func (t *Target) noteKnown(lu *LogicalUnit) {
 func (t *Target) noteBy(lu *LogicalUnit) bool {
 	save := func() error {
 		err := t.saveKnown()
-		if err != nil && t.unread.Load() { // a login reads it, and saves
-			t.warnUnsaved(err)
-			err = nil
+		if err != nil && t.unread.Load() {
+			err = nil // as was said; a login reads it, and saves
 		}
 		return err
 	}

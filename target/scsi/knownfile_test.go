@@ -311,3 +311,27 @@ func TestATargetIsInNoDoubtOfWhatItsPredecessorKnows(t *testing.T) {
 	next.writes("the target that came", 1, true)
 	next.writes("a host that is new", 2, true)
 }
+
+// A target that is deleted notes at once what it could not before, and nothing after: one of its name that is made later begins with that.
+func TestATargetThatIsDeletedHasTheLastWordBeforeItGoes(t *testing.T) {
+	boot(t)
+	p := &notedRig{dir: t.TempDir()}
+	p.serve(t, "vol0")
+	fail := failStorage(t, func() {})
+	fail.Store(notSaved)
+	n := p.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:i", ISID: [6]byte{0x40, 0, 0, 0, 0, 1}, TargetPortGroup: 1, Memory: p.pool.Share(1 << 20)})
+	p.run(n, make([]byte, 512), 0, writeBlock0)
+	n.Close(func() {})
+	p.lu.stopNow()
+	p.lu.background.Wait()
+	fail.Store("")
+	p.target.Retire()
+	next := &notedRig{dir: p.dir}
+	next.serve(t, "vol1")
+	next.writes("the LUN is another", 1, false)
+	next.writes("another host", 2, true)
+	p.target.noteKnown(next.lu) // late
+	next.lu.background.Wait()
+	next.serve(t, "vol2")
+	next.writes("another host, a start later", 2, false)
+}
