@@ -29,6 +29,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// own is an address of this machine that another run of these tests beside this one does not have.
+func own() string {
+	return netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(254)), byte(rand.IntN(256)), byte(1 + rand.IntN(254))}).String()
+}
+
 // serve exports a new directory as /data at addr, with rpcbind on port 111 if binder is set.
 func serve(t *testing.T, addr string, binder bool) (dir, at string) {
 	t.Helper()
@@ -97,7 +102,7 @@ func TestLibnfs(t *testing.T) {
 	for _, binder := range []bool{false, true} {
 		name, addr := "ports in the URL", "127.0.0.1"
 		if binder {
-			name, addr = "portmapper", "127.0.41.1"
+			name, addr = "portmapper", own()
 		}
 		t.Run(name, func(t *testing.T) {
 			need.Tool(t, "nfs-cp", "libnfs-utils")
@@ -161,7 +166,7 @@ func TestLibnfsAPI(t *testing.T) {
 
 func TestGoNFSClient(t *testing.T) {
 	need.Root(t) // for port 111
-	const addr = "127.0.41.2"
+	addr := own()
 	dir, _ := serve(t, addr, true)
 	m, err := gonfs.DialMount(addr)
 	if err != nil {
