@@ -3,6 +3,7 @@ package verbs
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -34,7 +35,8 @@ type domain struct {
 	// local is what our own requests name. open is the same memory for the peer, where there are no windows and whole slabs may
 	// be exposed: nil until the connection's upper protocol exposes anything.
 	local, open atomic.Pointer[regions]
-	slim        bool // has what is used in it, not all slabs; guarded by memory.mu
+	slim        bool                    // has what is used in it, not all slabs; guarded by memory.mu
+	coming      atomic.Pointer[regions] // what a slim one has beyond that, while it is given all; guarded by memory.mu
 }
 
 // regions are slabs by their ID. A table that is in use is never changed.
@@ -88,7 +90,7 @@ func (m *memory) unregister(s *mem.Slab) error {
 func (m *memory) removeAll(s *mem.Slab) error {
 	var errs []error
 	for dom := range m.domains {
-		errs = append(errs, m.remove(dom, &dom.local, s.ID()), m.remove(dom, &dom.open, s.ID()))
+		errs = append(errs, m.remove(dom, &dom.local, s.ID()), m.remove(dom, &dom.open, s.ID()), m.remove(dom, &dom.coming, s.ID()))
 	}
 	return errors.Join(errs...)
 }
@@ -109,6 +111,7 @@ func (m *memory) domainFor(a *rnic, slim bool) (*domain, error) {
 	}
 	dom := &domain{a: a, pd: pd, slim: slim && a.private()}
 	dom.local.Store(&regions{})
+	dom.coming.Store(&regions{})
 	if !dom.slim {
 		if err := m.addAll(dom); err != nil {
 			m.drop(dom)
@@ -135,24 +138,60 @@ func (m *memory) addAll(dom *domain) error {
 	return nil
 }
 
-// widen makes a slim domain one that has all memory, as others have: from here on what has no room in it is not mapped.
+// widen makes a slim domain one that has all memory, as others have: from here on what has no room in it is not mapped. To pin all takes
+// long, and others want m.mu: it is held for one slab at a time.
 func (m *memory) widen(dom *domain) error {
+	for {
+		if done, err := m.widenSome(dom); done || err != nil {
+			return err
+		}
+	}
+}
+
+// widenSome registers a slab more, and shows them when all are there, or takes them back: a request may name what is shown.
+func (m *memory) widenSome(dom *domain) (done bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !dom.slim {
-		return nil
+	if _, is := m.domains[dom]; !is || m.closed {
+		return false, transport.ErrClosed
 	}
-	before := *dom.local.Load()
-	if err := m.addAll(dom); err != nil {
-		for id := range *dom.local.Load() {
-			if _, had := before[id]; !had {
-				err = errors.Join(err, m.remove(dom, &dom.local, id))
-			}
+	if !dom.slim {
+		return true, nil
+	}
+	for id, s := range m.slabs {
+		if _, there := (*dom.local.Load())[id]; there {
+			continue
 		}
-		return err
+		if _, there := (*dom.coming.Load())[id]; there {
+			continue
+		}
+		if err = m.put(dom, &dom.coming, s, dom.a.rights()); err == nil {
+			return false, nil
+		}
+		for id := range *dom.coming.Load() {
+			err = errors.Join(err, m.remove(dom, &dom.coming, id))
+		}
+		return false, err
+	}
+	for id := range *dom.coming.Load() {
+		if err := m.show(dom, m.slabs[id]); err != nil {
+			return false, err
+		}
 	}
 	dom.slim = false
-	return nil
+	return true, nil
+}
+
+// show makes a region that widenSome has made one that requests name.
+func (m *memory) show(dom *domain, s *mem.Slab) error {
+	shown, coming := regions{}, regions{}
+	maps.Copy(shown, *dom.local.Load())
+	maps.Copy(coming, *dom.coming.Load())
+	shown[s.ID()] = coming[s.ID()]
+	delete(coming, s.ID())
+	dom.local.Store(&shown)
+	dom.coming.Store(&coming)
+	return m.addOpen(dom, s)
 }
 
 // local finds a span among what our own requests of a domain name; a slim one learns of the slab.
@@ -164,7 +203,11 @@ func (m *memory) local(dom *domain, known *regions, s mem.Span) (region, error) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, there := (*dom.local.Load())[s.Slab.ID()]; !there && dom.slim && m.slabs[s.Slab.ID()] == s.Slab && !m.closed {
-		if err := m.add(dom, s.Slab); err != nil {
+		learn := m.add
+		if _, coming := (*dom.coming.Load())[s.Slab.ID()]; coming {
+			learn = m.show
+		}
+		if err := learn(dom, s.Slab); err != nil {
 			return region{}, err
 		}
 	}
@@ -211,18 +254,35 @@ func (m *memory) expose(dom *domain) error {
 }
 
 func (m *memory) add(dom *domain, s *mem.Slab) error {
-	rights := accessLocalWrite
-	if dom.a.windows {
-		rights |= accessMWBind
-	}
-	if dom.a.sinks {
-		rights |= accessRemoteWrite
-	}
-	err := m.put(dom, &dom.local, s, rights)
-	if err == nil && dom.open.Load() != nil {
-		err = m.put(dom, &dom.open, s, accessLocalWrite|accessRemoteRead|accessRemoteWrite)
+	err := m.put(dom, &dom.local, s, dom.a.rights())
+	if err == nil {
+		err = m.addOpen(dom, s)
 	}
 	return err
+}
+
+// addOpen gives the peer a slab that has come, where it has them all.
+func (m *memory) addOpen(dom *domain, s *mem.Slab) error {
+	have := dom.open.Load()
+	if have == nil {
+		return nil
+	}
+	if _, there := (*have)[s.ID()]; there {
+		return nil
+	}
+	return m.put(dom, &dom.open, s, accessLocalWrite|accessRemoteRead|accessRemoteWrite)
+}
+
+// rights are those of memory that our own requests name.
+func (a *rnic) rights() access {
+	rights := accessLocalWrite
+	if a.windows {
+		rights |= accessMWBind
+	}
+	if a.sinks {
+		rights |= accessRemoteWrite
+	}
+	return rights
 }
 
 func (m *memory) put(dom *domain, in *atomic.Pointer[regions], s *mem.Slab, rights access) error {
@@ -280,7 +340,7 @@ func (m *memory) remove(dom *domain, from *atomic.Pointer[regions], id uint32) e
 
 // empty deregisters a domain's regions; m.mu is held.
 func (m *memory) empty(dom *domain) {
-	for _, t := range []*atomic.Pointer[regions]{&dom.open, &dom.local} {
+	for _, t := range []*atomic.Pointer[regions]{&dom.open, &dom.local, &dom.coming} {
 		if t.Load() == nil {
 			continue
 		}

@@ -55,7 +55,7 @@ func (d *Device) Adapters() []transport.AdapterInfo {
 		if i == nil {
 			continue // taken this moment
 		}
-		local, open := dom.local.Load().bytes(), dom.open.Load().bytes()
+		local, open := dom.local.Load().bytes()+dom.coming.Load().bytes(), dom.open.Load().bytes()
 		i.Registered += local + open
 		if i.Exposed += open; dom.a.sinks {
 			i.Exposed += local
