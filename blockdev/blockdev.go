@@ -157,6 +157,8 @@ type LossReporter interface {
 type Identified interface {
 	// Identity is the medium's, whatever its name or path is. A copy is another medium.
 	Identity() (string, error)
+	// Distinct reports whether no other medium can have that identity: one that is known by its place only is not.
+	Distinct() (bool, error)
 }
 
 // Settler is a Device whose medium may be long behind it.

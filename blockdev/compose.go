@@ -60,6 +60,14 @@ func Identity(d Device) (string, error) {
 	return "", nil
 }
 
+// Distinct is Identified's, for a device that may have no such method: it is known by nothing then.
+func Distinct(d Device) (bool, error) {
+	if i, ok := d.(Identified); ok {
+		return i.Distinct()
+	}
+	return false, nil
+}
+
 // Settle is Settler's, for a device that may have no such method: ErrUnsupported then.
 func Settle(ctx context.Context, d Device) error {
 	if s, ok := d.(Settler); ok {

@@ -87,6 +87,9 @@ func (d *Device) TakeLoss(noted bool) { blockdev.TakeLoss(d.Device, noted) }
 // Identity implements blockdev.Identified.
 func (d *Device) Identity() (string, error) { return blockdev.Identity(d.Device) }
 
+// Distinct implements blockdev.Identified.
+func (d *Device) Distinct() (bool, error) { return blockdev.Distinct(d.Device) }
+
 // Settle implements blockdev.Settler.
 func (d *Device) Settle(ctx context.Context) error { return blockdev.Settle(ctx, d.Device) }
 

@@ -19,7 +19,14 @@ func (d *Device) identity() (string, error) {
 	return id, err
 }
 
-// identify is identity, and reports whether another file system may have a file of that identity too.
+// Distinct implements blockdev.Identified.
+func (d *Device) Distinct() (bool, error) {
+	_, shared, err := d.identify()
+	return !shared, err
+}
+
+// identify is identity, and reports whether something else may have that identity too: another file where there is no time of birth,
+// or what comes to the place of a block device that has no name for itself.
 func (d *Device) identify() (id string, shared bool, err error) {
 	var st unix.Statx_t
 	if err := unix.Statx(d.fd, "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
@@ -28,7 +35,7 @@ func (d *Device) identify() (id string, shared bool, err error) {
 	what := fmt.Sprintf("file %d", st.Ino)
 	switch {
 	case d.block:
-		what = d.blockIdentity(unix.Mkdev(st.Rdev_major, st.Rdev_minor))
+		what, shared = d.blockIdentity(unix.Mkdev(st.Rdev_major, st.Rdev_minor))
 	case st.Mask&unix.STATX_BTIME != 0:
 		what = fmt.Sprintf("%s %d.%09d", what, st.Btime.Sec, st.Btime.Nsec)
 	default:
@@ -43,15 +50,16 @@ func hashed(what string) string {
 }
 
 // blockIdentity is the device's own name for itself, and the path where it has none.
-func (d *Device) blockIdentity(rdev uint64) string {
-	for _, name := range [...]string{"dm/uuid", "md/uuid", "wwid", "device/wwid", "device/serial", "serial", "loop/backing_file"} {
+func (d *Device) blockIdentity(rdev uint64) (id string, place bool) {
+	const loop = "loop/backing_file" // a path too
+	for _, name := range [...]string{"dm/uuid", "md/uuid", "wwid", "device/wwid", "device/serial", "serial", loop} {
 		if v := blockAttribute(rdev, name); v != "" {
-			return "block " + v + " " + blockAttribute(rdev, "partition")
+			return "block " + v + " " + blockAttribute(rdev, "partition"), name == loop
 		}
 	}
 	path, err := filepath.EvalSymlinks(d.path)
 	if err != nil {
 		path = d.path
 	}
-	return "block at " + path
+	return "block at " + path, true
 }

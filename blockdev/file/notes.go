@@ -19,7 +19,7 @@ func (d *Device) findNotes(o *Options) error {
 	if o.Notes == "" {
 		return nil
 	}
-	if shared {
+	if shared && !d.block {
 		id = hashed(id + d.path)
 	}
 	o.Loss = d.takeOver(filepath.Join(o.Notes, id), o.Earlier, ".loss", d.isLoss)

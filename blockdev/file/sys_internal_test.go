@@ -44,6 +44,28 @@ func TestAFailedFlushIsNotForgotten(t *testing.T) {
 	}
 }
 
+// What is at a path, or is a loop device of one, may be another medium each time; a file that says when it was made is not.
+func TestOnlyWhatHasANameOfItsOwnIsDistinct(t *testing.T) {
+	path := t.TempDir() + "/v"
+	d, err := Open(path, Options{Size: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, place := d.blockIdentity(0); !place { // no such device: it has no name
+		t.Error("a path is the device's own name")
+	}
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_BTIME, &st); err != nil {
+		t.Fatal(err)
+	}
+	if distinct, err := d.Distinct(); err != nil || distinct != (st.Mask&unix.STATX_BTIME != 0) {
+		t.Errorf("%t, %v", distinct, err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // performer performs what it is offered, at once.
 type performer struct{ n int }
 

@@ -373,11 +373,11 @@ func (d *Daemon) DeleteVolume(ctx context.Context, name string, data, dryRun boo
 		}
 		done.Changes = append(done.Changes, f+" deleted")
 	}
-	if data || v.why == nil { // what belongs to a file that is away is kept for it
-		if data {
-			v.lu.Forget()
-		}
+	v.lu.Forget(!data)
+	if data || v.why == nil {
 		d.forgetIdentity(name, !data)
+	} else if v.key != "" { // what belongs to a file that is away is kept for it
+		d.leftBehind(name, scsi.ForgetUnit(d.scsiState(), v.key, true))
 	}
 	return done, err
 }

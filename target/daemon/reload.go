@@ -257,7 +257,7 @@ func (d *Daemon) finish(before, next *Config, p *plan) error {
 	for _, v := range gone {
 		d.retire(v)
 		if v.cfg.Engine != "file" {
-			v.lu.Forget()
+			v.lu.Forget(false)
 			d.forgetIdentity(v.cfg.Name, false)
 		}
 	}

@@ -127,24 +127,50 @@ func (lu *LogicalUnit) settle(n *erasureNote) error {
 	}
 }
 
-// takeUpLocked decides what becomes of the note that a unit finds.
-func (lu *LogicalUnit) takeUpLocked(n *erasureNote) {
+// givenUp is the note of an erasure that does not go on by itself: one that was begun has failed.
+func (n *erasureNote) givenUp() *erasureNote {
+	if n == nil || !n.Begun {
+		return n
+	}
+	g := *n
+	g.Begun, g.Failed = false, true
+	return &g
+}
+
+// mayGoOn reports whether an erasure that was interrupted is what the operator still wants, of the medium that is there: the one of which
+// no more is known than its place may have been changed for another.
+func (lu *LogicalUnit) mayGoOn(n *erasureNote) bool {
+	allowed := lu.opt.AllowSanitize
+	if n.Action == formatUnit {
+		allowed = lu.opt.AllowFormat
+	}
+	distinct, err := blockdev.Distinct(lu.dev)
+	return allowed && (distinct || err != nil) // after an error Identity fails too, and nothing is decided
+}
+
+// takeUpLocked decides what becomes of the note that a unit finds, and reports whether an erasure has been given up, which is to be written down.
+func (lu *LogicalUnit) takeUpLocked(n *erasureNote) (gaveUp bool) {
 	if n == nil || lu.opt.Volatile || !n.Begun && !n.Failed {
-		return
+		return false
+	}
+	why := "it failed, or its volume was deleted before it was over"
+	if n.Begun && !lu.mayGoOn(n) {
+		n, gaveUp = n.givenUp(), true
+		why = "it was interrupted, and does not go on because the volume has erase: false now, or because nothing but its place says which medium it is"
 	}
 	lu.erasure = n
 	id, err := blockdev.Identity(lu.dev)
 	if n.Begun && err == nil && id == n.Medium && !lu.readOnly() {
 		lu.set(n.flag(), true)
-		return
+		return false
 	}
 	lu.set(n.failed(), true)
-	why := "it failed"
 	if n.Begun {
 		why = "it was interrupted, and what is there is read-only or another file or device; serve the one that was there, and it goes on"
 	}
 	lu.log.Error("a volume was not erased to the end; it answers with MEDIUM ERROR until the command is repeated", zap.String("volume", lu.opt.Name),
 		zap.Stringer("command", n), zap.String("why", why), zap.String("to_serve_it_as_it_is_remove", lu.statePathLocked()))
+	return gaveUp
 }
 
 // goOn does from its beginning what takeUpLocked found interrupted.

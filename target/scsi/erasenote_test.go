@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -25,6 +27,8 @@ type eraseRig struct {
 	t    *testing.T
 	disk *disk
 	dir  string
+
+	forbidden bool // erasing is not configured
 }
 
 func newEraseRig(t *testing.T) *eraseRig {
@@ -52,7 +56,7 @@ func (e *eraseRig) keep() {
 
 func (e *eraseRig) serve() {
 	e.t.Helper()
-	e.rig = rigOn(e.t, e.disk, func(o *LUOptions) { o.AllowFormat, o.AllowSanitize, o.StateDir = true, true, e.dir })
+	e.rig = rigOn(e.t, e.disk, func(o *LUOptions) { o.AllowFormat, o.AllowSanitize, o.StateDir = !e.forbidden, !e.forbidden, e.dir })
 }
 
 // crashed is a medium as a crash leaves it, with what its former server still has under way no more its own.
@@ -135,6 +139,74 @@ func TestAnInterruptedErasureTouchesNoOtherMedium(t *testing.T) {
 				t.Error("the medium is not erased")
 			}
 		})
+	}
+}
+
+// An erasure goes on unasked only where the operator still wants it, of a medium that is known: another one may have come to where no more
+// than the place is known, or into the same file.
+func TestAnErasureThatWasGivenUpIsNotTakenUpByAStart(t *testing.T) {
+	ways := map[string]func(*testing.T, *eraseRig){
+		"its volume was forgotten": func(t *testing.T, e *eraseRig) {
+			e.keep()
+			l, err := filepath.Glob(filepath.Join(e.dir, StateFile("*")))
+			if err != nil || len(l) != 1 {
+				t.Fatal(l, err)
+			}
+			key := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(l[0]), "lu-"), ".json")
+			if err := ForgetUnit(e.dir, key, true); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"erasing is not configured": func(_ *testing.T, e *eraseRig) { e.forbidden = true },
+		"only its place is known":   func(_ *testing.T, e *eraseRig) { e.disk.place = true },
+	}
+	for way, do := range ways {
+		for _, c := range erasures {
+			t.Run(way+", "+c.name, func(t *testing.T) {
+				e := newEraseRig(t)
+				hold(e.disk)
+				e.good(c.list, 0, c.cdb)
+				defer e.crashed()()
+				do(t, e)
+				for range 2 { // also once it is as it was
+					e.start()
+					e.lu.background.Wait()
+					if e.is("given up", MediumError, c.failed); !e.whole() {
+						t.Fatal("it goes on")
+					}
+					e.forbidden, e.disk.place = false, false
+				}
+				e.good(c.list, 0, c.cdb)
+				e.lu.background.Wait()
+				if e.is("repeated", 0, 0); !e.erased() {
+					t.Error("the medium is not erased")
+				}
+			})
+		}
+	}
+}
+
+// A unit whose medium hung when its volume was forgotten closes after that.
+func TestAForgottenErasureStaysGivenUpWhenItsUnitClosesLate(t *testing.T) {
+	e := newEraseRig(t)
+	copy(e.disk.data, pattern(1<<20, 3))
+	hold(e.disk)
+	e.good(nil, 0, "48 83 00 00 00 00 00 00 00 00")
+	<-e.disk.arrived
+	if err := e.target.RemoveLUN(0); err != nil {
+		t.Fatal(err)
+	}
+	e.lu.Forget(true)
+	e.lu.stopNow()
+	e.disk.letGo()
+	e.lu.Close()
+	if e.erased() {
+		t.Fatal("the erasure was over before the stop")
+	}
+	e.start()
+	e.lu.background.Wait()
+	if e.is("the next start", MediumError, ASCSanitizeFailed); e.erased() {
+		t.Error("it goes on")
 	}
 }
 

@@ -11,15 +11,15 @@ import (
 )
 
 // What becomes of the state of a unit that is served no more. With the medium goes the state. A medium that stays is the same disk to hosts
-// when it is served again, and whatever was promised of it holds: hosts that were fenced stay out, an erasure that was begun goes on,
-// each host hears of what was lost.
+// when it is served again, and whatever was promised of it holds: hosts that were fenced stay out, each host hears of what was lost, what
+// is erased in part is not READY. But the erasure does not go on by itself: what was put in the place of the data since would be wiped.
 
 // ForgetUnit ends the state of a unit that is served no more, with that LUOptions.StateKey, in a StateDir.
 func ForgetUnit(dir, key string, mediumStays bool) error {
 	path := filepath.Join(dir, StateFile(key))
 	var err error
 	if now := time.Now(); mediumStays {
-		err = os.Chtimes(path, now, now) // the latest of those that TidyUnits finds
+		err = errors.Join(giveUpErasure(path), os.Chtimes(path, now, now)) // the latest of those that TidyUnits finds
 	} else {
 		err = os.Remove(path)
 	}
@@ -29,13 +29,29 @@ func ForgetUnit(dir, key string, mediumStays bool) error {
 	return err
 }
 
-// Forget ends the writing of the unit's state, whose medium goes: one that hangs may be closed after ForgetUnit.
-func (lu *LogicalUnit) Forget() {
+func giveUpErasure(path string) error {
+	var s luState
+	if err := readState(path, &s); err != nil {
+		return err
+	}
+	given := s.Erasure.givenUp()
+	if given == s.Erasure {
+		return nil
+	}
+	s.Erasure = given
+	return writeDurably(path, &s)
+}
+
+// Forget comes before ForgetUnit, for a unit whose medium hangs may be closed after that: it writes nothing any more where its medium goes,
+// and no erasure that goes on where that stays.
+func (lu *LogicalUnit) Forget(mediumStays bool) {
 	lu.stateMu.Lock()
 	defer lu.stateMu.Unlock()
 	lu.mu.Lock()
 	defer lu.mu.Unlock()
-	lu.stateDir = ""
+	if lu.left = mediumStays; !mediumStays {
+		lu.stateDir = ""
+	}
 }
 
 const (

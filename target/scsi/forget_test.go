@@ -34,7 +34,7 @@ func TestAUnitThatClosesLateLeavesNoState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lu.Forget()
+	lu.Forget(false)
 	if err := ForgetUnit(dir, "key", false); err != nil {
 		t.Fatal(err)
 	}

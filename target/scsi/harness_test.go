@@ -32,6 +32,7 @@ type disk struct {
 	fail    func(*blockdev.Request) error
 	log     []blockdev.Op
 	id      string
+	place   bool // id says no more than where it is
 }
 
 func newDisk(size int64, bs int) *disk {
@@ -48,6 +49,7 @@ func (d *disk) Can(blockdev.Op) bool { return true }
 func (d *disk) Close() error         { return nil }
 
 func (d *disk) Identity() (string, error) { return d.id, nil }
+func (d *disk) Distinct() (bool, error)   { return !d.place, nil }
 
 func (d *disk) Submit(r *blockdev.Request) {
 	d.mu.Lock()

@@ -95,6 +95,7 @@ type LogicalUnit struct {
 	closing     map[*itl]struct{} // of nexuses that have ended or lost sight of the unit, while a command of theirs may still reach the medium
 	idle        []chan struct{}   // closed when closing is empty
 	stateDir    string
+	left        bool // by command, with its medium
 	modes       modeState
 	power       powerState
 	takesLoss   bool // the medium's loss is in power, and not in the state file yet

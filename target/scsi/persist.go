@@ -153,14 +153,14 @@ func (lu *LogicalUnit) adoptLocked(dir string) (was *powerState, note bool, err 
 	} else if r != nil {
 		forgets = forgets || len(r.Regs) > 0
 	}
-	lu.takeUpLocked(s.Erasure)
+	gaveUp := lu.takeUpLocked(s.Erasure)
 	medium, err := blockdev.Identity(lu.dev)
 	if err != nil {
 		lu.stateDir = ""
 		return nil, false, err
 	}
 	lost := blockdev.Lost(lu.dev) != nil
-	note = lu.power.began(s.Power, medium, lu.opt.Volatile, lost)
+	note = lu.power.began(s.Power, medium, lu.opt.Volatile, lost) || gaveUp
 	lu.takesLoss = lost && !lu.opt.Volatile
 	lu.lossOwed.Store(lu.owesLossLocked())
 	if forgets {
@@ -278,6 +278,9 @@ func (lu *LogicalUnit) write(r *reservations) error {
 	if !lu.opt.Volatile {
 		p := lu.power
 		s.Power, s.Erasure, s.Current = &p, lu.erasure, lu.unsavedLocked()
+		if lu.left {
+			s.Erasure = s.Erasure.givenUp()
+		}
 	}
 	path, takes := lu.statePathLocked(), lu.takesLoss
 	lu.mu.Unlock()
