@@ -86,7 +86,7 @@ func (s *Server) makeNode(q *request, name string, attr *nfs3.SetAttr, mk maker)
 			return nil, false, afterwards(err)
 		}
 		if more {
-			if err = s.change(fd, &q.id, attr); err != nil {
+			if err = s.changeMade(fd, &q.id, attr); err != nil {
 				return nil, false, afterwards(err)
 			}
 		}
@@ -95,6 +95,19 @@ func (s *Server) makeNode(q *request, name string, attr *nfs3.SetAttr, mk maker)
 	fd = -1
 	child, err = s.nodeOf(q.n, name, took)
 	return child, more, afterwards(err)
+}
+
+// changeMade is change for a file that a CREATE has made or found: no WRITE of ours comes between what it looks at and what it does.
+func (s *Server) changeMade(fd int, id *identity, a *nfs3.SetAttr) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	f := s.files.get(fileID{st.Dev, st.Ino})
+	defer s.files.put(f)
+	f.change.Lock()
+	defer f.change.Unlock()
+	return s.change(fd, id, a)
 }
 
 // needed takes out of a what a new file of the directory dir has already, and reports whether anything is left. A file

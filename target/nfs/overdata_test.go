@@ -17,13 +17,9 @@ func TestAWriteOverDataIsKnown(t *testing.T) {
 	}
 	defer f.Close()
 	e := &export{block: blockSize(int(f.Fd()))}
-	if e.block <= 0 || block%e.block != 0 && e.block%block != 0 {
-		t.Fatalf("blocks of %d bytes", e.block)
-	}
 	unit := max(block, e.block)
-	// Two units of data, two of nothing, two of data.
-	for _, at := range []int64{0, 4 * unit} {
-		if _, err := f.WriteAt(make([]byte, 2*unit), at); err != nil {
+	write := func(at, n int64) {
+		if _, err := f.WriteAt(make([]byte, n), at); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -34,14 +30,12 @@ func TestAWriteOverDataIsKnown(t *testing.T) {
 		}
 		return e.overData(int(f.Fd()), &st, off, int(n))
 	}
+	write(0, 6*unit)
+	known := e.block > 0 // elsewhere none is
 	for _, c := range []struct {
 		off, n int64
 		want   bool
-	}{
-		{0, unit, true}, {0, 2 * unit, true}, {100, unit, true}, {unit, 1, true}, {4 * unit, 2 * unit, true},
-		{unit, unit + 1, false}, {2 * unit, unit, false}, {3 * unit, 2 * unit, false}, {5 * unit, unit + 1, false}, {6 * unit, 1, false},
-		{0, 6 * unit, false},
-	} {
+	}{{0, unit, known}, {100, unit, known}, {0, 6 * unit, known}, {5*unit + 1, unit - 1, known}, {5 * unit, unit + 1, false}, {6 * unit, 1, false}} {
 		if got := over(c.off, c.n); got != c.want {
 			t.Errorf("%d bytes at %d of units of %d: %v", c.n, c.off, unit, got)
 		}
@@ -57,11 +51,30 @@ func TestAWriteOverDataIsKnown(t *testing.T) {
 	if err := f.Chmod(0o644); err != nil {
 		t.Fatal(err)
 	}
-	if !over(0, unit) {
+	if over(0, unit) != known {
 		t.Error("without the bits it is one again")
 	}
-	e.mayHang = true
-	if over(0, unit) {
-		t.Error("a server of another machine's asks who writes")
+	// Two units of nothing, and room beyond the end that hides them.
+	if !known {
+		return
+	}
+	for _, c := range []struct {
+		mode   uint32
+		off, n int64
+	}{{unix.FALLOC_FL_KEEP_SIZE | unix.FALLOC_FL_PUNCH_HOLE, 2 * unit, 2 * unit}, {unix.FALLOC_FL_KEEP_SIZE, 6 * unit, 4 * unit}} {
+		if err := unix.Fallocate(int(f.Fd()), c.mode, c.off, c.n); err != nil {
+			t.Fatal(err)
+		}
+		if over(unit, 2*unit) || over(2*unit, 1) || over(3*unit, 2*unit) {
+			t.Error("a hole is taken for data")
+		}
+	}
+	if !over(0, 2*unit) || !over(4*unit, 2*unit) {
+		t.Error("data beside a hole is taken for none")
+	}
+	// A file system whose answer is the kernel's general one, all data, is told by the room that the file takes.
+	sparse := unix.Stat_t{Size: 4 * unit, Blocks: 3 * unit / 512, Mode: st.Mode}
+	if e.overData(int(f.Fd()), &sparse, 0, int(unit)) {
+		t.Error("a file that takes less room than its size has no holes")
 	}
 }

@@ -68,7 +68,7 @@ calls=$trace/events/raw_syscalls/sys_enter/trigger writes=$trace/events/syscalls
 costs() { # costs WHO OF FILE RW BS DEPTH
   local n=600
   [ "$5" = 4k ] || n=160
-  echo 'hist:keys=common_pid,id:size=4096' >$calls && echo 'hist:keys=common_pid,count:size=2048' >$writes || return
+  echo 'hist:keys=common_pid,id:size=4096' >$calls && echo 'hist:keys=common_pid,count:size=2048' >$writes || fail "the kernel counts no system calls"
   snapshot >/tmp/before
   fio --name=count --filename="$3" --size="$SIZE" --rw="$4" --bs="$5" --number_ios=$n --direct=1 --ioengine=libaio --iodepth="$6" --minimal >/dev/null
   snapshot >/tmp/after
