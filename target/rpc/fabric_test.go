@@ -21,6 +21,7 @@ type fabricClient struct {
 	qp    transport.QP
 	slab  *mem.Slab
 	peer  transport.Peer
+	addr  string
 	xid   uint32
 	wants uint32
 	grant uint32         // as the last reply said
@@ -91,7 +92,7 @@ func serveFabricWith(t *testing.T, o Options, priv []byte) (s *Server, p *progra
 
 func newFabricClient(t *testing.T, dev transport.Device, addr string, priv []byte) *fabricClient {
 	t.Helper()
-	c := &fabricClient{t: t, dev: dev, wants: 128, got: make(map[uint32]int)}
+	c := &fabricClient{t: t, dev: dev, addr: addr, wants: 128, got: make(map[uint32]int)}
 	var err error
 	if c.slab, err = mem.NewSlab(bulkAt + 4<<20); err != nil {
 		t.Fatal(err)

@@ -53,6 +53,9 @@ const (
 	// fabricTime is how long an RDMA connection may have work requests outstanding of which none completes: their memory is
 	// taken from other connections.
 	fabricTime = time.Minute
+	// roomTime is for how long a client is refused whose connection ended for want of room for its memory. Linux comes again at once after
+	// a connection that ended, and waits longer each time it is refused (net/sunrpc/xprtrdma/transport.c).
+	roomTime = 5 * time.Second
 	// maxStrangerCall bounds what is fetched for a client that has shown no right yet, bytes: the longest call without bulk
 	// data fits, an access control list of a thousand entries.
 	maxStrangerCall = 32 << 10

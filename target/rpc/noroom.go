@@ -2,6 +2,10 @@ package rpc
 
 import (
 	"errors"
+	"maps"
+	"net/netip"
+	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -29,12 +33,43 @@ func (c *rdmaConn) unpostedLocked(err error) {
 	}
 	c.unposted = true
 	if errors.Is(err, mem.ErrNoRoom) {
-		c.noRoom(err)
+		c.crowd.add(c.peer.Addr.Addr())
+		c.s.log.Warn("RDMA connection ended: there is no room for its memory", zap.Stringer("client", c.peer.Addr.Addr()), zap.Error(err))
 	}
 	go func() { _ = c.qp.Close(transport.Reason{Err: err}) }() // its owner sees the end
 }
 
-// noRoom logs why a connection ends.
-func (c *rdmaConn) noRoom(err error) {
-	c.s.log.Warn("RDMA connection ended: there is no room for its memory", zap.Stringer("client", c.peer.Addr.Addr()), zap.Error(err))
+// widen gives the connection of a client that has shown a right all memory. Where there is no room it goes on with what it uses.
+func (c *rdmaConn) widen(w transport.Widener) {
+	switch err := w.Widen(); {
+	case errors.Is(err, mem.ErrNoRoom):
+		c.s.log.Warn("RDMA connection goes on with the memory that it uses: there is no room for all", zap.Stringer("client", c.peer.Addr.Addr()), zap.Error(err))
+	case err != nil:
+		c.s.log.Debug("RDMA connection was not given all memory", zap.Stringer("client", c.peer.Addr.Addr()), zap.Error(err)) // it is ending
+	}
+}
+
+var errNoRoom = errors.New("rpc: a moment ago there was no room for the memory of this client's connection")
+
+// crowd are the clients that are refused for a moment.
+type crowd struct {
+	mu    sync.Mutex
+	until map[netip.Addr]time.Time
+}
+
+func (l *crowd) add(a netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(l.until, func(_ netip.Addr, until time.Time) bool { return !now.Before(until) })
+	if l.until == nil {
+		l.until = make(map[netip.Addr]time.Time)
+	}
+	l.until[a] = now.Add(roomTime)
+}
+
+func (l *crowd) has(a netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Now().Before(l.until[a])
 }

@@ -3,8 +3,10 @@ package rpc
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -16,8 +18,9 @@ import (
 // tight is a device whose queue pairs may find no room for memory.
 type tight struct {
 	transport.Device
-	send func([]transport.WR) error
-	recv func([]transport.Recv) error
+	send  func([]transport.WR) error
+	recv  func([]transport.Recv) error
+	widen error
 }
 
 type tightQP struct {
@@ -56,6 +59,8 @@ func (q tightQP) Post(wrs []transport.WR) (int, error) {
 	}
 	return q.QP.Post(wrs)
 }
+
+func (q tightQP) Widen() error { return q.d.widen }
 
 func (q tightQP) PostRecv(rs []transport.Recv) (int, error) {
 	if q.d.recv != nil {
@@ -153,6 +158,71 @@ func TestAConnectionWhoseQueueIsFullGoesOn(t *testing.T) {
 		c.call(procEcho)
 		if c.ended || c.got[first] != 1 || c.got[c.xid] != 1 || warned() != 0 {
 			t.Errorf("ended %v, %d and %d replies, %d warnings", c.ended, c.got[first], c.got[c.xid], warned())
+		}
+	})
+}
+
+// Where there is no room for all memory in a connection whose client has shown a right, it goes on with what it uses: cut off, the client
+// would come again at once, and find as little. The log says so. That a connection ends meanwhile is no want of room.
+func TestAClientGoesOnWhereThereIsNotRoomForAllMemory(t *testing.T) {
+	for name, d := range map[string]*tight{
+		"no room": {widen: errTight},
+		"ended":   {widen: transport.ErrLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, _, connect, warned, end := serveTight(t, Options{}, d)
+				defer end()
+				c := connect()
+				c.call(procTrust)
+				c.call(procEcho)
+				if want := map[bool]int{true: 1}[name == "no room"]; c.ended || c.got[c.xid] != 1 || warned() != want {
+					t.Errorf("ended %v, %d replies, %d warnings", c.ended, c.got[c.xid], warned())
+				}
+			})
+		})
+	}
+}
+
+// A client whose connection has ended for want of room is refused for a moment: it waits longer each time it is refused, and after a
+// connection that ended it would come again at once, for ever.
+func TestAClientForWhichThereWasNoRoomIsRefusedForAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &tight{send: func([]transport.WR) error { return errTight }}
+		s, _, connect, warned, end := serveTight(t, Options{}, d)
+		defer end()
+		c := connect()
+		c.call(procEcho)
+		if !c.ended {
+			t.Fatal("it goes on")
+		}
+		d.send = nil
+		for range 3 {
+			qp, err := c.dev.NewQP(transport.QPOptions{Sends: 1, Recvs: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.dev.Dial(t.Context(), c.addr, qp, transport.ConnParams{ReadsIn: 16}); err == nil {
+				t.Error("it is connected at once")
+			}
+			_ = qp.Close(transport.Reason{})
+			time.Sleep(roomTime / 4)
+		}
+		time.Sleep(roomTime / 4)
+		c = connect()
+		c.call(procEcho)
+		if c.ended || c.got[c.xid] != 1 || s.Stats().Connections != 1 || warned() != 1 {
+			t.Errorf("then: ended %v, %d replies, %d connections, %d warnings", c.ended, c.got[c.xid], s.Stats().Connections, warned())
+		}
+		other := netip.MustParseAddr("192.0.2.7")
+		var l crowd
+		l.add(other)
+		if !l.has(other) || l.has(other.Next()) {
+			t.Error("it is not told from others")
+		}
+		time.Sleep(roomTime)
+		if l.add(other.Next()); len(l.until) != 1 {
+			t.Error("it is remembered for ever")
 		}
 	})
 }

@@ -103,6 +103,7 @@ type rdmaListener struct {
 	opt   RDMAOptions
 	pool  *mem.Pool
 	conns sync.WaitGroup
+	crowd crowd
 }
 
 func (d *rdmaListener) loop(l transport.Listener) error {
@@ -133,6 +134,9 @@ func (d *rdmaListener) serve(req transport.Request) error {
 		d.s.refuse(refNoReads)
 		return errors.Join(errors.New("rpc: the client offers no RDMA Read depth"), req.Reject(nil))
 	}
+	if d.crowd.has(addrPort(p.Remote).Addr()) {
+		return errors.Join(errNoRoom, req.Reject(nil))
+	}
 	c, err := d.newConn(p)
 	if err != nil {
 		return errors.Join(err, req.Reject(nil))
@@ -160,7 +164,7 @@ func (d *rdmaListener) serve(req transport.Request) error {
 
 // newConn makes a connection that has no memory yet.
 func (d *rdmaListener) newConn(p transport.Peer) (*rdmaConn, error) {
-	c := &rdmaConn{s: d.s, over: make(chan error, 1), opt: d.opt, caps: d.dev.Caps(), pool: d.pool, wanted: 1, share: d.pool.Share(int64(d.opt.Credits) * (MaxPayload + mem.PageSize))}
+	c := &rdmaConn{s: d.s, crowd: &d.crowd, over: make(chan error, 1), opt: d.opt, caps: d.dev.Caps(), pool: d.pool, wanted: 1, share: d.pool.Share(int64(d.opt.Credits) * (MaxPayload + mem.PageSize))}
 	priv, _ := rpcrdma.ParsePrivate(p.Private)
 	// RFC 8797 section 4.1: each direction uses the smaller of what one side sends and the other takes.
 	c.maxSend = min(d.opt.Inline, priv.RecvSize)
@@ -177,10 +181,7 @@ func (d *rdmaListener) newConn(p transport.Peer) (*rdmaConn, error) {
 	}
 	if w, ok := c.qp.(transport.Widener); ok {
 		c.proved = func() {
-			if err := w.Widen(); err != nil {
-				c.noRoom(err)
-				_ = c.Close() // its owner sees the end
-			}
+			c.widen(w)
 		}
 	}
 	return c, nil

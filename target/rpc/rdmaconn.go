@@ -37,6 +37,7 @@ type rdmaConn struct {
 	qp   transport.QP
 	peer Peer
 
+	crowd      *crowd // its listener's
 	pool       *mem.Pool
 	share      *mem.Share
 	recvs      []transport.Recv // of all steps, and the spare ones; those of steps that are open have memory
