@@ -68,7 +68,7 @@ type ProviderConfig struct {
 	// verbs: ports of their own for adapters, in place of the portals' and of files.rdma's; 0 for none
 	ISERPort int `yaml:"iser_port,omitempty" json:"iser_port,omitempty"`
 	NFSPort  int `yaml:"nfs_port,omitempty" json:"nfs_port,omitempty"`
-	// verbs: how long an adapter waits for an acknowledgement before it sends again; 0 for the provider's own
+	// verbs: how long an adapter waits for an acknowledgement before it sends again; 0 for the connection manager's
 	AckTimeout Duration `yaml:"ack_timeout,omitempty" json:"ack_timeout,omitempty"`
 
 	implied bool // not configured: used where there are adapters

@@ -49,7 +49,7 @@ type Options struct {
 	// Of adapters:
 	Devices  []string // by name, "mlx5_0"; all if empty
 	Exposure string   // one of Exposures
-	// AckTimeout is how long an adapter waits for an acknowledgement before it sends again; 0 is the provider's own.
+	// AckTimeout is how long an adapter waits for an acknowledgement before it sends again; 0 leaves it to the connection manager.
 	AckTimeout time.Duration
 
 	Log *zap.Logger // nil logs nothing

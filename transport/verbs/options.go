@@ -22,7 +22,7 @@ type Options struct {
 	// which for the latter means without end.
 	Retry, RNRRetry *uint8
 	// AckTimeout is how long the adapter waits for an acknowledgement before it sends again, rounded up to 4.096 us times a power of
-	// two; 0 is 537 ms on RoCE, and on InfiniBand what the subnet manager says of the path. iWARP has TCP's.
+	// two; 0 leaves it to the connection manager, on InfiniBand to what the subnet manager says of the path. iWARP has TCP's.
 	AckTimeout time.Duration
 	// WholeSlab lets adapters without memory windows expose all registered memory to the peer of a connection whose upper
 	// protocol exposes any; without it such a connection is refused. It also takes iWARP adapters whose Reads open all registered

@@ -180,7 +180,7 @@ func (r *request) accept(ctx context.Context, q *QP, p transport.ConnParams) err
 		if err := q.make(w); err != nil {
 			return err
 		}
-		if err := d.timeAcks(r.id, q.a, w.Port); err != nil {
+		if err := d.timeAcks(r.id, q.a); err != nil {
 			return err
 		}
 		in, out := q.a.reads(p.ReadsIn, p.ReadsOut)

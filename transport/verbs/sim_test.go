@@ -64,7 +64,6 @@ type simNIC struct {
 	late  bool // it does not know yet that its port is down
 	deaf  bool // the queue pair of the connection manager's messages receives nothing any more
 	gone  bool
-	link  linkLayer
 	ev    *simFD
 	async []asyncEvent
 	key   uint32
@@ -131,7 +130,7 @@ func (s *sim) add(name, kind string, addrs ...string) *simNIC {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next++
-	n := &simNIC{dev: s.next, name: name, kind: simKinds[kind], ev: fd, key: 0x1000, link: linkEthernet}
+	n := &simNIC{dev: s.next, name: name, kind: simKinds[kind], ev: fd, key: 0x1000}
 	for _, a := range addrs {
 		n.addrs = append(n.addrs, netip.MustParseAddr(a))
 	}
@@ -231,7 +230,7 @@ func (s *sim) Port(dev handle, port int) (portAttr, error) {
 	if err := s.enter("Port"); err != nil {
 		return portAttr{}, err
 	}
-	p := portAttr{State: portActive, Link: s.nic(dev).link, ActiveMTU: 4096, MaxMTU: 4096, MaxMessage: 8 << 20, GIDs: 1, PKeys: 1}
+	p := portAttr{State: portActive, Link: linkEthernet, ActiveMTU: 4096, MaxMTU: 4096, MaxMessage: 8 << 20, GIDs: 1, PKeys: 1}
 	if n := s.nic(dev); n.down && !n.late {
 		p.State = portDown
 	}
