@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,7 +13,12 @@ import (
 	"github.com/sluice-storage/sluice/internal/rpc"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(apartEnv) != "" {
+		os.Exit(m.Run()) // threads apart wait ten seconds for the next use
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func rules(t *testing.T, clients ...Client) *export {
 	t.Helper()

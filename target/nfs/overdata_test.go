@@ -1,11 +1,17 @@
 package nfs
 
 import (
+	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/internal/threads"
+	"github.com/sluice-storage/sluice/test/need"
 )
 
 // A WRITE takes no room, and no set-user-ID bits off a file, only where all of it goes over data that is there.
@@ -15,7 +21,7 @@ func TestAWriteOverDataIsKnown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	e := &export{block: blockSize(int(f.Fd()))}
 	unit := max(block, e.block)
 	write := func(at, n int64) {
@@ -76,5 +82,76 @@ func TestAWriteOverDataIsKnown(t *testing.T) {
 	sparse := unix.Stat_t{Size: 4 * unit, Blocks: 3 * unit / 512, Mode: st.Mode}
 	if e.overData(int(f.Fd()), &sparse, 0, int(unit)) {
 		t.Error("a file that takes less room than its size has no holes")
+	}
+}
+
+const apartEnv = "SLUICE_TEST_APART"
+
+// noting is the kernel's storage, which notes as whom the last write was done.
+type noting struct {
+	kernel
+	by who
+}
+
+func (n *noting) Pwrite(fd int, bufs [][]byte, k int, off int64, how nfs3.Stable) (int, error) {
+	n.by, _ = look(0)
+	return n.kernel.Pwrite(fd, bufs, k, off, how)
+}
+
+// Where adapters are in use a user's WRITE is done as the user when it takes room or may take bits off the file, and only a WRITE over data
+// is the daemon's. The use of adapters is never taken back, so the test has a process of its own.
+func TestAWriteThatTakesRoomIsTheUsersWhereAdaptersAreInUse(t *testing.T) {
+	if os.Getenv(apartEnv) == "" {
+		need.Root(t)
+		cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), apartEnv+"=1", "TMPDIR="+t.TempDir())
+		if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name())) {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	threads.KeepApart()
+	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := f.Chown(1000, 1000); err != nil {
+		t.Fatal(err)
+	}
+	disk := &noting{}
+	s := &Server{ids: newIdentities(), storage: disk}
+	q := &request{n: &node{e: &export{block: blockSize(int(f.Fd()))}}, id: identity{uid: 1000, gid: 1000}}
+	const n = 4096
+	write := func(off int64) int {
+		var st unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+			t.Fatal(err)
+		}
+		if done, err := s.pwrite(int(f.Fd()), q, &st, &nfs3.WriteArgs{Offset: uint64(off)}, [][]byte{make([]byte, n)}, n); done != n || err != nil {
+			t.Fatal(done, err)
+		}
+		return disk.by.uid
+	}
+	if by := write(0); by != 1000 {
+		t.Errorf("a write that makes the file longer is user %d's", by)
+	}
+	if by := write(0); by != 0 && q.n.e.block > 0 {
+		t.Errorf("a write over data is user %d's", by)
+	}
+	if by := write(10 * n); by != 1000 {
+		t.Errorf("a write that leaves a hole is user %d's", by)
+	}
+	if by := write(5 * n); by != 1000 {
+		t.Errorf("a write into a hole is user %d's", by)
+	}
+	if err := f.Chmod(0o755 | os.ModeSetuid); err != nil {
+		t.Fatal(err)
+	}
+	if by := write(0); by != 1000 {
+		t.Errorf("a write to a file with a set-user-ID bit is user %d's", by)
+	}
+	if i, err := f.Stat(); err != nil || i.Mode()&os.ModeSetuid != 0 {
+		t.Errorf("the bit is still there: %v, %v", i.Mode(), err)
 	}
 }
