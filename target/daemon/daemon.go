@@ -52,8 +52,10 @@ type Daemon struct {
 	changeMu changeLock      // changes of what is served, one at a time; held around mu
 	life     context.Context // of changes under way, until the daemon ends
 	lifeEnd  context.CancelFunc
-	// While New opens volumes: an earlier version has served them from this state directory, or nothing has.
+	// While New opens volumes, and first as long as one waits for its identity: an earlier version has served them from this state
+	// directory, or nothing has.
 	upgrading, first bool
+	undecided        bool        // a volume's identity could not be found
 	closing          group.Group // of volumes that were removed
 
 	// What is served. It changes with both locks held and is read with either; nothing waits with mu held, so that who

@@ -124,9 +124,9 @@ type bearer struct {
 }
 
 // identify finds the identity of a volume, or gives it one and writes that down; nil where it is not known.
-func (d *Daemon) identify(cfg VolumeConfig, b bearer) (*identity, error) {
+func (d *Daemon) identify(cfg VolumeConfig, b bearer) (_ *identity, err error) {
+	defer func() { d.undecided = d.undecided || err != nil }()
 	var id *identity
-	var err error
 	place := beside(cfg.Path)
 	if b.device != "" {
 		place = filepath.Join(d.identityDir(), "device-"+b.device)
@@ -140,18 +140,24 @@ func (d *Daemon) identify(cfg VolumeConfig, b bearer) (*identity, error) {
 	found := id != nil
 	rec := identityRecord{}
 	known, err := readJSON(d.recordPath(cfg.Name), &rec)
-	switch {
-	case err != nil && id == nil:
+	if err != nil && id == nil {
 		return nil, err
-	case id != nil:
-	case known && rec.Engine == cfg.Engine && rec.Path == cfg.Path && rec.check() == nil && (b.device == "" || d.wasAway(cfg, &rec.identity)):
-		id = &rec.identity
-	case d.upgrading, d.servedEarlier(cfg):
-		id = earlierIdentity(cfg)
-	case b.medium:
-		id = newIdentity()
-	default:
-		return nil, nil
+	}
+	if id == nil && known && rec.Engine == cfg.Engine && rec.Path == cfg.Path && rec.check() == nil {
+		same := b.device == ""
+		if !same {
+			if same, err = d.wasAway(cfg, &rec.identity); err != nil {
+				return nil, err
+			}
+		}
+		if same {
+			id = &rec.identity
+		}
+	}
+	if id == nil {
+		if id, err = d.firstIdentity(cfg, b.medium); id == nil || err != nil {
+			return nil, err
+		}
 	}
 	var berr error
 	if placed && b.medium && !found {
@@ -170,11 +176,29 @@ func (d *Daemon) identify(cfg VolumeConfig, b bearer) (*identity, error) {
 	return id, nil
 }
 
+// firstIdentity is that of a volume which has none yet; nil where it has no medium.
+func (d *Daemon) firstIdentity(cfg VolumeConfig, medium bool) (*identity, error) {
+	earlier := d.upgrading
+	if !earlier {
+		var err error
+		if earlier, err = d.servedEarlier(cfg); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case earlier:
+		return earlierIdentity(cfg), nil
+	case medium:
+		return newIdentity(), nil
+	}
+	return nil, nil
+}
+
 // wasAway reports whether a record is of a block device that was not there when its volume kept what an earlier version had made of its
-// name: no device has that yet.
-func (d *Daemon) wasAway(cfg VolumeConfig, id *identity) bool {
+// name: no device has that yet. Where one cannot be read, it is not known.
+func (d *Daemon) wasAway(cfg VolumeConfig, id *identity) (bool, error) {
 	if *id != *earlierIdentity(cfg) {
-		return false
+		return false, nil
 	}
 	l, err := os.ReadDir(d.identityDir())
 	for _, e := range l {
@@ -183,10 +207,10 @@ func (d *Daemon) wasAway(cfg VolumeConfig, id *identity) bool {
 		}
 		of, rerr := readIdentity(filepath.Join(d.identityDir(), e.Name()))
 		if err = errors.Join(err, rerr); of != nil && of.Key == id.Key {
-			return false
+			return false, nil
 		}
 	}
-	return err == nil
+	return err == nil, err
 }
 
 // prepareIdentities learns whether an earlier version has served from this state directory, and whether anything has.
@@ -235,22 +259,30 @@ func (d *Daemon) someIdentified() bool {
 }
 
 // servedEarlier reports whether an earlier version has served the volume since a first start of this one failed.
-func (d *Daemon) servedEarlier(cfg VolumeConfig) bool {
+func (d *Daemon) servedEarlier(cfg VolumeConfig) (bool, error) {
 	if !d.first {
-		return false
+		return false, nil
 	}
 	_, err := os.Stat(filepath.Join(d.scsiState(), scsi.StateFile(earlierIdentity(cfg).Key)))
-	return err == nil
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	}
+	return false, fmt.Errorf("state directory: %w", err)
 }
 
-// identified ends what prepareIdentities began, and forgets volumes of memory that are not configured any more.
+// identified ends what prepareIdentities began, and forgets volumes of memory that are not configured any more. Where the identity of a
+// volume could not be found, or be written down, it may have been served earlier, and is asked after when it is tried again.
 func (d *Daemon) identified() error {
-	if d.upgrading || d.first {
+	waits := (d.upgrading || d.first) && d.undecided
+	if (d.upgrading || d.first) && !waits {
 		if err := savefile.Replace(d.allIdentified(), nil); err != nil {
 			return fmt.Errorf("state directory: %w", err)
 		}
 	}
-	d.upgrading, d.first = false, false
+	d.upgrading, d.first = false, waits
 	entries, err := os.ReadDir(d.identityDir())
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)

@@ -68,6 +68,51 @@ func TestAVolumeServedEarlierAfterAStartThatFailedKeepsItsIdentity(t *testing.T)
 	}
 }
 
+// Where it cannot be read whether an earlier version has served a volume, that is not served before it can be: not as another disk.
+func TestAVolumeOfWhichItCannotBeReadWhetherItWasServedEarlierWaits(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sluiced.yaml")
+	d, cfg := cutShort(t, file, "state")
+	state := filepath.Join(d.scsiState(), scsi.StateFile(earlierIdentity(cfg).Key))
+	if err := os.Symlink(state, state); err != nil { // whether it is there cannot be told: ELOOP
+		t.Fatal(err)
+	}
+	d, stop := serve(t, file)
+	defer stop()
+	if v := d.volumes["b"]; v.why == nil || v.key != "" {
+		t.Errorf("it is served: %v", v.why)
+	}
+	if err := errors.Join(os.Remove(state), os.WriteFile(state, []byte("{}"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.ReloadFile(); err != nil {
+		t.Fatal(err)
+	}
+	if v := d.volumes["b"]; v.why != nil || v.key != earlierIdentity(cfg).Key {
+		t.Errorf("it is not the disk that it was: %v", v.why)
+	}
+}
+
+// A block device that was away at the upgrade is no other disk because the identity of another device cannot be read.
+func TestADeviceThatWasAwayKeepsItsIdentityWhereAnotherOnesCannotBeRead(t *testing.T) {
+	d, cfg := &Daemon{stateDir: t.TempDir(), log: zap.NewNop()}, VolumeConfig{Name: "a", Engine: "file", Path: "/dev/a"}
+	was := earlierIdentity(cfg)
+	other := filepath.Join(d.identityDir(), "device-other")
+	err := errors.Join(os.Mkdir(d.identityDir(), 0o700), writeJSON(d.recordPath("a"), identityRecord{"file", "/dev/a", *was}), os.Mkdir(other, 0o700))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := bearer{device: "a", medium: true}
+	if id, err := d.identify(cfg, b); id != nil || err == nil {
+		t.Errorf("it is %+v", id)
+	}
+	if err := os.Remove(other); err != nil {
+		t.Fatal(err)
+	}
+	if id, err := d.identify(cfg, b); err != nil || *id != *was {
+		t.Errorf("it is %+v, %v", id, err)
+	}
+}
+
 // Where it cannot be read whether an earlier version has served, no volume gets an identity.
 func TestAStartThatCannotReadWhetherItIsAnUpgradeIsRefused(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sluiced.yaml")
