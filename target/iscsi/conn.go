@@ -30,6 +30,8 @@ type link interface {
 	cancelLocked(t *task) bool
 	// flushLocked starts transmitting what is queued. It may drop conn.mu and take it again.
 	flushLocked()
+	// widen makes all memory known to the connection, before fullFeatureLocked. That takes long: conn.mu is not held.
+	widen() error
 	// fullFeatureLocked makes the link ready for full-feature phase, before the final login response is queued.
 	fullFeatureLocked() error
 	// windowLocked prepares for n commands in progress and returns how many it can take.

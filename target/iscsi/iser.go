@@ -246,16 +246,21 @@ func (x *iserLink) maxSend() int {
 	return min(x.c.params.MaxSend, iscsi.SafeISERData)
 }
 
+func (x *iserLink) widen() error {
+	x.c.mu.Lock()
+	qp, discovery := x.qp, x.c.discovery
+	x.c.mu.Unlock()
+	if w, ok := qp.(transport.Widener); ok && !discovery {
+		return w.Widen()
+	}
+	return nil
+}
+
 // fullFeatureLocked posts the receives of full-feature phase before the response that opens it.
 func (x *iserLink) fullFeatureLocked() error {
 	x.full = true
 	if x.c.discovery {
 		return nil // one request at a time, in the login's receive
-	}
-	if w, ok := x.qp.(transport.Widener); ok {
-		if err := w.Widen(); err != nil {
-			return err
-		}
 	}
 	if x.lazy {
 		// The first of it is there for good: a message can always be taken and answered.

@@ -10,7 +10,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
-	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
@@ -383,47 +382,6 @@ func (c *conn) full(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN uint
 	r.TSIH = ss.tsih
 	c.mu.Unlock()
 	c.enterFull(ss, r, text, cmdSN, nil)
-}
-
-// enterFull ends the login, once there is memory for what the initiator may send then: for as long as a login may take.
-func (c *conn) enterFull(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN uint32, limit *time.Timer) {
-	c.mu.Lock()
-	if c.state != stateHeld {
-		c.mu.Unlock() // finish has taken share and nexus
-		return
-	}
-	err := c.link.fullFeatureLocked()
-	if errors.Is(err, mem.ErrNoMemory) {
-		if limit == nil {
-			limit = time.AfterFunc(c.srv.opt.Timeouts.Login, func() { c.kill(errNoMemory) })
-			c.loginTimer = limit
-		}
-		c.mu.Unlock()
-		c.share.Wait(func() { c.enterFull(ss, r, text, cmdSN, limit) })
-		return
-	}
-	if err != nil {
-		c.mu.Unlock()
-		c.srv.roomFor(err)
-		c.plog.warn("login refused: no memory for its receives", zap.Stringer("remote", c.remote), zap.String("initiator", ss.initiator), zap.Error(err))
-		c.kill(err)
-		return
-	}
-	c.fullLocked(cmdSN)
-	c.sendLoginLocked(r, text)
-	c.link.flushLocked()
-	window := c.window
-	c.mu.Unlock()
-	f := []zap.Field{zap.String("initiator", ss.initiator), zap.Stringer("remote", c.remote), zap.Bool("iser", c.iser), zap.Uint16("tsih", ss.tsih)}
-	if ss.target != nil {
-		f = append(f, zap.String("target", ss.target.Name))
-	}
-	c.rec.note("session %d began: window %d, %s", ss.tsih, window, map[bool]string{true: "iSER", false: "iSCSI/TCP"}[c.iser])
-	c.notePath()
-	c.srv.mu.Lock()
-	c.srv.counts.Logins++
-	c.srv.mu.Unlock()
-	c.plog.session(ss, zap.InfoLevel, "session began", f...)
 }
 
 // refuseLogin answers with status class and detail, logs what the operator can do, and ends the connection.

@@ -151,6 +151,8 @@ func (x *tcpLink) maxSend() int {
 	return x.c.params.MaxSend
 }
 
+func (x *tcpLink) widen() error { return nil }
+
 func (x *tcpLink) fullFeatureLocked() error {
 	x.full, x.hd, x.dd = true, x.c.params.HeaderDigest, x.c.params.DataDigest
 	return nil
