@@ -365,8 +365,14 @@ func (d *Daemon) DeleteVolume(ctx context.Context, name string, data, dryRun boo
 		}
 		return done, nil
 	}
+	if data {
+		err = d.noteDeletion(name, files)
+	}
 	for k, f := range files {
-		if err = os.Remove(f); err != nil {
+		if err == nil {
+			err = removeFile(f)
+		}
+		if err != nil {
 			err = &admin.Error{Kind: admin.Conflict, Msg: "the volume is forgotten, but its file could not be deleted: " + err.Error()}
 			data = k > 0 // else it is there, and may be configured again
 			break
@@ -378,6 +384,9 @@ func (d *Daemon) DeleteVolume(ctx context.Context, name string, data, dryRun boo
 		d.forgetIdentity(name, !data)
 	} else if v.key != "" { // what belongs to a file that is away is kept for it
 		d.leftBehind(name, scsi.ForgetUnit(d.scsiState(), v.key, true))
+	}
+	if len(files) > 0 {
+		d.forgetFile(name, d.deletionPath(name))
 	}
 	return done, err
 }

@@ -124,6 +124,7 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 	if err := d.prepareIdentities(); err != nil {
 		return nil, err
 	}
+	d.finishDeletions()
 	if d.first && cfg.embedded {
 		if err := d.makeDefault(); err != nil {
 			return nil, err

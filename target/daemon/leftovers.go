@@ -40,6 +40,7 @@ func (d *Daemon) sweep() {
 		{d.stateDir, ofAny(".img.identity")}, // also of volumes whose creation was cut short
 		{filepath.Join(d.stateDir, "secrets"), ofAny("")},
 		{d.identityDir(), ofAny("")},
+		{d.deletions(), ofAny("")},
 		{d.scsiState(), ofAny(".json")},
 		{d.scsiState(), exactly(".state-")}, // of earlier versions
 		{filepath.Join(d.stateDir, "nfs"), exactly(".nfs-handle.key-", ".nlm-state.json-")},
