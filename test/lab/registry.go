@@ -27,6 +27,8 @@ var referenceScenarios = []Scenario{
 	{Name: "reference-rxe", Class: reference, About: "RoCE between two ends of the guest: ibv_rc_pingpong, rping, perftest", Limit: 20 * time.Minute},
 	{Name: "reference-rxe-lio", Class: reference, About: "ib_iser and ib_isert over RoCE: login, verify, ext4", Script: "reference-lio.sh", Limit: 20 * time.Minute, Prepare: arguments("rxe")},
 	{Name: "reference-rxe-knfsd", Class: reference, About: "NFS over RDMA over RoCE", Script: "reference-knfsd.sh", Limit: 20 * time.Minute, Prepare: arguments("rxe")},
+	{Name: "reference-port", Class: reference, About: "RoCE whose interface goes down and comes back: what the kernel's own connection manager makes of it", Limit: 20 * time.Minute},
+	{Name: "reference-port-6.12", Class: reference, Script: "reference-port.sh", Kernel: "6.12", About: "the same on the newer kernel", Limit: 20 * time.Minute},
 	{Name: "reference-wire", Class: reference, About: "two guests with RoCE on a wire: rping, lost packets, an interface that goes down", Second: "wire-serve.sh", Limit: 20 * time.Minute},
 }
 
