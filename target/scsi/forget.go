@@ -57,7 +57,7 @@ func (lu *LogicalUnit) Forget(mediumStays bool) {
 const (
 	// maxGone is how many have kept their state of the units that are not known any more, and of the targets that are not served.
 	maxGone = 256
-	// maxHeld is the same for units whose state keeps hosts from their medium, or owes them something.
+	// maxHeld is the same for units whose state keeps hosts from their medium, owes them something, or is as they have set it.
 	maxHeld = 4096
 )
 
@@ -96,10 +96,11 @@ func TidyUnits(dir string, known func(key string) bool) error {
 	return errors.Join(keepLatest(dir, idle, maxGone), keepLatest(dir, held, maxHeld))
 }
 
-// holds reports whether there is more in a state than how hosts are greeted.
+// holds reports whether there is more in a state than how hosts are greeted: also a host that has set write protection or no volatile cache
+// relies on it.
 func (s *luState) holds() bool {
 	p := s.Power
-	return s.Erasure != nil || s.Reservations != nil && len(s.Reservations.Regs) > 0 || p != nil && (len(p.Owed) > 0 || p.OwedAny)
+	return len(s.Modes) > 0 || len(s.Current) > 0 || s.Erasure != nil || s.Reservations != nil && len(s.Reservations.Regs) > 0 || p != nil && (len(p.Owed) > 0 || p.OwedAny)
 }
 
 // keepLatest removes the oldest of a directory's files where there are more than n.

@@ -52,6 +52,7 @@ func TestStatesOfUnitsThatAreLongGoneAreRemoved(t *testing.T) {
 	}
 	promises := map[string]string{
 		"erased": `{"erasure": {"begun": true}}`, "fenced": `{"reservations": {"Regs": [{"Key": 1}]}}`, "owed": `{"power": {"owed_any": true}}`, "damaged": "{",
+		"protected": `{"modes": {"0a.00": "AA=="}}`, "written through": `{"current": {"08.00": "AA=="}}`,
 	}
 	all, n := map[string]string{}, 0
 	add := func(name, text string) {
