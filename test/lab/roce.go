@@ -33,6 +33,10 @@ var roceScenarios = []Scenario{
 		About: "two guests and a wire, ib_iser to our target: packets are lost, the wire is cut until the session is lost, all under fio verify",
 	},
 	{
+		Name: "wire-port", Class: long, Limit: 30 * time.Minute, Second: "wire-target.sh", Files: both, Verbs: true, Prepare: giveVerbs(),
+		About: "two guests and a wire: the target's interface goes down and comes back under ib_iser, Linux's NFS mount and our attach, which come back",
+	},
+	{
 		Name: "rxe-numbers", Class: soak, Limit: 60 * time.Minute, Files: both, Verbs: true, Memory: 2048,
 		Prepare: giveVerbs("ROUNDS="+os.Getenv("LAB_ROUNDS"), "SECONDS_EACH="+os.Getenv("LAB_SECONDS"), "JOBS="+os.Getenv("LAB_JOBS")),
 		About:   "ib_iser and NFS/RDMA on ours beside LIO and knfsd, our initiator beside perftest: ratios of medians",
