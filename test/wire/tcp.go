@@ -99,7 +99,8 @@ func (h *half) add(seq uint32, at time.Time, data []byte) {
 			return
 		}
 		h.pending = h.pending[1:]
-		if skip := int(-ahead); skip < len(s.data) { // the rest was seen before: a retransmission
+		// Minus the smallest int32 is itself: the distance is taken as an int.
+		if skip := -int(ahead); skip < len(s.data) { // the rest was seen before: a retransmission
 			s.data = s.data[skip:]
 			h.next += uint32(len(s.data))
 			h.conv.Chunks = append(h.conv.Chunks, Chunk{FromClient: h.client, Time: s.at, Data: s.data})
