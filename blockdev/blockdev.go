@@ -22,7 +22,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // Device is a block device. All methods may be called by any goroutine. Close is called once, after the last

@@ -3,7 +3,7 @@ package blockdev
 import (
 	"bytes"
 
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 func total(spans []mem.Span) (n int64) {

@@ -39,7 +39,7 @@ import (
 	"net"
 	"os"
 
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // Device is one RNIC, emulated or real. Its methods may be called by any goroutine.

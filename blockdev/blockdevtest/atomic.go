@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 func compareWrite(t *testing.T, o Options) {

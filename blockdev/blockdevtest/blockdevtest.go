@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // Patience is how long a case waits for a completion: long enough for a machine that does ten other things.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 func geometry(t *testing.T, o Options) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // atomicWrites checks the limits of Request.Atomic and that no read sees a part of one. What a loss of power leaves is

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev/blockdevtest"
 	errordev "github.com/sluice-storage/sluice/blockdev/error"
 	"github.com/sluice-storage/sluice/blockdev/mem"
-	sluicemem "github.com/sluice-storage/sluice/internal/mem"
+	sluicemem "github.com/sluice-storage/sluice/mem"
 )
 
 func open(t testing.TB, f errordev.Fault) *errordev.Device {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev/blockdevtest"
 	"github.com/sluice-storage/sluice/blockdev/file"
 	"github.com/sluice-storage/sluice/blockdev/internal/redo"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // durably is a log's file as the engine sees it.

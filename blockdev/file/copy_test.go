@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev/blockdevtest"
 	"github.com/sluice-storage/sluice/blockdev/file"
 	"github.com/sluice-storage/sluice/blockdev/mem"
-	imem "github.com/sluice-storage/sluice/internal/mem"
+	imem "github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/test/disk"
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/blockdevtest"
 	"github.com/sluice-storage/sluice/blockdev/file"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/test/faultfs"
 )
 

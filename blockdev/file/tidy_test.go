@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev/blockdevtest"
 	"github.com/sluice-storage/sluice/blockdev/file"
 	"github.com/sluice-storage/sluice/blockdev/internal/redo"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // A log is room of the state directory's that a block device takes for as long as it is served, and longer where a crash has left a

@@ -10,7 +10,7 @@ import (
 	"github.com/gostor/gotgt/pkg/scsi"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // Register makes "name:path" a backend of gotgt: open gives the device for a path, and gotgt closes it. Register it

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev/limit"
 	"github.com/sluice-storage/sluice/blockdev/mem"
 	"github.com/sluice-storage/sluice/blockdev/null"
-	sluicemem "github.com/sluice-storage/sluice/internal/mem"
+	sluicemem "github.com/sluice-storage/sluice/mem"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/blockdevtest"
 	"github.com/sluice-storage/sluice/blockdev/volatile"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 func open(t testing.TB) *volatile.Device {

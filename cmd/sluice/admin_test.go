@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-storage/sluice/cmd/sluice/configcmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )

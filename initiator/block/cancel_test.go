@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // A request whose first pieces were answered well and whose last are not sent ends when it is cancelled: once, and when

@@ -3,7 +3,7 @@ package block
 import (
 	"testing"
 
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // A task that carried data before keeps none of it in a command that carries none: LIO rejects an expected length

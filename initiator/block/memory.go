@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // get returns memory for a request. What others hold is waited for: they give it back when their requests end.

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // mover is a connection in full-feature phase: iSER or TCP. All methods but run are called with the session's lock and

@@ -2,7 +2,7 @@ package block
 
 import (
 	"github.com/sluice-storage/sluice/internal/iscsi"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // write is the second goroutine of a connection: it sends what is queued, as much at a time as there is.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // Volume is one logical unit. All methods may be called by any goroutine; Close once, last.

@@ -7,9 +7,9 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	irpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
 
@@ -34,9 +34,9 @@ type Caller struct{ v *FS }
 // As returns a Caller of another identity, over the same connection.
 func (v *FS) As(id Identity) *Caller {
 	w := &FS{rpc: v.rpc, root: v.root, machine: v.machine, stamp: v.stamp, rsize: v.rsize, wsize: v.wsize, dsize: v.dsize}
-	sys := irpc.Sys{UID: id.UID, GID: id.GID}
+	sys := oncrpc.Sys{UID: id.UID, GID: id.GID}
 	sys.NGroups = copy(sys.Groups[:], id.Groups)
-	w.cred = irpc.Auth{Flavor: irpc.AuthSys, Body: sys.Append(nil, v.stamp, v.machine)}
+	w.cred = oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, v.stamp, v.machine)}
 	return &Caller{v: w}
 }
 
@@ -50,7 +50,7 @@ func (v *FS) Root() []byte { return v.root }
 func (v *FS) WriteSize() int { return v.wsize }
 
 // RPC is the client that the calls go through, for other programs of the server's that answer on the same connection.
-func (v *FS) RPC() *rpc.Client { return v.rpc }
+func (v *FS) RPC() *rpcclient.Client { return v.rpc }
 
 // Machine is what calls name as the client's host.
 func (v *FS) Machine() string { return v.machine }

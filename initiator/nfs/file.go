@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/sluice-storage/sluice/initiator/rpc"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // File is an open file. ReadAt, WriteAt, Sync and Truncate may be called by any goroutine, Read, Write and Seek by one
@@ -173,7 +173,7 @@ func (f *File) readError(err error) error {
 func (f *File) readFull(ctx context.Context, v *FS, p []byte, off int64) (int, error) {
 	done := 0
 	for done < len(p) {
-		n, eof, err := f.readOnce(ctx, v, rpc.Call{Sink: p[done:min(len(p), done+f.v.rsize)]}, off+int64(done))
+		n, eof, err := f.readOnce(ctx, v, rpcclient.Call{Sink: p[done:min(len(p), done+f.v.rsize)]}, off+int64(done))
 		if err != nil {
 			return done, err
 		}
@@ -195,7 +195,7 @@ func (f *File) ReadSpan(ctx context.Context, s mem.Span, off int64) (int, error)
 	if off < 0 || s.Len > f.v.rsize {
 		return 0, pathError("read", f.name, fs.ErrInvalid)
 	}
-	n, eof, err := f.readOnce(ctx, f.v, rpc.Call{SinkSpan: s}, off)
+	n, eof, err := f.readOnce(ctx, f.v, rpcclient.Call{SinkSpan: s}, off)
 	if err == nil && eof && n < s.Len {
 		err = io.EOF
 	}
@@ -205,7 +205,7 @@ func (f *File) ReadSpan(ctx context.Context, s mem.Span, off int64) (int, error)
 // MaxRead is how much one READ takes, bytes.
 func (v *FS) MaxRead() int { return v.rsize }
 
-func (f *File) readOnce(ctx context.Context, v *FS, c rpc.Call, off int64) (int, bool, error) {
+func (f *File) readOnce(ctx context.Context, v *FS, c rpcclient.Call, off int64) (int, bool, error) {
 	want := len(c.Sink) + c.SinkSpan.Len
 	a := nfs3.RangeArgs{FH: f.fh, Offset: uint64(off), Count: uint32(want)}
 	c.Prog, c.Vers, c.Proc, c.Cred, c.Args = nfs3.Prog, nfs3.Vers, uint32(nfs3.ProcRead), v.cred, a.Append(nil)
@@ -297,7 +297,7 @@ func (f *File) writeKept(ctx context.Context, v *FS, b []byte, off int64) (nfs3.
 func (f *File) writeOnce(ctx context.Context, v *FS, b []byte, off int64, how nfs3.Stable) (nfs3.WriteRes, error) {
 	n := uint32(len(b))
 	a := nfs3.WriteArgs{FH: f.fh, Offset: uint64(off), Count: n, Stable: how, Len: n}
-	c := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcWrite), Cred: v.cred, Args: a.Append(nil), Data: b}
+	c := rpcclient.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcWrite), Cred: v.cred, Args: a.Append(nil), Data: b}
 	var r nfs3.WriteRes
 	if err := v.do(ctx, &c); err != nil {
 		return r, err

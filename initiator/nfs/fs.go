@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
@@ -198,7 +198,7 @@ func (v *FS) getattr(ctx context.Context, fh []byte) (nfs3.Attr, error) {
 
 func (v *FS) readlink(ctx context.Context, fh []byte) (string, error) {
 	a := nfs3.FHArgs{FH: fh}
-	c := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcReadlink), Cred: v.cred, Args: a.Append(nil), Sink: make([]byte, nfs3.MaxPath)}
+	c := rpcclient.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcReadlink), Cred: v.cred, Args: a.Append(nil), Sink: make([]byte, nfs3.MaxPath)}
 	if err := v.do(ctx, &c); err != nil {
 		return "", err
 	}
@@ -304,7 +304,7 @@ func (v *FS) Symlink(ctx context.Context, target, name string) error {
 
 func (v *FS) symlink(ctx context.Context, where nfs3.DirOp, target string) error {
 	a := nfs3.SymlinkArgs{MkdirArgs: nfs3.MkdirArgs{Where: where}, PathLen: uint32(len(target))}
-	c := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcSymlink), Cred: v.cred, Args: a.Append(nil), Data: []byte(target)}
+	c := rpcclient.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcSymlink), Cred: v.cred, Args: a.Append(nil), Data: []byte(target)}
 	if err := v.do(ctx, &c); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
@@ -63,7 +63,7 @@ type LockRange struct {
 // again when the server has restarted; a waiting lock asks again and again, since there is nothing here that a server
 // could call. Its methods may be called by any goroutine.
 type Locks struct {
-	c    *rpc.Client
+	c    *rpcclient.Client
 	own  bool // c is ours to close
 	v    *FS
 	name string
@@ -94,19 +94,19 @@ func (v *FS) Locks(ctx context.Context, name string, log *zap.Logger) (*Locks, e
 	}
 	l := &Locks{v: v, c: v.rpc, name: name, log: log, held: map[lockKey][]LockRange{}, doubt: map[lockKey]*doubt{}, turns: map[lockKey]*turn{}, done: make(chan struct{})}
 	null := func() error {
-		return l.c.Do(ctx, &rpc.Call{Prog: nlm4.Prog, Vers: nlm4.Vers, Proc: nlm4.ProcNull, Cred: v.cred})
+		return l.c.Do(ctx, &rpcclient.Call{Prog: nlm4.Prog, Vers: nlm4.Vers, Proc: nlm4.ProcNull, Cred: v.cred})
 	}
 	// Servers like ours answer where they serve files, and what rpcbind knows may then be another server's.
 	err := null()
 	if err != nil && v.target != nil && ctx.Err() == nil {
 		if port, perr := getport(ctx, v.target, nlm4.Prog, nlm4.Vers); perr == nil {
-			l.c, l.own = rpc.NewClient(rpc.TCP(v.target.addr(port)), rpc.Options{}), true
+			l.c, l.own = rpcclient.NewClient(rpcclient.TCP(v.target.addr(port)), rpcclient.Options{}), true
 			err = null()
 		}
 	}
 	if err == nil {
 		a := nlm4.FreeAllArgs{Name: []byte(name)}
-		err = l.c.Do(ctx, &rpc.Call{Prog: nlm4.Prog, Vers: nlm4.Vers, Proc: nlm4.ProcFreeAll, Cred: v.cred, Args: a.Append(nil)})
+		err = l.c.Do(ctx, &rpcclient.Call{Prog: nlm4.Prog, Vers: nlm4.Vers, Proc: nlm4.ProcFreeAll, Cred: v.cred, Args: a.Append(nil)})
 	}
 	if err != nil {
 		if l.own {
@@ -132,7 +132,7 @@ func (l *Locks) Close() error {
 }
 
 func (l *Locks) call(ctx context.Context, proc uint32, args []byte, parse func(*xdr.Reader)) error {
-	c := rpc.Call{Prog: nlm4.Prog, Vers: nlm4.Vers, Proc: proc, Cred: l.v.cred, Args: args}
+	c := rpcclient.Call{Prog: nlm4.Prog, Vers: nlm4.Vers, Proc: proc, Cred: l.v.cred, Args: args}
 	if err := l.c.Do(ctx, &c); err != nil {
 		return fmt.Errorf("nfs: lock manager: %w", err)
 	}

@@ -8,13 +8,13 @@ import (
 	"path"
 	"time"
 
-	"github.com/sluice-storage/sluice/initiator/rpc"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	irpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/internal/rpcbind"
 	"github.com/sluice-storage/sluice/internal/xdr"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -28,15 +28,15 @@ type Options struct {
 	// Timeout is how long a call waits for its reply before the connection is made again; 0 for a default.
 	Timeout time.Duration
 	// Dial replaces the connection to the server, for tests: with it, MOUNT is called over the same connection.
-	Dial rpc.Dialer
+	Dial rpcclient.Dialer
 }
 
 // FS is a mounted directory of a server. Close it.
 type FS struct {
-	rpc  *rpc.Client
-	rdma *rpc.RDMA
+	rpc  *rpcclient.Client
+	rdma *rpcclient.RDMA
 	pool *mem.Pool // of the RDMA connection, or of plain memory
-	cred irpc.Auth
+	cred oncrpc.Auth
 	root []byte
 
 	machine string // of calls' credentials, and when they began
@@ -70,9 +70,9 @@ func Mount(ctx context.Context, rawURL string, o Options) (v *FS, name string, e
 	if o.Dial == nil {
 		v.target = t
 	}
-	sys := irpc.Sys{UID: t.UID, GID: t.GID}
-	v.machine, v.stamp = host[:min(len(host), irpc.MaxMachine)], uint32(time.Now().Unix())
-	v.cred = irpc.Auth{Flavor: irpc.AuthSys, Body: sys.Append(nil, v.stamp, v.machine)}
+	sys := oncrpc.Sys{UID: t.UID, GID: t.GID}
+	v.machine, v.stamp = host[:min(len(host), oncrpc.MaxMachine)], uint32(time.Now().Unix())
+	v.cred = oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, v.stamp, v.machine)}
 	if err := v.connect(ctx, t, o); err != nil {
 		return v, "", err
 	}
@@ -124,17 +124,17 @@ func (o *Options) device(provider, exposure string) (transport.Device, error) {
 
 // connect makes the client of the NFS program.
 func (v *FS) connect(ctx context.Context, t *Target, o Options) error {
-	ro := rpc.Options{Timeout: o.Timeout}
+	ro := rpcclient.Options{Timeout: o.Timeout}
 	v.pool = mem.NewPool(maxMemory)
 	switch {
 	case o.Dial != nil:
-		v.rpc = rpc.NewClient(o.Dial, ro)
+		v.rpc = rpcclient.NewClient(o.Dial, ro)
 	case t.RDMA:
 		dev, err := o.device(t.Provider, t.Exposure)
 		if err != nil {
 			return err
 		}
-		if v.rdma, err = rpc.NewRDMA(dev); err != nil {
+		if v.rdma, err = rpcclient.NewRDMA(dev); err != nil {
 			return err
 		}
 		v.pool = v.rdma.Memory()
@@ -143,7 +143,7 @@ func (v *FS) connect(ctx context.Context, t *Target, o Options) error {
 			port = PortRDMA
 		}
 		ro.Woken = v.rdma.Woken
-		v.rpc = rpc.NewClient(v.rdma.Dialer(t.addr(port)), ro)
+		v.rpc = rpcclient.NewClient(v.rdma.Dialer(t.addr(port)), ro)
 	default:
 		port := t.Port
 		if port == 0 {
@@ -152,14 +152,14 @@ func (v *FS) connect(ctx context.Context, t *Target, o Options) error {
 				port = PortTCP
 			}
 		}
-		v.rpc = rpc.NewClient(rpc.TCP(t.addr(port)), ro)
+		v.rpc = rpcclient.NewClient(rpcclient.TCP(t.addr(port)), ro)
 	}
 	return nil
 }
 
 // mountClient makes the client of the MOUNT program: at the port that the URL or rpcbind names, else over the connection
 // of NFS, where servers like ours answer it.
-func (v *FS) mountClient(ctx context.Context, t *Target, o Options) (*rpc.Client, error) {
+func (v *FS) mountClient(ctx context.Context, t *Target, o Options) (*rpcclient.Client, error) {
 	if o.Dial != nil {
 		return v.rpc, nil
 	}
@@ -173,14 +173,14 @@ func (v *FS) mountClient(ctx context.Context, t *Target, o Options) (*rpc.Client
 	if !t.RDMA && port == t.Port {
 		return v.rpc, nil
 	}
-	return rpc.NewClient(rpc.TCP(t.addr(port)), rpc.Options{Timeout: o.Timeout}), nil
+	return rpcclient.NewClient(rpcclient.TCP(t.addr(port)), rpcclient.Options{Timeout: o.Timeout}), nil
 }
 
 // getport asks the server's rpcbind for a TCP port.
 func getport(ctx context.Context, t *Target, prog, vers uint32) (int, error) {
-	c := rpc.NewClient(rpc.TCP(t.addr(rpcbind.Port)), rpc.Options{})
+	c := rpcclient.NewClient(rpcclient.TCP(t.addr(rpcbind.Port)), rpcclient.Options{})
 	m := rpcbind.Mapping{Prog: prog, Vers: vers, Prot: rpcbind.ProtoTCP}
-	call := rpc.Call{Prog: rpcbind.Prog, Vers: rpcbind.VersPmap, Proc: rpcbind.ProcGetport, Args: m.Append(nil)}
+	call := rpcclient.Call{Prog: rpcbind.Prog, Vers: rpcbind.VersPmap, Proc: rpcbind.ProcGetport, Args: m.Append(nil)}
 	err := c.Do(ctx, &call)
 	port := int(call.Res.Uint32())
 	if err == nil {
@@ -193,9 +193,9 @@ func getport(ctx context.Context, t *Target, prog, vers uint32) (int, error) {
 	return port, err
 }
 
-func (v *FS) mnt(ctx context.Context, c *rpc.Client, dir string) ([]byte, error) {
+func (v *FS) mnt(ctx context.Context, c *rpcclient.Client, dir string) ([]byte, error) {
 	a := mount3.PathArgs{Path: []byte(dir)}
-	call := rpc.Call{Prog: mount3.Prog, Vers: mount3.Vers, Proc: mount3.ProcMnt, Cred: v.cred, Args: a.Append(nil)}
+	call := rpcclient.Call{Prog: mount3.Prog, Vers: mount3.Vers, Proc: mount3.ProcMnt, Cred: v.cred, Args: a.Append(nil)}
 	if err := c.Do(ctx, &call); err != nil {
 		return nil, err
 	}
@@ -231,7 +231,7 @@ func (v *FS) fsinfo(ctx context.Context) error {
 
 // call makes a call whose results hold no bulk data.
 func (v *FS) call(ctx context.Context, p nfs3.Proc, args []byte, maxReply int, parse func(*xdr.Reader)) error {
-	c := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(p), Cred: v.cred, Args: args, MaxReply: maxReply}
+	c := rpcclient.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(p), Cred: v.cred, Args: args, MaxReply: maxReply}
 	if err := v.do(ctx, &c); err != nil {
 		return fmt.Errorf("nfs: %s: %w", p, err)
 	}
@@ -261,11 +261,11 @@ func (v *FS) Close() error {
 func (v *FS) Memory() *mem.Pool { return v.pool }
 
 // Stats counts connections made and calls sent again.
-func (v *FS) Stats() rpc.Stats { return v.rpc.Stats() }
+func (v *FS) Stats() rpcclient.Stats { return v.rpc.Stats() }
 
 // Conn are clients of a server's NFS and MOUNT programs, without a mount: what a gateway needs.
 type Conn struct {
-	NFS, Mount *rpc.Client
+	NFS, Mount *rpcclient.Client
 	v          *FS
 }
 

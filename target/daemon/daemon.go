@@ -18,7 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/group"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/internal/savefile"
 	"github.com/sluice-storage/sluice/internal/version"
 	"github.com/sluice-storage/sluice/target/admin"

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/target/iscsi"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/fabric"
 )
@@ -327,7 +327,7 @@ func (a *adapters) serveFiles(ctx context.Context, f *files, address string) {
 	address, same := withPort(address, a.cfg.NFSPort)
 	a.listen(ctx, address, same && f.rdma != nil, func(dev transport.Device, l transport.Listener) error {
 		err := f.rpc.ServeRDMA(dev, l)
-		if errors.Is(err, rpc.ErrServerClosed) {
+		if errors.Is(err, rpcserver.ErrServerClosed) {
 			return nil
 		}
 		return err

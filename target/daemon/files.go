@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/nfs/lock"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -26,10 +26,10 @@ import (
 type files struct {
 	nfs  *nfs.Server
 	lock *lock.Manager
-	rpc  *rpc.Server
-	bind *rpc.Server     // the embedded rpcbind, nil without one
-	reg  *rpc.Registered // with the system's rpcbind, nil without
-	udp  *rpc.Server     // what is served by UDP beside it
+	rpc  *rpcserver.Server
+	bind *rpcserver.Server     // the embedded rpcbind, nil without one
+	reg  *rpcserver.Registered // with the system's rpcbind, nil without
+	udp  *rpcserver.Server     // what is served by UDP beside it
 	tcp  net.Listener
 	rdma transport.Listener // of the software RNIC
 	// over is the address that adapters serve, empty for none; end stops them.
@@ -92,7 +92,7 @@ func (d *Daemon) openFiles(c *Config) (_ *files, err error) {
 	if f.lock, err = lock.NewManager(lock.Options{StateDir: state, Grace: time.Duration(c.Files.Grace), Log: d.log}, f.nfs); err != nil {
 		return nil, err
 	}
-	f.rpc = rpc.NewServer(rpc.Options{Log: d.log}, append(f.nfs.Programs(), f.lock.Programs()...)...)
+	f.rpc = rpcserver.NewServer(rpcserver.Options{Log: d.log}, append(f.nfs.Programs(), f.lock.Programs()...)...)
 	if c.Files.TCP != "none" {
 		if f.tcp, err = net.Listen("tcp", c.Files.TCP); err != nil {
 			return nil, fmt.Errorf("files.tcp %s: %w; does this machine's own NFS server have the port?", c.Files.TCP, err)
@@ -148,8 +148,8 @@ func (f *files) openBinder(c *Config) error {
 	if c.Files.Rpcbind == "none" {
 		return nil
 	}
-	b := rpc.NewBinder()
-	var small []rpc.Program
+	b := rpcserver.NewBinder()
+	var small []rpcserver.Program
 	for _, p := range f.rpc.Programs() {
 		if f.tcp != nil {
 			set(b, p, "tcp", f.tcp.Addr().(*net.TCPAddr).AddrPort())
@@ -170,17 +170,17 @@ func (f *files) openBinder(c *Config) error {
 		for _, p := range small {
 			set(b, p, "udp", pc.LocalAddr().(*net.UDPAddr).AddrPort())
 		}
-		f.udp = rpc.NewServer(rpc.Options{}, small...)
+		f.udp = rpcserver.NewServer(rpcserver.Options{}, small...)
 		f.wg.Go(func() { _ = f.udp.ServeUDP(pc) }) // ends with Close
 	}
 	if c.Files.Rpcbind == "system" {
 		var err error
-		if f.reg, err = b.Register(rpc.SystemSocket); err != nil {
+		if f.reg, err = b.Register(rpcserver.SystemSocket); err != nil {
 			return fmt.Errorf("files.rpcbind: %w", err)
 		}
 		return nil
 	}
-	f.bind = rpc.NewServer(rpc.Options{}, b)
+	f.bind = rpcserver.NewServer(rpcserver.Options{}, b)
 	l, err := net.Listen("tcp", ":111")
 	switch {
 	case errors.Is(err, fs.ErrPermission):
@@ -198,7 +198,7 @@ func (f *files) openBinder(c *Config) error {
 }
 
 // set registers a program for every family that an address takes.
-func set(b *rpc.Binder, p rpc.Program, name string, at netip.AddrPort) {
+func set(b *rpcserver.Binder, p rpcserver.Program, name string, at netip.AddrPort) {
 	at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 	if a := at.Addr(); a.Is6() {
 		b.Set(p, name+"6", at)
@@ -225,7 +225,7 @@ func (d *Daemon) serveFiles() {
 	}
 	f.tell(d)
 	fail := func(what string, err error) {
-		if err != nil && !errors.Is(err, rpc.ErrServerClosed) {
+		if err != nil && !errors.Is(err, rpcserver.ErrServerClosed) {
 			select {
 			case d.failed <- fmt.Errorf("files.%s: %w", what, err):
 			default:
@@ -297,7 +297,7 @@ func (f *files) close(ctx context.Context) error {
 	if f.rpc != nil {
 		errs = append(errs, f.rpc.Close(ctx))
 	}
-	for _, s := range []*rpc.Server{f.bind, f.udp} {
+	for _, s := range []*rpcserver.Server{f.bind, f.udp} {
 		if s != nil {
 			errs = append(errs, s.Close(ctx))
 		}

@@ -6,15 +6,15 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/rpcbind"
 	"github.com/sluice-storage/sluice/internal/xdr"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // A service on all addresses is found by callers of IPv4, whatever family its listener shows.
 func TestWildcardListenersAreBoundForBothFamilies(t *testing.T) {
-	b := rpc.NewBinder()
+	b := rpcserver.NewBinder()
 	port := func(prot uint32) uint32 {
 		m := rpcbind.Mapping{Prog: b.ID(), Vers: rpcbind.VersPmap, Prot: prot}
-		c := &rpc.Call{Peer: &rpc.Peer{}, Worker: true}
+		c := &rpcserver.Call{Peer: &rpcserver.Peer{}, Worker: true}
 		c.Vers, c.Proc, c.Args = rpcbind.VersPmap, rpcbind.ProcGetport, xdr.NewReader(m.Append(nil))
 		b.Serve(c)
 		r := xdr.NewReader(c.Out)

@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // hostOf is what counts as one host: an address of IPv4, and a network of 64 bits of IPv6, all of which a host may have.

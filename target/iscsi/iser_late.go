@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // What a session has to send while the pool is dry waits for memory, in order: others give some back when their commands

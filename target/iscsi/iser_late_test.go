@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // dry takes all memory of a pool and returns what gives it back.

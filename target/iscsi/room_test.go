@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // Discovery needs no secret, and each such session over RDMA may hold locked memory of its own: where a connection finds no room for its

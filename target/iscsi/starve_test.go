@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // alive sends an answer to a ping every 5 seconds until the connection ends, which closes the channel.

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // A command that waited for memory goes on in the middle of its immediate data. What is still under way is not asked for: an

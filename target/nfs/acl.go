@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // aclProgram is NFSACL version 3, which every Linux client tries on the connection that it mounted by. The lists are the
@@ -37,9 +37,9 @@ func (p *aclProgram) Versions() (low, high uint32) { return nfs3.ACLVers, nfs3.A
 func (p *aclProgram) Keeps(_, _ uint32) bool { return false }
 
 // Serve executes one call.
-func (p *aclProgram) Serve(c *rpc.Call) rpc.Verdict {
+func (p *aclProgram) Serve(c *rpcserver.Call) rpcserver.Verdict {
 	if !c.Worker {
-		return rpc.Again
+		return rpcserver.Again
 	}
 	if c.Proc == nfs3.ProcGetACL || c.Proc == nfs3.ProcSetACL {
 		in, ok := (*Server)(p).admit(c)
@@ -57,7 +57,7 @@ func (p *aclProgram) Serve(c *rpc.Call) rpc.Verdict {
 	return c.NoProc()
 }
 
-func (s *Server) getacl(c *rpc.Call) rpc.Verdict {
+func (s *Server) getacl(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.ACLArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -78,7 +78,7 @@ func (s *Server) getacl(c *rpc.Call) rpc.Verdict {
 		s.post(q.n, &r.Attr)
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 func (s *Server) readACLs(n *node, r *nfs3.ACLRes) error {
@@ -171,7 +171,7 @@ func wireACL(l []nfs3.ACE, st *unix.Stat_t, flag uint32) []nfs3.ACE {
 	return out
 }
 
-func (s *Server) setacl(c *rpc.Call) rpc.Verdict {
+func (s *Server) setacl(c *rpcserver.Call) rpcserver.Verdict {
 	a := nfs3.ACLArgs{Set: true}
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -190,7 +190,7 @@ func (s *Server) setacl(c *rpc.Call) rpc.Verdict {
 		s.post(q.n, &r.Attr)
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 func (s *Server) writeACLs(q *request, a *nfs3.ACLArgs) error {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // maker makes one name in a directory, with the rights of the calling thread, and returns a path descriptor of it.
@@ -16,7 +16,7 @@ import (
 type maker func(dir int, name string) (fd int, had bool, err error)
 
 // make is what CREATE, MKDIR, SYMLINK and MKNOD have in common. attr, if not nil, is applied to the new object.
-func (s *Server) make(c *rpc.Call, where *nfs3.DirOp, attr *nfs3.SetAttr, mk maker) rpc.Verdict {
+func (s *Server) make(c *rpcserver.Call, where *nfs3.DirOp, attr *nfs3.SetAttr, mk maker) rpcserver.Verdict {
 	var q request
 	var r nfs3.CreateRes
 	if r.Status = s.findDir(c, where.Dir, &q, true); r.Status == nfs3.OK {
@@ -24,7 +24,7 @@ func (s *Server) make(c *rpc.Call, where *nfs3.DirOp, attr *nfs3.SetAttr, mk mak
 		s.makeIn(&q, where, attr, mk, &r)
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 func (s *Server) makeIn(q *request, where *nfs3.DirOp, attr *nfs3.SetAttr, mk maker, r *nfs3.CreateRes) {
@@ -133,7 +133,7 @@ func needed(dir, fd int, had bool, a *nfs3.SetAttr) (bool, error) {
 	return a.ModeSet || a.UIDSet || a.GIDSet || a.SizeSet || a.Atime.How != nfs3.DontChange || a.Mtime.How != nfs3.DontChange, nil
 }
 
-func (s *Server) create(c *rpc.Call) rpc.Verdict {
+func (s *Server) create(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.CreateArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -256,7 +256,7 @@ func createWithTimes(dir int, name string, ts []unix.Timespec) (int, error) {
 	return -1, err
 }
 
-func (s *Server) mkdir(c *rpc.Call) rpc.Verdict {
+func (s *Server) mkdir(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.MkdirArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -282,7 +282,7 @@ func (s *Server) mkdir(c *rpc.Call) rpc.Verdict {
 	})
 }
 
-func (s *Server) symlink(c *rpc.Call) rpc.Verdict {
+func (s *Server) symlink(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.SymlinkArgs
 	a.Parse(&c.Args)
 	data, err := c.Data(int(min(a.PathLen, 1<<30)))
@@ -309,7 +309,7 @@ func (s *Server) symlink(c *rpc.Call) rpc.Verdict {
 	})
 }
 
-func (s *Server) mknod(c *rpc.Call) rpc.Verdict {
+func (s *Server) mknod(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.MknodArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()

@@ -1,5 +1,5 @@
 // Package nfs serves directories by NFS version 3 and MOUNT version 3 (RFC 1813). Its procedure cores take decoded
-// arguments and build results; calls come from target/rpc, over whatever transport, and bulk data goes straight between
+// arguments and build results; calls come from target/rpcserver, over whatever transport, and bulk data goes straight between
 // the memory that the transport names and the file.
 //
 // # How a file is reached

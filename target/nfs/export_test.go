@@ -10,7 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	"github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 )
 
 func TestMain(m *testing.M) {
@@ -81,8 +81,8 @@ func TestRulesThatAreNone(t *testing.T) {
 func TestSquash(t *testing.T) {
 	e := &export{Export: Export{AnonUID: 1000, AnonGID: 2000}}
 	anon := identity{uid: 1000, gid: 2000}
-	sys := func(uid, gid uint32, groups ...uint32) rpc.Sys {
-		s := rpc.Sys{UID: uid, GID: gid, NGroups: len(groups)}
+	sys := func(uid, gid uint32, groups ...uint32) oncrpc.Sys {
+		s := oncrpc.Sys{UID: uid, GID: gid, NGroups: len(groups)}
 		copy(s.Groups[:], groups)
 		return s
 	}
@@ -94,20 +94,20 @@ func TestSquash(t *testing.T) {
 	for _, tc := range []struct {
 		what   string
 		flavor uint32
-		sys    rpc.Sys
+		sys    oncrpc.Sys
 		sq     Squash
 		want   identity
 	}{
-		{"a user, root squashed", rpc.AuthSys, sys(7, 8, 9, 10), SquashRoot, id(7, 8, 9, 10)},
-		{"root, root squashed", rpc.AuthSys, sys(0, 0, 0, 5), SquashRoot, anon},
-		{"root's group, root squashed", rpc.AuthSys, sys(7, 0, 0, 10), SquashRoot, id(7, 2000, 2000, 10)},
-		{"root, nobody squashed", rpc.AuthSys, sys(0, 0, 4), SquashNone, id(0, 0)},
-		{"root of a group, nobody squashed", rpc.AuthSys, sys(0, 7, 4), SquashNone, id(0, 7)},
-		{"a user, nobody squashed", rpc.AuthSys, sys(7, 0, 0), SquashNone, id(7, 0, 0)},
-		{"a user, all squashed", rpc.AuthSys, sys(7, 8, 9), SquashAll, anon},
-		{"no credential", rpc.AuthNone, sys(0, 0), SquashNone, anon},
-		{"no user", rpc.AuthSys, sys(^uint32(0), 8), SquashNone, anon},
-		{"no group", rpc.AuthSys, sys(7, ^uint32(0)), SquashNone, anon},
+		{"a user, root squashed", oncrpc.AuthSys, sys(7, 8, 9, 10), SquashRoot, id(7, 8, 9, 10)},
+		{"root, root squashed", oncrpc.AuthSys, sys(0, 0, 0, 5), SquashRoot, anon},
+		{"root's group, root squashed", oncrpc.AuthSys, sys(7, 0, 0, 10), SquashRoot, id(7, 2000, 2000, 10)},
+		{"root, nobody squashed", oncrpc.AuthSys, sys(0, 0, 4), SquashNone, id(0, 0)},
+		{"root of a group, nobody squashed", oncrpc.AuthSys, sys(0, 7, 4), SquashNone, id(0, 7)},
+		{"a user, nobody squashed", oncrpc.AuthSys, sys(7, 0, 0), SquashNone, id(7, 0, 0)},
+		{"a user, all squashed", oncrpc.AuthSys, sys(7, 8, 9), SquashAll, anon},
+		{"no credential", oncrpc.AuthNone, sys(0, 0), SquashNone, anon},
+		{"no user", oncrpc.AuthSys, sys(^uint32(0), 8), SquashNone, anon},
+		{"no group", oncrpc.AuthSys, sys(7, ^uint32(0)), SquashNone, anon},
 	} {
 		if got := e.identityOf(tc.flavor, &tc.sys, tc.sq); got != tc.want {
 			t.Errorf("%s: %+v, want %+v", tc.what, got, tc.want)

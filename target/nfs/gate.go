@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	"github.com/sluice-storage/sluice/internal/rpc"
-	served "github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // medium is a file system that exports are of.
@@ -117,7 +117,7 @@ type seat struct {
 	gate
 }
 
-func callerOf(p *served.Peer) *caller { return callerIn(&p.Memo) }
+func callerOf(p *rpcserver.Peer) *caller { return callerIn(&p.Memo) }
 
 func callerIn(memo *atomic.Pointer[any]) *caller {
 	for {
@@ -203,7 +203,7 @@ func threeQuarters(n int32) int32 { return n - max(1, n/4) }
 // enter takes a call into a medium. Those of media that hang must not take all workers, nor all that a client may have in flight on a
 // connection, which it shares between exports, nor the memory that all connections of its host share for their requests. ok is
 // false where the call is to be answered NFS3ERR_JUKEBOX.
-func (m *medium) enter(peer *served.Peer) (p pass, ok bool) {
+func (m *medium) enter(peer *rpcserver.Peer) (p pass, ok bool) {
 	if slots := int32(peer.Slots()); slots > 0 {
 		p.conn = callerOf(peer).sit(m, slots)
 		ok = p.conn != nil
@@ -233,7 +233,7 @@ func (s *Server) exportOf(fh []byte) *export {
 }
 
 // enter takes a call about a handle into its medium, if there is one.
-func (s *Server) enter(peer *served.Peer, fh []byte) (p pass, ok bool) {
+func (s *Server) enter(peer *rpcserver.Peer, fh []byte) (p pass, ok bool) {
 	if e := s.exportOf(fh); e != nil && e.medium != nil {
 		return e.medium.enter(peer)
 	}
@@ -241,16 +241,16 @@ func (s *Server) enter(peer *served.Peer, fh []byte) (p pass, ok bool) {
 }
 
 // admit is enter for a call whose first argument is a handle.
-func (s *Server) admit(c *served.Call) (p pass, ok bool) {
+func (s *Server) admit(c *rpcserver.Call) (p pass, ok bool) {
 	args := c.Args
 	return s.enter(c.Peer, args.Opaque(nfs3.MaxFH))
 }
 
 // later answers NFS3ERR_JUKEBOX; words of the result are the flags of attributes that are not there.
-func later(c *served.Call, words int) served.Verdict {
-	c.Out = binary.BigEndian.AppendUint32(c.Out[:rpc.ReplyLen], uint32(nfs3.ErrJukebox))
+func later(c *rpcserver.Call, words int) rpcserver.Verdict {
+	c.Out = binary.BigEndian.AppendUint32(c.Out[:oncrpc.ReplyLen], uint32(nfs3.ErrJukebox))
 	c.Out = append(c.Out, make([]byte, 4*words)...)
-	return served.Done
+	return rpcserver.Done
 }
 
 // File systems of clusters whose numbers linux/magic.h does not have.

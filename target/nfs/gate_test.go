@@ -115,7 +115,7 @@ func TestMediaThatAreSlowStarveNoOtherOfTheirHost(t *testing.T) {
 			}
 			sum += n
 		}
-		if sum >= 256 { // MiB, half of the room for requests (target/rpc)
+		if sum >= 256 { // MiB, half of the room for requests (target/rpcserver)
 			t.Errorf("calls that hang have %d MiB of the host's 256", sum)
 		}
 	})

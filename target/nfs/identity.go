@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/internal/threads"
 )
 
@@ -18,7 +18,7 @@ import (
 type identity struct {
 	uid, gid uint32
 	n        int
-	groups   [rpc.MaxGroups]uint32
+	groups   [oncrpc.MaxGroups]uint32
 }
 
 // identities changes the file system identity of the calling thread. Linux keeps it a thread, not a process; the raw
@@ -238,9 +238,9 @@ func (i *identities) admit(id *identity, anonUID, anonGID uint32) {
 }
 
 // identityOf squashes a caller's credential.
-func (e *export) identityOf(flavor uint32, sys *rpc.Sys, sq Squash) identity {
+func (e *export) identityOf(flavor uint32, sys *oncrpc.Sys, sq Squash) identity {
 	anon := identity{uid: e.AnonUID, gid: e.AnonGID}
-	if flavor != rpc.AuthSys || sq == SquashAll {
+	if flavor != oncrpc.AuthSys || sq == SquashAll {
 		return anon
 	}
 	id := identity{uid: sys.UID, gid: sys.GID, n: sys.NGroups, groups: sys.Groups}

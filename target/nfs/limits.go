@@ -45,7 +45,7 @@ const (
 	maxInExport = 96
 	gateTime    = 2 * time.Second
 	// maxOfHost bounds the calls that one host has in all media: WRITEs of that many leave a quarter of the room that a host gets for
-	// its requests (maxRequests in target/rpc).
+	// its requests (maxRequests in target/rpcserver).
 	maxOfHost = 192
 	// fewOfHost are what it has in each medium where others have taken those, as long as it has fewer than mostOfHost in all: still
 	// below the room that it gets.

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/mount3"
-	irpc "github.com/sluice-storage/sluice/internal/rpc"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // mountProgram is MOUNT version 3. Its list of mounts is a courtesy to people: clients that crash stay in it.
@@ -31,9 +31,9 @@ func (p *mountProgram) Versions() (low, high uint32) { return 1, mount3.Vers }
 func (p *mountProgram) Keeps(_, _ uint32) bool { return false }
 
 // Serve executes one call.
-func (p *mountProgram) Serve(c *rpc.Call) rpc.Verdict {
+func (p *mountProgram) Serve(c *rpcserver.Call) rpcserver.Verdict {
 	if !c.Worker {
-		return rpc.Again
+		return rpcserver.Again
 	}
 	s := (*Server)(p)
 	addr := c.Peer.Addr.Addr()
@@ -70,7 +70,7 @@ func (p *mountProgram) Serve(c *rpc.Call) rpc.Verdict {
 	default:
 		return c.NoProc()
 	}
-	return rpc.Done
+	return rpcserver.Done
 }
 
 // Mounts lists who has mounted what and not said otherwise.
@@ -85,15 +85,15 @@ func (s *Server) Mounts() []mount3.Mounted {
 	return l
 }
 
-func (s *Server) mnt(c *rpc.Call, addr netip.Addr) rpc.Verdict {
+func (s *Server) mnt(c *rpcserver.Call, addr netip.Addr) rpcserver.Verdict {
 	var a mount3.PathArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
 	}
-	r := mount3.MntRes{Flavors: []uint32{irpc.AuthSys, irpc.AuthNone}}
+	r := mount3.MntRes{Flavors: []uint32{oncrpc.AuthSys, oncrpc.AuthNone}}
 	var unsure bool
 	if r.FH, r.Status, unsure = s.mountPath(c, string(a.Path)); unsure {
-		return rpc.Drop // the client asks again: MOUNT has no status for it (RFC 1813 section 5.1.5)
+		return rpcserver.Drop // the client asks again: MOUNT has no status for it (RFC 1813 section 5.1.5)
 	}
 	if r.Status == mount3.OK {
 		s.mu.Lock()
@@ -103,12 +103,12 @@ func (s *Server) mnt(c *rpc.Call, addr netip.Addr) rpc.Verdict {
 		s.mu.Unlock()
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 // mountPath finds the directory that a client names: an export, or one below. No symbolic link is followed and no ".."
 // taken on the way. unsure says that the client's rights cannot be said now.
-func (s *Server) mountPath(c *rpc.Call, path string) (fh []byte, status mount3.Status, unsure bool) {
+func (s *Server) mountPath(c *rpcserver.Call, path string) (fh []byte, status mount3.Status, unsure bool) {
 	if !strings.HasPrefix(path, "/") || strings.ContainsRune(path, 0) {
 		return nil, mount3.ErrNoent, false
 	}

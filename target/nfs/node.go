@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // node is a file whose handle was verified, with the descriptors that stand for it. Its handle maps to it in one of the
@@ -64,7 +64,7 @@ func (c *nodeCache) shard(h []byte) *nodeShard {
 
 // cached returns the node of a handle that is in the cache, with a reference, or nil.
 func (c *nodeCache) cached(h []byte) *node {
-	defer rpc.Guard()
+	defer rpcserver.Guard()
 	s := c.shard(h)
 	s.Lock()
 	n := s.m[string(h)]
@@ -101,7 +101,7 @@ func (c *nodeCache) get(h []byte) (*node, error) {
 // add makes the node of a verified handle whose path descriptor is fd, with a reference. It takes fd over; the caller
 // holds the export.
 func (c *nodeCache) add(e *export, key string, fd int) (*node, error) {
-	defer rpc.Guard()
+	defer rpcserver.Guard()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		_ = unix.Close(fd)
@@ -159,7 +159,7 @@ func (s *nodeShard) oldestLocked(m *medium) *node {
 
 // put gives a reference back, in a call that may wait for the node's medium.
 func (c *nodeCache) put(n *node) {
-	defer rpc.Guard()
+	defer rpcserver.Guard()
 	if c.unref(n) {
 		c.shut(n)
 	}
@@ -167,7 +167,7 @@ func (c *nodeCache) put(n *node) {
 
 // leave gives a reference back and waits for nothing.
 func (c *nodeCache) leave(n *node) {
-	defer rpc.Guard()
+	defer rpcserver.Guard()
 	if c.unref(n) {
 		c.putAside(n)
 	}
@@ -189,7 +189,7 @@ func (c *nodeCache) shardOf(key string) *nodeShard {
 
 // forget takes a node that no longer exists out of the cache. The caller holds a reference.
 func (c *nodeCache) forget(n *node) {
-	defer rpc.Guard()
+	defer rpcserver.Guard()
 	s := c.shardOf(n.key)
 	s.Lock()
 	if !n.gone {
@@ -221,7 +221,7 @@ func (c *nodeCache) free(n *node) {
 
 // opened returns a descriptor for reading or writing that id's rights were checked for, if there is one.
 func (n *node) opened(id *identity, write bool) *openFile {
-	defer rpc.Guard()
+	defer rpcserver.Guard()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, o := range n.opens {
@@ -319,7 +319,7 @@ func (n *node) retire() {
 
 // still reports whether the rights that o was opened with are what they were, and otherwise makes the next open check.
 func (n *node) still(o *openFile, st *unix.Stat_t) bool {
-	defer rpc.Guard()
+	defer rpcserver.Guard()
 	if o.mode == st.Mode && o.uid == st.Uid && o.gid == st.Gid {
 		return true
 	}
@@ -335,7 +335,7 @@ func (n *node) still(o *openFile, st *unix.Stat_t) bool {
 }
 
 func (n *node) closeOpen(o *openFile) {
-	defer rpc.Guard()
+	defer rpcserver.Guard()
 	n.mu.Lock()
 	o.refs--
 	if o.dead && o.refs == 0 {

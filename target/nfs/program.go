@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/hist"
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // program is the NFS program.
@@ -23,7 +23,7 @@ func (p *program) ID() uint32 { return nfs3.Prog }
 func (p *program) Versions() (low, high uint32) { return nfs3.Vers, nfs3.Vers }
 
 type procedure struct {
-	run    func(*Server, *rpc.Call) rpc.Verdict
+	run    func(*Server, *rpcserver.Call) rpcserver.Verdict
 	inline bool // may be tried without leave to block
 	attrs  int  // flags of attributes in a result that is an error
 	keep   bool // does harm when executed twice (RFC 1813 section 4.5)
@@ -65,7 +65,7 @@ func (p *program) Overwrites(vers, proc uint32) bool {
 }
 
 // Prompt reports WRITEs into the page cache, and all WRITEs where there is nothing below it.
-func (p *program) Prompt(c *rpc.Call) bool {
+func (p *program) Prompt(c *rpcserver.Call) bool {
 	if nfs3.Proc(c.Proc) != nfs3.ProcWrite {
 		return false
 	}
@@ -79,13 +79,13 @@ func (p *program) Prompt(c *rpc.Call) bool {
 }
 
 // Serve executes one call.
-func (p *program) Serve(c *rpc.Call) rpc.Verdict {
+func (p *program) Serve(c *rpcserver.Call) rpcserver.Verdict {
 	if c.Proc >= uint32(nfs3.NumProcs) || procedures[c.Proc].run == nil {
 		return c.NoProc()
 	}
 	pr := &procedures[c.Proc]
 	if !c.Worker && !pr.inline {
-		return rpc.Again
+		return rpcserver.Again
 	}
 	if c.Worker {
 		in, ok := (*Server)(p).admit(c)
@@ -97,7 +97,7 @@ func (p *program) Serve(c *rpc.Call) rpc.Verdict {
 	c.Scope = nil
 	from := hist.Clock()
 	v := pr.run((*Server)(p), c)
-	if v != rpc.Again {
+	if v != rpcserver.Again {
 		k := &p.stray
 		if e, ok := c.Scope.(*export); ok {
 			k = e.counters
@@ -124,7 +124,7 @@ type memo struct {
 }
 
 // decide finds what the caller may do on an export, and remembers it with the connection.
-func (s *Server) decide(c *rpc.Call, e *export) (r Rights, ok, unsure bool) {
+func (s *Server) decide(c *rpcserver.Call, e *export) (r Rights, ok, unsure bool) {
 	now := time.Now()
 	from := callerOf(c.Peer)
 	if m := from.decided.Load(); m != nil && m.e == e && now.Before(m.until) {
@@ -166,7 +166,7 @@ const errAgain = nfs3.Status(1 << 30)
 const errLater = nfs3.Status(1<<30 + 1)
 
 // find resolves a handle and the caller's rights. On OK the request has to be ended.
-func (s *Server) find(c *rpc.Call, h []byte, q *request) nfs3.Status {
+func (s *Server) find(c *rpcserver.Call, h []byte, q *request) nfs3.Status {
 	n := s.nodes.cached(h)
 	if n != nil && s.table.Load().byID[n.e.ID] != n.e {
 		// The exports were replaced while the node was in use: it belongs to the old ones, and so do its rules. Its medium may be
@@ -212,7 +212,7 @@ func (s *Server) find(c *rpc.Call, h []byte, q *request) nfs3.Status {
 }
 
 // findDir is find for a directory that is to change, or not.
-func (s *Server) findDir(c *rpc.Call, h []byte, q *request, change bool) nfs3.Status {
+func (s *Server) findDir(c *rpcserver.Call, h []byte, q *request, change bool) nfs3.Status {
 	st := s.find(c, h, q)
 	if st != nfs3.OK {
 		return st
@@ -305,7 +305,7 @@ func (s *Server) changing(n *node, w *nfs3.Wcc, st *unix.Stat_t, f func() error)
 // CheckLock finds the file that a handle is, for the lock manager: the caller needs the rights to the export, not to the
 // file, because what may be locked a client decides when the file is opened. The key is of the file, not of the handle, in
 // which its export is; the birth time tells it from a later file of the same number.
-func (s *Server) CheckLock(c *rpc.Call, fh []byte) (key string, st nfs3.Status) {
+func (s *Server) CheckLock(c *rpcserver.Call, fh []byte) (key string, st nfs3.Status) {
 	in, ok := s.enter(c.Peer, fh)
 	if !ok {
 		return "", nfs3.ErrJukebox

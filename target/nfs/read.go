@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
-func (s *Server) getattr(c *rpc.Call) rpc.Verdict {
+func (s *Server) getattr(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.FHArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -26,13 +26,13 @@ func (s *Server) getattr(c *rpc.Call) rpc.Verdict {
 		}
 	}
 	if r.Status == errAgain {
-		return rpc.Again
+		return rpcserver.Again
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
-func (s *Server) lookup(c *rpc.Call) rpc.Verdict {
+func (s *Server) lookup(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.DirOp
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -45,7 +45,7 @@ func (s *Server) lookup(c *rpc.Call) rpc.Verdict {
 		s.post(q.n, &r.Dir)
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 func (s *Server) lookupIn(q *request, name []byte, r *nfs3.LookupRes) {
@@ -162,7 +162,7 @@ func checkName(name []byte) nfs3.Status {
 	return nfs3.OK
 }
 
-func (s *Server) access(c *rpc.Call) rpc.Verdict {
+func (s *Server) access(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.AccessArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -179,7 +179,7 @@ func (s *Server) access(c *rpc.Call) rpc.Verdict {
 		}
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 // granted is what the caller may do. A medium that does not tell is no refusal: clients remember those.
@@ -230,7 +230,7 @@ func (a asked) may() (is [3]bool, err error) {
 	return is, nil
 }
 
-func (s *Server) readlink(c *rpc.Call) rpc.Verdict {
+func (s *Server) readlink(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.FHArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -241,8 +241,8 @@ func (s *Server) readlink(c *rpc.Call) rpc.Verdict {
 		defer s.end(&q)
 		if q.n.fmt != unix.S_IFLNK {
 			r.Status = nfs3.ErrInval
-		} else if sink, err := c.Sink(nfs3.MaxPath); errors.Is(err, rpc.ErrNoMemory) {
-			return rpc.Later
+		} else if sink, err := c.Sink(nfs3.MaxPath); errors.Is(err, rpcserver.ErrNoMemory) {
+			return rpcserver.Later
 		} else if err != nil {
 			r.Status = nfs3.ErrJukebox
 		} else if n, err := unix.Readlinkat(q.n.fd, "", sink[0]); err != nil {
@@ -254,10 +254,10 @@ func (s *Server) readlink(c *rpc.Call) rpc.Verdict {
 		s.post(q.n, &r.Attr)
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
-func (s *Server) read(c *rpc.Call) rpc.Verdict {
+func (s *Server) read(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.RangeArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -267,21 +267,21 @@ func (s *Server) read(c *rpc.Call) rpc.Verdict {
 	if r.Status = s.find(c, a.FH, &q); r.Status == nfs3.OK {
 		defer s.end(&q)
 		if s.readFrom(c, &q, &a, &r) {
-			return rpc.Again
+			return rpcserver.Again
 		}
 	}
 	switch r.Status {
 	case errAgain:
-		return rpc.Again
+		return rpcserver.Again
 	case errLater:
-		return rpc.Later
+		return rpcserver.Later
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 // readFrom reads into the transport's memory. It reports true when it would have to block and may not.
-func (s *Server) readFrom(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.ReadRes) (again bool) {
+func (s *Server) readFrom(c *rpcserver.Call, q *request, a *nfs3.RangeArgs, r *nfs3.ReadRes) (again bool) {
 	for try := 0; ; try++ {
 		o := q.n.opened(&q.id, false)
 		if o == nil {
@@ -312,9 +312,9 @@ func (s *Server) readFrom(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.Re
 
 // nowait says how a call reads. What has no medium below it waits for none; nor could tmpfs be asked, which has no reads that do not
 // wait, so that each would be begun in vain and go to a worker.
-func nowait(c *rpc.Call, q *request) bool { return !c.Worker && !q.n.e.inMemory }
+func nowait(c *rpcserver.Call, q *request) bool { return !c.Worker && !q.n.e.inMemory }
 
-func (s *Server) readOpen(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.ReadRes, o *openFile) (again, stale bool) {
+func (s *Server) readOpen(c *rpcserver.Call, q *request, a *nfs3.RangeArgs, r *nfs3.ReadRes, o *openFile) (again, stale bool) {
 	want := int(min(a.Count, MaxTransfer))
 	if a.Offset > 1<<63-1-MaxTransfer {
 		want = 0 // beyond what a file can have: the end
@@ -331,7 +331,7 @@ func (s *Server) readOpen(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.Re
 	var err error
 	if want > 0 {
 		var sink [][]byte
-		if sink, err = c.Sink(want); errors.Is(err, rpc.ErrNoMemory) {
+		if sink, err = c.Sink(want); errors.Is(err, rpcserver.ErrNoMemory) {
 			r.Status = errLater
 			return false, false
 		} else if err != nil {
@@ -365,7 +365,7 @@ func (s *Server) readOpen(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.Re
 	return false, false
 }
 
-func (s *Server) readDone(c *rpc.Call, q *request, r *nfs3.ReadRes, st *unix.Stat_t, n int, end bool) {
+func (s *Server) readDone(c *rpcserver.Call, q *request, r *nfs3.ReadRes, st *unix.Stat_t, n int, end bool) {
 	r.Count, r.Len, r.EOF = uint32(n), uint32(n), end
 	s.attr(q.n.e, st, &r.Attr)
 	q.n.e.counters.read.Add(uint64(n))
@@ -374,7 +374,7 @@ func (s *Server) readDone(c *rpc.Call, q *request, r *nfs3.ReadRes, st *unix.Sta
 
 // lend answers READ with pages of the file. ok is false when the file system has none to lend. The attributes are those
 // of before: pages may show later writes, and a client that took attributes for newer than they are would not look again.
-func (s *Server) lend(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.ReadRes, o *openFile, pipe, want int) (again, stale, ok bool) {
+func (s *Server) lend(c *rpcserver.Call, q *request, a *nfs3.RangeArgs, r *nfs3.ReadRes, o *openFile, pipe, want int) (again, stale, ok bool) {
 	var st unix.Stat_t
 	if err := s.stat(q.n, &st); err != nil {
 		c.SetPayload(0)
@@ -416,7 +416,7 @@ func (s *Server) lend(c *rpc.Call, q *request, a *nfs3.RangeArgs, r *nfs3.ReadRe
 	return false, false, true
 }
 
-func (s *Server) fsstat(c *rpc.Call) rpc.Verdict {
+func (s *Server) fsstat(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.FHArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -436,10 +436,10 @@ func (s *Server) fsstat(c *rpc.Call) rpc.Verdict {
 		s.post(q.n, &r.Attr)
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
-func (s *Server) fsinfo(c *rpc.Call) rpc.Verdict {
+func (s *Server) fsinfo(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.FHArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -457,10 +457,10 @@ func (s *Server) fsinfo(c *rpc.Call) rpc.Verdict {
 		s.post(q.n, &r.Attr)
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
-func (s *Server) pathconf(c *rpc.Call) rpc.Verdict {
+func (s *Server) pathconf(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.FHArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -473,7 +473,7 @@ func (s *Server) pathconf(c *rpc.Call) rpc.Verdict {
 		s.post(q.n, &r.Attr)
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 // cookieVerf goes with every cookie. A cookie is the file system's own position (the d_off of getdents64), which stays

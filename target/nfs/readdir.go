@@ -7,15 +7,15 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/xdr"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
-func (s *Server) readdir(c *rpc.Call) rpc.Verdict     { return s.list(c, false) }
-func (s *Server) readdirplus(c *rpc.Call) rpc.Verdict { return s.list(c, true) }
+func (s *Server) readdir(c *rpcserver.Call) rpcserver.Verdict     { return s.list(c, false) }
+func (s *Server) readdirplus(c *rpcserver.Call) rpcserver.Verdict { return s.list(c, true) }
 
 var direntBufs = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
-func (s *Server) list(c *rpc.Call, plus bool) rpc.Verdict {
+func (s *Server) list(c *rpcserver.Call, plus bool) rpcserver.Verdict {
 	a := nfs3.ReaddirArgs{Plus: plus}
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -25,14 +25,14 @@ func (s *Server) list(c *rpc.Call, plus bool) rpc.Verdict {
 	r.Status = s.findDir(c, a.Dir, &q, false)
 	if r.Status != nfs3.OK {
 		c.Out = r.Append(c.Out)
-		return rpc.Done
+		return rpcserver.Done
 	}
 	defer s.end(&q)
 	s.post(q.n, &r.Dir)
 	if a.Cookie != 0 && a.Verf != cookieVerf || int64(a.Cookie) < 0 {
 		r.Status = nfs3.ErrBadCookie
 		c.Out = r.Append(c.Out)
-		return rpc.Done
+		return rpcserver.Done
 	}
 	mark := len(c.Out)
 	c.Out = r.Append(c.Out)
@@ -45,13 +45,13 @@ func (s *Server) list(c *rpc.Call, plus bool) rpc.Verdict {
 		r.Status = st
 		c.Out = r.Append(c.Out[:mark])
 	}
-	return rpc.Done
+	return rpcserver.Done
 }
 
 // lister appends directory entries to a call's result.
 type lister struct {
 	s     *Server
-	c     *rpc.Call
+	c     *rpcserver.Call
 	q     *request
 	plus  bool
 	end   int // of c.Out, bytes

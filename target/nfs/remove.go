@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
-func (s *Server) remove(c *rpc.Call) rpc.Verdict { return s.unlink(c, 0) }
-func (s *Server) rmdir(c *rpc.Call) rpc.Verdict  { return s.unlink(c, unix.AT_REMOVEDIR) }
+func (s *Server) remove(c *rpcserver.Call) rpcserver.Verdict { return s.unlink(c, 0) }
+func (s *Server) rmdir(c *rpcserver.Call) rpcserver.Verdict  { return s.unlink(c, unix.AT_REMOVEDIR) }
 
-func (s *Server) unlink(c *rpc.Call, flags int) rpc.Verdict {
+func (s *Server) unlink(c *rpcserver.Call, flags int) rpcserver.Verdict {
 	var a nfs3.DirOp
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -25,7 +25,7 @@ func (s *Server) unlink(c *rpc.Call, flags int) rpc.Verdict {
 		r.Status = s.unlinkIn(&q, a.Name, flags, &r.Wcc)
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 func (s *Server) unlinkIn(q *request, name []byte, flags int, w *nfs3.Wcc) nfs3.Status {
@@ -78,7 +78,7 @@ func (s *Server) release(n *node) {
 	s.nodes.put(n)
 }
 
-func (s *Server) rename(c *rpc.Call) rpc.Verdict {
+func (s *Server) rename(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.RenameArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -93,7 +93,7 @@ func (s *Server) rename(c *rpc.Call) rpc.Verdict {
 		}
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 func (s *Server) renameIn(from, to *request, a *nfs3.RenameArgs, r *nfs3.RenameRes) nfs3.Status {
@@ -156,7 +156,7 @@ func (s *Server) moved(dir *node, name string) {
 	_ = unix.Close(fd)
 }
 
-func (s *Server) link(c *rpc.Call) rpc.Verdict {
+func (s *Server) link(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.LinkArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -172,7 +172,7 @@ func (s *Server) link(c *rpc.Call) rpc.Verdict {
 		s.post(file.n, &r.Attr)
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 func (s *Server) linkIn(file, dir *request, name []byte, r *nfs3.LinkRes) nfs3.Status {

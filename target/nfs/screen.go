@@ -2,12 +2,12 @@ package nfs
 
 import (
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // Screen refuses a call by its handle and its caller before the data of its argument is fetched. WRITE and SYMLINK are the
 // procedures whose arguments have bulk data (RFC 8267 section 2).
-func (p *program) Screen(c *rpc.Call) rpc.Verdict {
+func (p *program) Screen(c *rpcserver.Call) rpcserver.Verdict {
 	s := (*Server)(p)
 	var fh []byte
 	switch nfs3.Proc(c.Proc) {
@@ -33,14 +33,14 @@ func (p *program) Screen(c *rpc.Call) rpc.Verdict {
 	}
 	if st == nfs3.OK {
 		s.end(&q)
-		return rpc.Again
+		return rpcserver.Again
 	}
 	if nfs3.Proc(c.Proc) == nfs3.ProcWrite {
 		r := nfs3.WriteRes{Status: st}
 		c.Out = r.Append(c.Out)
-		return rpc.Done
+		return rpcserver.Done
 	}
 	r := nfs3.CreateRes{Status: st}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }

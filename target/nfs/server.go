@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/group"
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // Options configure a Server.
@@ -139,8 +139,8 @@ func (s *Server) Check(exports ...Export) error {
 func (s *Server) Squashed() string { return s.ids.why }
 
 // Programs are the RPC programs to serve.
-func (s *Server) Programs() []rpc.Program {
-	return []rpc.Program{(*program)(s), (*mountProgram)(s), (*aclProgram)(s)}
+func (s *Server) Programs() []rpcserver.Program {
+	return []rpcserver.Program{(*program)(s), (*mountProgram)(s), (*aclProgram)(s)}
 }
 
 // Close flushes and closes all files. No call may be in progress.

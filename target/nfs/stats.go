@@ -7,8 +7,8 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/hist"
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	"github.com/sluice-storage/sluice/internal/rpc"
-	served "github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // counters are what happened to one export, under any of its rules: they stay when the rules are replaced.
@@ -39,12 +39,12 @@ func statusAt(i int) nfs3.Status {
 }
 
 // observe counts a call that was executed. Every result of NFSv3 but NULL's begins with its status.
-func (k *counters) observe(c *served.Call, took time.Duration) {
+func (k *counters) observe(c *rpcserver.Call, took time.Duration) {
 	k.times[c.Proc].Observe(took)
-	if len(c.Out) < rpc.ReplyLen+4 {
+	if len(c.Out) < oncrpc.ReplyLen+4 {
 		return // no result: refused by RPC, and counted there
 	}
-	if st := nfs3.Status(binary.BigEndian.Uint32(c.Out[rpc.ReplyLen:])); st != nfs3.OK {
+	if st := nfs3.Status(binary.BigEndian.Uint32(c.Out[oncrpc.ReplyLen:])); st != nfs3.OK {
 		k.errors[statusIndex(st)].Add(1)
 	}
 }

@@ -8,11 +8,11 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/threads"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // findFile is find for a file whose data or attributes are to change.
-func (s *Server) findFile(c *rpc.Call, h []byte, q *request) nfs3.Status {
+func (s *Server) findFile(c *rpcserver.Call, h []byte, q *request) nfs3.Status {
 	st := s.find(c, h, q)
 	if st == nfs3.OK && q.rights.ReadOnly {
 		s.end(q)
@@ -21,7 +21,7 @@ func (s *Server) findFile(c *rpc.Call, h []byte, q *request) nfs3.Status {
 	return st
 }
 
-func (s *Server) write(c *rpc.Call) rpc.Verdict {
+func (s *Server) write(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.WriteArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -35,18 +35,18 @@ func (s *Server) write(c *rpc.Call) rpc.Verdict {
 	if r.Status = s.findFile(c, a.FH, &q); r.Status == nfs3.OK {
 		defer s.end(&q)
 		if !s.writeTo(c, &q, &a, data, &r) {
-			return rpc.Drop
+			return rpcserver.Drop
 		}
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 // errSuperseded is a WRITE's that came too late to be executed.
 var errSuperseded = errors.New("nfs: the client has repeated this WRITE")
 
 // writeTo reports false where the call is not to be answered.
-func (s *Server) writeTo(c *rpc.Call, q *request, a *nfs3.WriteArgs, data [][]byte, r *nfs3.WriteRes) bool {
+func (s *Server) writeTo(c *rpcserver.Call, q *request, a *nfs3.WriteArgs, data [][]byte, r *nfs3.WriteRes) bool {
 	n := int(min(a.Count, a.Len))
 	if a.Offset > 1<<63-1-uint64(n) {
 		r.Status = nfs3.ErrFbig
@@ -73,7 +73,7 @@ func (s *Server) writeTo(c *rpc.Call, q *request, a *nfs3.WriteArgs, data [][]by
 var errReopen = errors.New("nfs: rights have changed")
 
 // writeBy writes by the descriptor o. Its error is errReopen, but at the last try, or errSuperseded; any other is in r.
-func (s *Server) writeBy(c *rpc.Call, o *openFile, q *request, a *nfs3.WriteArgs, data [][]byte, n int, r *nfs3.WriteRes, last bool) error {
+func (s *Server) writeBy(c *rpcserver.Call, o *openFile, q *request, a *nfs3.WriteArgs, data [][]byte, n int, r *nfs3.WriteRes, last bool) error {
 	defer q.n.closeOpen(o)
 	done := 0
 	var st unix.Stat_t
@@ -172,7 +172,7 @@ func skip(bufs [][]byte, n int) [][]byte {
 	return nil
 }
 
-func (s *Server) commit(c *rpc.Call) rpc.Verdict {
+func (s *Server) commit(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.RangeArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -184,7 +184,7 @@ func (s *Server) commit(c *rpc.Call) rpc.Verdict {
 		s.commitNode(&q, &r)
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 // commitNode makes all of the file durable, whatever the range: fsync has none.
@@ -215,7 +215,7 @@ func (s *Server) commitNode(q *request, r *nfs3.WriteRes) {
 	s.attr(q.n.e, &st, &w.After)
 }
 
-func (s *Server) setattr(c *rpc.Call) rpc.Verdict {
+func (s *Server) setattr(c *rpcserver.Call) rpcserver.Verdict {
 	var a nfs3.SetattrArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -239,7 +239,7 @@ func (s *Server) setattr(c *rpc.Call) rpc.Verdict {
 		r.Status = statusOf(err)
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 // timesOfLink reports whether a changes no more than the times of a link or a special file. They wait for the file system's

@@ -15,7 +15,7 @@
 package scsi
 
 import (
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // Mover moves the data of one command between registered buffers and the initiator's memory. The iSER and the TCP

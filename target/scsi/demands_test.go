@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // What stock initiators are known to ask for, by their name.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // gateMove holds a command in its Data-Out and returns what lets it go on.

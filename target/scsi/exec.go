@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // Command is one task. The session embeds it in its own task object and uses it again and again: its buffers and

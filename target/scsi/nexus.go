@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-storage/sluice/internal/hist"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // NexusOptions describes one I_T nexus: a session.

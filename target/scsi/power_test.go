@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // powerRig is a unit that is served again and again: by another daemon, on another boot.

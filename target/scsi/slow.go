@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // Commands off the data path (all but READ, WRITE, SYNCHRONIZE CACHE and the ones that only report) run on a goroutine of

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 func TestEveryRowIsCoherent(t *testing.T) {

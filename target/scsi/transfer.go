@@ -2,7 +2,7 @@ package scsi
 
 import (
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 type pieceState uint8

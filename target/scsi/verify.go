@@ -2,7 +2,7 @@ package scsi
 
 import (
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // byteCheck is the BYTCHK field (SBC-3 table 88).

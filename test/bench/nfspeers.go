@@ -16,11 +16,11 @@ import (
 	"time"
 
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
-	"github.com/sluice-storage/sluice/initiator/rpc"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	irpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
@@ -162,7 +162,7 @@ func (c *rdmaClient) open() error {
 	if c.conn, err = infs.Connect(ctx, url, infs.Options{Device: c.dev}); err != nil {
 		return err
 	}
-	call := rpc.Call{Prog: mount3.Prog, Vers: mount3.Vers, Proc: mount3.ProcMnt, Cred: cred(), Args: (&mount3.PathArgs{Path: []byte("/bench")}).Append(nil)}
+	call := rpcclient.Call{Prog: mount3.Prog, Vers: mount3.Vers, Proc: mount3.ProcMnt, Cred: cred(), Args: (&mount3.PathArgs{Path: []byte("/bench")}).Append(nil)}
 	if err := c.conn.Mount.Do(ctx, &call); err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (c *rdmaClient) open() error {
 		return m.Status
 	}
 	a := nfs3.DirOp{Dir: m.FH, Name: []byte("sluice")}
-	call = rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcLookup), Cred: cred(), Args: a.Append(nil)}
+	call = rpcclient.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcLookup), Cred: cred(), Args: a.Append(nil)}
 	if err := c.conn.NFS.Do(ctx, &call); err != nil {
 		return err
 	}
@@ -194,8 +194,8 @@ func (c *rdmaClient) open() error {
 	return nil
 }
 
-func cred() irpc.Auth {
-	return irpc.Auth{Flavor: irpc.AuthSys, Body: (&irpc.Sys{}).Append(nil, 0, "bench")}
+func cred() oncrpc.Auth {
+	return oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: (&oncrpc.Sys{}).Append(nil, 0, "bench")}
 }
 
 func (c *rdmaClient) close() error {
@@ -251,7 +251,7 @@ func (c *rdmaClient) one(w work, i int, off int64) error {
 	}
 	n := uint32(w.size)
 	a := nfs3.WriteArgs{FH: c.fh, Offset: uint64(off), Count: n, Stable: nfs3.Unstable, Len: n}
-	call := rpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcWrite), Cred: cred(), Args: a.Append(nil), DataSpan: c.out[i].Span().Cut(0, w.size)}
+	call := rpcclient.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcWrite), Cred: cred(), Args: a.Append(nil), DataSpan: c.out[i].Span().Cut(0, w.size)}
 	if err := c.conn.NFS.Do(context.Background(), &call); err != nil {
 		return err
 	}

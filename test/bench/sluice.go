@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/test/port"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )

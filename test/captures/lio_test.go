@@ -13,7 +13,7 @@ import (
 	"time"
 
 	memdev "github.com/sluice-storage/sluice/blockdev/mem"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"
 	"github.com/sluice-storage/sluice/transport/iwarp"

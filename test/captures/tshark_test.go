@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/test/need"
 	"github.com/sluice-storage/sluice/test/wire"
 	"github.com/sluice-storage/sluice/transport/iwarp"

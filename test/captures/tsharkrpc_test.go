@@ -14,7 +14,7 @@ import (
 
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/test/need"
 	"github.com/sluice-storage/sluice/test/wire"
 	"github.com/sluice-storage/sluice/transport/iwarp"
@@ -37,7 +37,7 @@ func recordFiles(t *testing.T, name string) {
 	defer cancel()
 	s, err := nfs.NewServer(nfs.Options{}, nfs.Export{Path: "/data", Dir: t.TempDir(), Async: true, Rights: nfs.Rights{Squash: nfs.SquashNone, Insecure: true}})
 	check(err)
-	srv := rpc.NewServer(rpc.Options{}, s.Programs()...)
+	srv := rpcserver.NewServer(rpcserver.Options{}, s.Programs()...)
 	opts := iwarp.Options{CRC: iwarp.CRCOn, FPDU: iwarp.FPDUSegment}
 	here, dev := iwarp.New(opts), iwarp.New(opts)
 	l, err := here.Listen(ctx, "127.0.0.1:0")
@@ -75,7 +75,7 @@ func recordFiles(t *testing.T, name string) {
 	check(v.Close())
 	check(dev.Close())
 	check(srv.Close(ctx))
-	if err := <-served; !errors.Is(err, rpc.ErrServerClosed) {
+	if err := <-served; !errors.Is(err, rpcserver.ErrServerClosed) {
 		t.Error(err)
 	}
 	check(s.Close())

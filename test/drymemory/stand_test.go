@@ -21,7 +21,7 @@ import (
 
 	"github.com/sluice-storage/sluice/initiator/block"
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/daemon"
 	"github.com/sluice-storage/sluice/test/need"
 	"github.com/sluice-storage/sluice/test/storm"

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 func (r *raw) getacl(fh []byte, mask uint32) nfs3.ACLRes {
@@ -38,7 +38,7 @@ func (r *raw) setacl(fh []byte, mask uint32, access, inherit []nfs3.ACE) nfs3.St
 
 // A file's mode is shown as a list, with the fourth entry that Solaris wants.
 func TestACLOfAMode(t *testing.T) {
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true})
 	must(t, os.WriteFile(filepath.Join(s.dir, "f"), nil, 0o600))
 	must(t, os.Chmod(filepath.Join(s.dir, "f"), 0o641))
 	must(t, os.Symlink("f", filepath.Join(s.dir, "l")))
@@ -80,7 +80,7 @@ func TestACLsOfTheFileSystem(t *testing.T) {
 	dir := newDisk(t, "mkfs.ext4", "-F", "-q").dir // others may keep no lists
 	must(t, os.WriteFile(filepath.Join(dir, "f"), []byte("private"), 0o600))
 	must(t, os.Mkdir(filepath.Join(dir, "d"), 0o755))
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true, Dir: dir})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true, Dir: dir})
 	if why := s.nfs.Squashed(); why != "" {
 		t.Fatalf("root without the rights of root: %s", why)
 	}
@@ -152,7 +152,7 @@ func TestACLsOfTheFileSystem(t *testing.T) {
 // withholds.
 func TestDefaultListsBindWhatIsMade(t *testing.T) {
 	dir := newDisk(t, "mkfs.ext4", "-F", "-q").dir
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Dir: dir, Async: true})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Dir: dir, Async: true})
 	r := s.raw(t, 0, 0)
 	root, _ := r.mount("/data")
 	inherit := []nfs3.ACE{

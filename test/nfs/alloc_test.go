@@ -12,12 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	xrpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/internal/rpcrdma"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -46,16 +46,16 @@ func allocatesNothing(t *testing.T, once func()) {
 func TestDataPathDoesNotAllocate(t *testing.T) {
 	const size = 4 << 20
 	for name, c := range map[string]struct {
-		opt   rpc.Options
+		opt   rpcserver.Options
 		proc  nfs3.Proc
 		count int
 	}{
 		"READ 4 KiB":               {proc: nfs3.ProcRead, count: 4 << 10},
-		"READ 4 KiB by workers":    {proc: nfs3.ProcRead, count: 4 << 10, opt: rpc.Options{NoInline: true}},
+		"READ 4 KiB by workers":    {proc: nfs3.ProcRead, count: 4 << 10, opt: rpcserver.Options{NoInline: true}},
 		"READ 128 KiB":             {proc: nfs3.ProcRead, count: 128 << 10},
 		"READ 1 MiB lent":          {proc: nfs3.ProcRead, count: 1 << 20},
-		"READ 1 MiB lent, workers": {proc: nfs3.ProcRead, count: 1 << 20, opt: rpc.Options{NoInline: true}},
-		"READ 1 MiB not lent":      {proc: nfs3.ProcRead, count: 1 << 20, opt: rpc.Options{NoLoan: true}},
+		"READ 1 MiB lent, workers": {proc: nfs3.ProcRead, count: 1 << 20, opt: rpcserver.Options{NoInline: true}},
+		"READ 1 MiB not lent":      {proc: nfs3.ProcRead, count: 1 << 20, opt: rpcserver.Options{NoLoan: true}},
 		"WRITE 4 KiB":              {proc: nfs3.ProcWrite, count: 4 << 10},
 		"WRITE 128 KiB":            {proc: nfs3.ProcWrite, count: 128 << 10},
 		"WRITE 1 MiB":              {proc: nfs3.ProcWrite, count: 1 << 20},
@@ -73,9 +73,9 @@ func TestDataPathDoesNotAllocate(t *testing.T) {
 			must(t, err)
 			defer func() { _ = nc.Close() }()
 			must(t, nc.SetDeadline(time.Now().Add(patience)))
-			sys := xrpc.Sys{UID: 1000, GID: 1000} // another's identity, where the server may take it
-			h := xrpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(c.proc), Cred: xrpc.Auth{Flavor: xrpc.AuthSys, Body: sys.Append(nil, 1, "test")}}
-			req := h.Append(make([]byte, xrpc.MarkLen))
+			sys := oncrpc.Sys{UID: 1000, GID: 1000} // another's identity, where the server may take it
+			h := oncrpc.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(c.proc), Cred: oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, 1, "test")}}
+			req := h.Append(make([]byte, oncrpc.MarkLen))
 			switch c.proc {
 			case nfs3.ProcGetattr:
 				req = (&nfs3.FHArgs{FH: o.FH}).Append(req)
@@ -87,7 +87,7 @@ func TestDataPathDoesNotAllocate(t *testing.T) {
 				req = (&nfs3.WriteArgs{FH: o.FH, Offset: 1 << 20, Count: uint32(c.count), Len: uint32(c.count)}).Append(req)
 				req = append(req, make([]byte, c.count)...)
 			}
-			xrpc.PutMark(req, len(req)-xrpc.MarkLen, true)
+			oncrpc.PutMark(req, len(req)-oncrpc.MarkLen, true)
 			answer := make([]byte, c.count+4096)
 			var fault error
 			got := 0
@@ -95,10 +95,10 @@ func TestDataPathDoesNotAllocate(t *testing.T) {
 				if _, err := nc.Write(req); err != nil {
 					fault = err
 				}
-				if _, err := io.ReadFull(nc, answer[:xrpc.MarkLen]); err != nil {
+				if _, err := io.ReadFull(nc, answer[:oncrpc.MarkLen]); err != nil {
 					fault = err
 				}
-				n, _ := xrpc.ParseMark(answer)
+				n, _ := oncrpc.ParseMark(answer)
 				if got = n; n > len(answer) || fault != nil {
 					return
 				}
@@ -123,7 +123,7 @@ func TestDataPathDoesNotAllocateOverRDMA(t *testing.T) {
 	const count = 128 << 10
 	for _, proc := range []nfs3.Proc{nfs3.ProcRead, nfs3.ProcWrite} {
 		t.Run(proc.String(), func(t *testing.T) {
-			s := start(t, "iwarp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open})
+			s := start(t, "iwarp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open})
 			must(t, os.WriteFile(filepath.Join(s.dir, "f"), make([]byte, 1<<20), 0o666))
 			v := s.mount(t)
 			o, err := v.Self().Lookup(context.Background(), v.Root(), "f")

@@ -9,7 +9,7 @@ import (
 
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // BenchmarkRead and BenchmarkWrite move a cached file of 64 MiB between our own halves, client and server in one process.
@@ -20,7 +20,7 @@ func bench(b *testing.B, write bool) {
 	for _, how := range []string{"tcp", "iwarp"} {
 		for _, c := range []struct{ size, depth int }{{4 << 10, 32}, {128 << 10, 16}, {1 << 20, 8}} {
 			b.Run(fmt.Sprintf("%s/%dKiBx%d", how, c.size>>10, c.depth), func(b *testing.B) {
-				s := start(b, how, nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true})
+				s := start(b, how, nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true})
 				v, _, err := infs.Mount(context.Background(), s.url, s.opts)
 				if err != nil {
 					b.Fatal(err)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // slowStorage keeps reads until its gate opens.
@@ -50,7 +50,7 @@ func TestReadIntoOwnMemoryIsGivenUp(t *testing.T) {
 	for _, how := range transports {
 		t.Run(how, func(t *testing.T) {
 			st := &slowStorage{entered: make(chan struct{}, 16), gate: make(chan struct{})}
-			s := start(t, how, nfs.Options{Storage: st}, rpc.Options{NoInline: true}, nfs.Export{Rights: open, Async: true})
+			s := start(t, how, nfs.Options{Storage: st}, rpcserver.Options{NoInline: true}, nfs.Export{Rights: open, Async: true})
 			must(t, os.WriteFile(filepath.Join(s.dir, "f"), make([]byte, 1<<20), 0o644))
 			v := s.mount(t)
 			f, err := v.OpenFile(context.Background(), "f", os.O_RDONLY, 0)
@@ -100,7 +100,7 @@ func TestReadIntoOwnMemoryIsGivenUp(t *testing.T) {
 // More is in flight than the client has registered memory for: calls that wait for memory do not keep those from going
 // out that have theirs.
 func TestMoreInFlightThanMemory(t *testing.T) {
-	s := start(t, "twin", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true})
+	s := start(t, "twin", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true})
 	v := s.mount(t)
 	f, err := v.Create(context.Background(), "f", 0o600)
 	must(t, err)

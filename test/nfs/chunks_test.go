@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-storage/sluice/internal/mem"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	xrpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/internal/rpcrdma"
 	"github.com/sluice-storage/sluice/internal/xdr"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -23,7 +23,7 @@ type bad struct {
 	t    *testing.T
 	qp   transport.QP
 	slab *mem.Slab
-	cred xrpc.Auth
+	cred oncrpc.Auth
 	xid  uint32
 }
 
@@ -37,8 +37,8 @@ func (s *server) bad(t *testing.T) *bad {
 	qp, err := s.opts.Device.NewQP(transport.QPOptions{Sends: 16, Recvs: 16})
 	must(t, err)
 	b := &bad{t: t, qp: qp, slab: slab, xid: 100}
-	sys := xrpc.Sys{}
-	b.cred = xrpc.Auth{Flavor: xrpc.AuthSys, Body: sys.Append(nil, 1, "bad")}
+	sys := oncrpc.Sys{}
+	b.cred = oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, 1, "bad")}
 	for i := range 16 {
 		_, err := qp.PostRecv([]transport.Recv{{Token: uint64(i), Buf: mem.Span{Slab: slab, Off: i * 4096, Len: 4096}}})
 		must(t, err)
@@ -111,7 +111,7 @@ func (b *bad) header() *rpcrdma.Header {
 }
 
 func (b *bad) call(prog, vers, proc uint32, args []byte) []byte {
-	c := xrpc.Call{XID: b.xid, Prog: prog, Vers: vers, Proc: proc, Cred: b.cred}
+	c := oncrpc.Call{XID: b.xid, Prog: prog, Vers: vers, Proc: proc, Cred: b.cred}
 	return append(c.Append(nil), args...)
 }
 
@@ -122,7 +122,7 @@ func TestLyingChunks(t *testing.T) {
 }
 
 func lyingChunks(t *testing.T, how string) {
-	s := start(t, how, nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true})
+	s := start(t, how, nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true})
 	must(t, os.WriteFile(filepath.Join(s.dir, "f"), random(100_000, 1), 0o644))
 	for i := range 100 {
 		must(t, os.WriteFile(filepath.Join(s.dir, strings.Repeat("n", 200)+itoa(uint16(i))), nil, 0o644))
@@ -133,7 +133,7 @@ func lyingChunks(t *testing.T, how string) {
 	h := b.header()
 	_, rest, _ := b.say(append(h.Append(nil), b.call(mount3.Prog, 3, mount3.ProcMnt, m.Append(nil))...))
 	r := xdr.NewReader(rest)
-	_, err := xrpc.ParseReply(&r)
+	_, err := oncrpc.ParseReply(&r)
 	must(t, err)
 	var mr mount3.MntRes
 	mr.Parse(&r)
@@ -142,7 +142,7 @@ func lyingChunks(t *testing.T, how string) {
 	h = b.header()
 	_, rest, _ = b.say(append(h.Append(nil), b.call(nfs3.Prog, 3, uint32(nfs3.ProcLookup), l.Append(nil))...))
 	r = xdr.NewReader(rest)
-	_, err = xrpc.ParseReply(&r)
+	_, err = oncrpc.ParseReply(&r)
 	must(t, err)
 	var lr nfs3.LookupRes
 	lr.Parse(&r)
@@ -158,7 +158,7 @@ func lyingChunks(t *testing.T, how string) {
 		name  string
 		make  func(h *rpcrdma.Header) []byte
 		want  uint32 // ERR code, 0 for none
-		stat  xrpc.AcceptStat
+		stat  oncrpc.AcceptStat
 		fatal bool // the connection ends, as the fabric's rules say
 	}{
 		{name: "version 2", want: rpcrdma.ErrVers, make: func(h *rpcrdma.Header) []byte { h.Vers = 2; return append(h.Append(nil), readCall()...) }},
@@ -198,7 +198,7 @@ func lyingChunks(t *testing.T, how string) {
 			return append(h.Append(nil), writeCall()...)
 		}},
 		{name: "a long call that is not there", want: rpcrdma.ErrChunk, make: func(h *rpcrdma.Header) []byte { h.Proc = rpcrdma.Nomsg; return h.Append(nil) }},
-		{name: "data that is not there", stat: xrpc.GarbageArgs, make: func(h *rpcrdma.Header) []byte { return append(h.Append(nil), writeCall()...) }},
+		{name: "data that is not there", stat: oncrpc.GarbageArgs, make: func(h *rpcrdma.Header) []byte { return append(h.Append(nil), writeCall()...) }},
 	}
 	for _, tc := range cases {
 		h := b.header()
@@ -212,7 +212,7 @@ func lyingChunks(t *testing.T, how string) {
 			t.Errorf("%s: procedure %d, error %d", tc.name, got.Proc, got.ErrCode)
 		case tc.want == 0:
 			r := xdr.NewReader(rest)
-			if _, err := xrpc.ParseReply(&r); err == nil || !strings.Contains(err.Error(), tc.stat.String()) {
+			if _, err := oncrpc.ParseReply(&r); err == nil || !strings.Contains(err.Error(), tc.stat.String()) {
 				t.Errorf("%s: %v", tc.name, err)
 			}
 		}
@@ -248,7 +248,7 @@ func lyingChunks(t *testing.T, how string) {
 
 // A client that has shown no right has nothing fetched for it: strangers cannot hold the memory that all clients share.
 func TestAWriteWithoutTheRightIsRefusedBeforeItsDataIsFetched(t *testing.T) {
-	s := start(t, "iwarp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: nfs.Rights{ReadOnly: true}, Async: true})
+	s := start(t, "iwarp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: nfs.Rights{ReadOnly: true}, Async: true})
 	must(t, os.WriteFile(filepath.Join(s.dir, "f"), random(1000, 1), 0o644))
 	var fh []byte
 	{ // the handle, by a client that may look it up
@@ -257,7 +257,7 @@ func TestAWriteWithoutTheRightIsRefusedBeforeItsDataIsFetched(t *testing.T) {
 		h := b.header()
 		_, rest, _ := b.say(append(h.Append(nil), b.call(mount3.Prog, 3, mount3.ProcMnt, m.Append(nil))...))
 		r := xdr.NewReader(rest)
-		_, err := xrpc.ParseReply(&r)
+		_, err := oncrpc.ParseReply(&r)
 		must(t, err)
 		var mr mount3.MntRes
 		mr.Parse(&r)
@@ -277,7 +277,7 @@ func TestAWriteWithoutTheRightIsRefusedBeforeItsDataIsFetched(t *testing.T) {
 			continue
 		}
 		r := xdr.NewReader(rest)
-		_, err := xrpc.ParseReply(&r)
+		_, err := oncrpc.ParseReply(&r)
 		must(t, err)
 		if st := nfs3.Status(r.Uint32()); st != want {
 			t.Errorf("status %v, not %v", st, want)
@@ -286,11 +286,11 @@ func TestAWriteWithoutTheRightIsRefusedBeforeItsDataIsFetched(t *testing.T) {
 }
 
 // shortChunk is a server that places less than it says.
-type shortChunk struct{ rpc.Program }
+type shortChunk struct{ rpcserver.Program }
 
-func (p shortChunk) Serve(c *rpc.Call) rpc.Verdict {
+func (p shortChunk) Serve(c *rpcserver.Call) rpcserver.Verdict {
 	v := p.Program.Serve(c)
-	if v == rpc.Done && c.Prog == nfs3.Prog && nfs3.Proc(c.Proc) == nfs3.ProcRead {
+	if v == rpcserver.Done && c.Prog == nfs3.Prog && nfs3.Proc(c.Proc) == nfs3.ProcRead {
 		c.SetPayload(4096)
 	}
 	return v
@@ -298,7 +298,7 @@ func (p shortChunk) Serve(c *rpc.Call) rpc.Verdict {
 
 func TestAShortWriteChunkIsNoticed(t *testing.T) {
 	for _, how := range []string{"twin", "iwarp"} {
-		s := startWrapped(t, how, nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true}, func(p rpc.Program) rpc.Program { return shortChunk{p} })
+		s := startWrapped(t, how, nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true}, func(p rpcserver.Program) rpcserver.Program { return shortChunk{p} })
 		must(t, os.WriteFile(filepath.Join(s.dir, "f"), random(100_000, 1), 0o644))
 		if b, err := s.mount(t).ReadFile("f"); err == nil || !strings.Contains(err.Error(), "placed 4096 bytes") {
 			t.Errorf("%s: %d bytes, of which 4096 came, %v", how, len(b), err)

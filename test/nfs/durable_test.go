@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
-	irpc "github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // forgetful is storage with a volatile cache: cut takes back every write that no sync covered.
@@ -125,13 +125,13 @@ type lives struct {
 	dir   string
 	state string
 	disk  *forgetful
-	wrap  func(rpc.Program) rpc.Program
+	wrap  func(rpcserver.Program) rpcserver.Program
 	s     *server
 	at    atomic.Value // its address, a string: clients look for it while it comes up
 }
 
 func (l *lives) up() {
-	l.s = startWrapped(l.t, "tcp", nfs.Options{StateDir: l.state, Storage: l.disk}, rpc.Options{}, nfs.Export{Rights: open, Dir: l.dir}, l.wrap)
+	l.s = startWrapped(l.t, "tcp", nfs.Options{StateDir: l.state, Storage: l.disk}, rpcserver.Options{}, nfs.Export{Rights: open, Dir: l.dir}, l.wrap)
 	l.at.Store(l.s.hostPort(l.t))
 }
 
@@ -143,7 +143,7 @@ func (l *lives) powerCut() {
 }
 
 func (l *lives) mount() *infs.FS {
-	dial := irpc.Stream(func(ctx context.Context) (net.Conn, error) {
+	dial := rpcclient.Stream(func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "tcp", l.at.Load().(string))
 	})
@@ -168,7 +168,7 @@ func TestNothingSyncedIsLost(t *testing.T) {
 // The test above can fail: with a verifier that never changes the client does not know that it has to send again.
 func TestAConstantVerifierLosesData(t *testing.T) {
 	l := &lives{t: t, dir: t.TempDir(), state: t.TempDir(), disk: &forgetful{}}
-	l.wrap = func(p rpc.Program) rpc.Program { return constantVerifier{p} }
+	l.wrap = func(p rpcserver.Program) rpcserver.Program { return constantVerifier{p} }
 	l.up()
 	if syncedBytesLost(t, l) == 0 {
 		t.Fatal("nothing is lost under a constant verifier: the loss is not tested")
@@ -176,12 +176,12 @@ func TestAConstantVerifierLosesData(t *testing.T) {
 }
 
 // constantVerifier is a server that does not tell of its restart.
-type constantVerifier struct{ rpc.Program }
+type constantVerifier struct{ rpcserver.Program }
 
 // Serve replaces the verifier, which ends the results of WRITE and COMMIT.
-func (p constantVerifier) Serve(c *rpc.Call) rpc.Verdict {
+func (p constantVerifier) Serve(c *rpcserver.Call) rpcserver.Verdict {
 	v := p.Program.Serve(c)
-	if v == rpc.Done && p.ID() == nfs3.Prog && (nfs3.Proc(c.Proc) == nfs3.ProcWrite || nfs3.Proc(c.Proc) == nfs3.ProcCommit) {
+	if v == rpcserver.Done && p.ID() == nfs3.Prog && (nfs3.Proc(c.Proc) == nfs3.ProcWrite || nfs3.Proc(c.Proc) == nfs3.ProcCommit) {
 		copy(c.Out[len(c.Out)-nfs3.VerfLen:], "constant")
 	}
 	return v

@@ -14,12 +14,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	irpc "github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/test/need"
 )
 
@@ -27,7 +27,7 @@ import (
 func (s *server) from(t *testing.T, addr string) *raw {
 	r := s.raw(t, 0, 0)
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(addr)}}
-	c := irpc.NewClient(irpc.Stream(func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, "tcp", s.hostPort(t)) }), irpc.Options{})
+	c := rpcclient.NewClient(rpcclient.Stream(func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, "tcp", s.hostPort(t)) }), rpcclient.Options{})
 	t.Cleanup(func() { must(t, c.Close()) })
 	r.c = c
 	return r
@@ -43,7 +43,7 @@ func (r *raw) mountCall(proc uint32, args []byte) *xdr.Reader {
 // MOUNT's list has who mounted what and has not said otherwise (RFC 1813 sections 5.2.2 to 5.2.4), and EXPORT shows the
 // exports with their clients (section 5.2.5).
 func TestMountListAndExports(t *testing.T) {
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open})
 	other := t.TempDir()
 	any := nfs.Client{Match: "127.0.0.0/8", Rights: open}
 	must(t, s.nfs.SetExports(nfs.Export{Path: "/data", Dir: s.dir, Rights: open}, nfs.Export{Path: "/data/deep/er", Dir: other, Clients: []nfs.Client{any, {Match: "*.example.org"}}}))
@@ -89,7 +89,7 @@ func TestMountListAndExports(t *testing.T) {
 // A client outside the rules mounts nothing, and a handle that it has from elsewhere opens nothing; taking a client's
 // rights away counts for handles too.
 func TestClientsOutsideTheRules(t *testing.T) {
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open})
 	must(t, os.WriteFile(filepath.Join(s.dir, "f"), []byte("x"), 0o644))
 	rules := func(l ...string) {
 		e := nfs.Export{Path: "/data", Dir: s.dir}
@@ -137,7 +137,7 @@ func TestHandlesSurviveAndGoStale(t *testing.T) {
 	e := nfs.Export{Rights: open, Dir: dir, Async: true, ID: 9}
 	must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o755))
 	must(t, os.WriteFile(filepath.Join(dir, "a/f"), []byte("x"), 0o644))
-	s := start(t, "tcp", nfs.Options{StateDir: state}, rpc.Options{}, e)
+	s := start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, e)
 	r := s.raw(t, 0, 0)
 	root, _ := r.mount("/data")
 	a := r.lookup(root, "a").FH
@@ -155,7 +155,7 @@ func TestHandlesSurviveAndGoStale(t *testing.T) {
 	good("after its directory was renamed by another")
 	s.stop(t)
 	e.Path = "/elsewhere" // and the export is another's, to its clients
-	s = start(t, "tcp", nfs.Options{StateDir: state}, rpc.Options{}, e)
+	s = start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, e)
 	r = s.raw(t, 0, 0)
 	good("after a restart under another name")
 	if l := r.lookup(a, "b"); l.Status != nfs3.OK {
@@ -175,7 +175,7 @@ func TestHandlesSurviveAndGoStale(t *testing.T) {
 
 // A listing that goes on after its directory changed: cookies are the file system's own, so what stayed is listed once.
 func TestCookiesAreStableUnderChange(t *testing.T) {
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true})
 	const files = 500
 	for i := range files {
 		must(t, os.WriteFile(filepath.Join(s.dir, fmt.Sprintf("file%03d", i)), nil, 0o600))
@@ -284,7 +284,7 @@ func TestHolesLargeAndSpecialFiles(t *testing.T) {
 
 // MKNOD makes what it is asked to; devices are root's to make.
 func TestMknod(t *testing.T) {
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true})
 	r := s.raw(t, 0, 0)
 	root, _ := r.mount("/data")
 	make := func(r *raw, name string, typ nfs3.FileType) nfs3.CreateRes {

@@ -17,13 +17,13 @@ import (
 
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 func each(t *testing.T, f func(t *testing.T, s *server)) {
 	for _, how := range transports {
 		t.Run(how, func(t *testing.T) {
-			f(t, start(t, how, nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true}))
+			f(t, start(t, how, nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true}))
 		})
 	}
 }
@@ -226,7 +226,7 @@ func TestListingWhileRenaming(t *testing.T) {
 }
 
 func TestMountOfAFile(t *testing.T) {
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true})
 	must(t, os.MkdirAll(filepath.Join(s.dir, "a/b"), 0o755))
 	must(t, os.WriteFile(filepath.Join(s.dir, "a/b/c"), []byte("x"), 0o644))
 	url := strings.Replace(s.url, "/data", "/data/a/b/c", 1)

@@ -10,9 +10,9 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	xrpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // FuzzServer sends the server a message and wants an answer or the end of the connection, and the server alive.
@@ -21,7 +21,7 @@ func FuzzServer(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	srv := rpc.NewServer(rpc.Options{}, append(s.Programs(), rpc.NewBinder())...)
+	srv := rpcserver.NewServer(rpcserver.Options{}, append(s.Programs(), rpcserver.NewBinder())...)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		f.Fatal(err)
@@ -35,13 +35,13 @@ func FuzzServer(f *testing.F) {
 		}
 	})
 	for proc := range uint32(nfs3.NumProcs) {
-		c := xrpc.Call{XID: proc, Prog: nfs3.Prog, Vers: 3, Proc: proc}
+		c := oncrpc.Call{XID: proc, Prog: nfs3.Prog, Vers: 3, Proc: proc}
 		f.Add(append(c.Append(nil), make([]byte, 64)...))
 	}
 	m := mount3.PathArgs{Path: []byte("/data")}
-	c := xrpc.Call{Prog: mount3.Prog, Vers: 3, Proc: mount3.ProcMnt}
+	c := oncrpc.Call{Prog: mount3.Prog, Vers: 3, Proc: mount3.ProcMnt}
 	f.Add(m.Append(c.Append(nil)))
-	b := xrpc.Call{Prog: 100000, Vers: 2, Proc: 3}
+	b := oncrpc.Call{Prog: 100000, Vers: 2, Proc: 3}
 	f.Add(append(b.Append(nil), make([]byte, 16)...))
 	f.Fuzz(func(t *testing.T, msg []byte) {
 		if len(msg) > 1<<16 {
@@ -54,7 +54,7 @@ func FuzzServer(f *testing.F) {
 		defer func() { _ = nc.Close() }()
 		_ = nc.SetDeadline(time.Now().Add(patience))
 		wire := make([]byte, 4, 4+len(msg))
-		xrpc.PutMark(wire, len(msg), true)
+		oncrpc.PutMark(wire, len(msg), true)
 		if _, err := nc.Write(append(wire, msg...)); err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +66,7 @@ func FuzzServer(f *testing.F) {
 			}
 			return
 		}
-		n, last := xrpc.ParseMark(mark[:])
+		n, last := oncrpc.ParseMark(mark[:])
 		if !last || n > 1<<17 {
 			t.Fatalf("%x: an answer of %d bytes", msg, n)
 		}

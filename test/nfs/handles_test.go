@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // Handles made of inode numbers are found again after renames, here and by others, and after a restart.
@@ -18,7 +18,7 @@ func TestFallbackHandles(t *testing.T) {
 	e := nfs.Export{Rights: open, Async: true, Dir: dir, InodeHandles: true}
 	must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o755))
 	must(t, os.WriteFile(filepath.Join(dir, "a/b/f"), []byte("x"), 0o644))
-	s := start(t, "tcp", nfs.Options{StateDir: state}, rpc.Options{}, e)
+	s := start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, e)
 	r := s.raw(t, 0, 0)
 	root, _ := r.mount("/data")
 	fh := r.lookup(r.lookup(r.lookup(root, "a").FH, "b").FH, "f").FH
@@ -27,7 +27,7 @@ func TestFallbackHandles(t *testing.T) {
 	}
 	s.stop(t)
 	must(t, os.Rename(filepath.Join(dir, "a/b/f"), filepath.Join(dir, "g")))
-	again := start(t, "tcp", nfs.Options{StateDir: state}, rpc.Options{}, e)
+	again := start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, e)
 	r = again.raw(t, 0, 0)
 	if a := r.getattr(fh); a.Status != nfs3.OK || a.Attr.Size != 1 {
 		t.Fatalf("after a restart and a rename: %v", a.Status)
@@ -55,7 +55,7 @@ func TestADeepFileIsNotStale(t *testing.T) {
 	}
 	must(t, os.MkdirAll(at, 0o755))
 	must(t, os.WriteFile(at+"/f", []byte("x"), 0o644))
-	s := start(t, "tcp", nfs.Options{StateDir: state}, rpc.Options{}, e)
+	s := start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, e)
 	r := s.raw(t, 0, 0)
 	fh, _ := r.mount("/data")
 	for range depth {
@@ -63,7 +63,7 @@ func TestADeepFileIsNotStale(t *testing.T) {
 	}
 	fh = r.lookup(fh, "f").FH
 	s.stop(t)
-	s = start(t, "tcp", nfs.Options{StateDir: state}, rpc.Options{}, e)
+	s = start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, e)
 	r = s.raw(t, 0, 0)
 	for range 3 {
 		if a := r.getattr(fh); a.Status != nfs3.OK || a.Attr.Size != 1 {
@@ -72,14 +72,14 @@ func TestADeepFileIsNotStale(t *testing.T) {
 	}
 	must(t, os.Rename(at+"/f", dir+"/g"))
 	s.stop(t)
-	s = start(t, "tcp", nfs.Options{StateDir: state}, rpc.Options{}, e)
+	s = start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, e)
 	r = s.raw(t, 0, 0)
 	if a := r.getattr(fh); a.Status != nfs3.OK {
 		t.Fatalf("after a restart and a move: %v", a.Status)
 	}
 	must(t, os.Remove(dir+"/g"))
 	s.stop(t)
-	s = start(t, "tcp", nfs.Options{StateDir: state}, rpc.Options{}, e)
+	s = start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, e)
 	r = s.raw(t, 0, 0)
 	for range 3 {
 		if a := r.getattr(fh); a.Status != nfs3.ErrStale {
@@ -92,7 +92,7 @@ func TestADeepFileIsNotStale(t *testing.T) {
 func TestManyHandlesAreLookedForAtOnce(t *testing.T) {
 	state, dir := t.TempDir(), t.TempDir()
 	e := nfs.Export{Rights: open, Async: true, Dir: dir, InodeHandles: true}
-	s := start(t, "tcp", nfs.Options{StateDir: state}, rpc.Options{}, e)
+	s := start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, e)
 	r := s.raw(t, 0, 0)
 	root, _ := r.mount("/data")
 	must(t, os.Mkdir(filepath.Join(dir, "d"), 0o755))
@@ -109,7 +109,7 @@ func TestManyHandlesAreLookedForAtOnce(t *testing.T) {
 		}
 	}
 	s.stop(t)
-	s = start(t, "tcp", nfs.Options{StateDir: state}, rpc.Options{}, e)
+	s = start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, e)
 	r = s.raw(t, 0, 0)
 	var wg sync.WaitGroup
 	for i := range handles {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/test/need"
 )
 
@@ -38,7 +38,7 @@ func (h *hungWrites) Pwrite(fd int, bufs [][]byte, n int, off int64, sync nfs3.S
 func TestMediaThatHangLeaveRoomToTheirHost(t *testing.T) {
 	need.Root(t)
 	h := &hungWrites{free: make(chan struct{})}
-	s := start(t, "tcp", nfs.Options{Storage: h}, rpc.Options{}, nfs.Export{Path: "/data", Rights: open})
+	s := start(t, "tcp", nfs.Options{Storage: h}, rpcserver.Options{}, nfs.Export{Path: "/data", Rights: open})
 	exports := []nfs.Export{{Path: "/data", Dir: s.dir, Rights: open}}
 	for _, path := range []string{"/a", "/b", "/c"} {
 		dir := t.TempDir()

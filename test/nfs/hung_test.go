@@ -11,11 +11,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	irpc "github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	xrpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/test/need"
 )
 
@@ -54,7 +54,7 @@ func TestAMediumThatHangsHoldsUpNoChangeOfExports(t *testing.T) {
 	defer func() { must(t, os.RemoveAll(bad)) }()
 	h := &hung{free: make(chan struct{})}
 	a, b := nfs.Export{Path: "/a", Dir: t.TempDir(), Rights: open}, nfs.Export{Path: "/b", Dir: bad, Rights: open}
-	s := start(t, "tcp", nfs.Options{Storage: h}, rpc.Options{}, a)
+	s := start(t, "tcp", nfs.Options{Storage: h}, rpcserver.Options{}, a)
 	defer close(h.free) // before the server is closed
 	must(t, s.nfs.SetExports(a, b))
 	r := s.raw(t, 0, 0)
@@ -84,10 +84,10 @@ func TestAMediumThatHangsHoldsUpNoChangeOfExports(t *testing.T) {
 
 // rdma is raw over RDMA.
 func (s *server) rdma(t *testing.T) *raw {
-	dev, err := irpc.NewRDMA(s.opts.Device)
+	dev, err := rpcclient.NewRDMA(s.opts.Device)
 	must(t, err)
-	r := &raw{t: t, c: irpc.NewClient(dev.Dialer(s.hostPort(t)), irpc.Options{})}
-	r.cred = xrpc.Auth{Flavor: xrpc.AuthSys, Body: (&xrpc.Sys{}).Append(nil, 1, "test")}
+	r := &raw{t: t, c: rpcclient.NewClient(dev.Dialer(s.hostPort(t)), rpcclient.Options{})}
+	r.cred = oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: (&oncrpc.Sys{}).Append(nil, 1, "test")}
 	t.Cleanup(func() { must(t, errors.Join(r.c.Close(), dev.Close())) })
 	return r
 }
@@ -105,7 +105,7 @@ func TestMediaThatHangLeaveRoomOnTheirConnections(t *testing.T) {
 	for _, how := range []string{"iwarp", "tcp"} {
 		t.Run(how, func(t *testing.T) {
 			h := &hung{free: make(chan struct{})}
-			s := start(t, how, nfs.Options{Storage: h}, rpc.Options{}, a)
+			s := start(t, how, nfs.Options{Storage: h}, rpcserver.Options{}, a)
 			must(t, s.nfs.SetExports(a, b, c))
 			r, media, calls := s.raw, []nfs.Export{b, c}, 250
 			if how == "iwarp" {
@@ -152,7 +152,7 @@ func TestTheReaderClosesNoFilesOfMediaThatHang(t *testing.T) {
 	must(t, err)
 	defer func() { must(t, os.RemoveAll(bad)) }()
 	h := &hung{free: make(chan struct{})}
-	s := start(t, "tcp", nfs.Options{Storage: h}, rpc.Options{}, nfs.Export{Path: "/b", Dir: bad, Rights: open, Async: true})
+	s := start(t, "tcp", nfs.Options{Storage: h}, rpcserver.Options{}, nfs.Export{Path: "/b", Dir: bad, Rights: open, Async: true})
 	defer close(h.free) // before the server is closed
 	r := s.raw(t, 0, 0)
 	top, _ := r.mount("/b")

@@ -14,9 +14,9 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	xrpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/test/need"
 )
 
@@ -24,7 +24,7 @@ import (
 func (s *server) of(t *testing.T, uid, gid uint32, groups ...uint32) *raw {
 	r := s.raw(t, uid, gid)
 	r.owner = int(uid)
-	sys := xrpc.Sys{UID: uid, GID: gid, NGroups: len(groups)}
+	sys := oncrpc.Sys{UID: uid, GID: gid, NGroups: len(groups)}
 	copy(sys.Groups[:], groups)
 	r.cred.Body = sys.Append(nil, 1, "test")
 	return r
@@ -100,7 +100,7 @@ func strangers(t *testing.T, s *server, ordinary *raw, odd map[string]*raw, want
 // Ids that mean nothing to the kernel are the anonymous user's, or give no rights; they keep no other caller out.
 func TestStrangeIdsAreAnsweredAndKeepNobodyOut(t *testing.T) {
 	beOthers(t)
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open})
 	if why := s.nfs.Squashed(); why != "" {
 		t.Fatalf("root without the rights of root: %s", why)
 	}
@@ -160,7 +160,7 @@ func TestStrangeIdsInAUserNamespace(t *testing.T) {
 		return
 	}
 	c := &capable{}
-	s := start(t, "tcp", nfs.Options{Storage: c}, rpc.Options{}, nfs.Export{Rights: open, AnonUID: 1500, AnonGID: 1500})
+	s := start(t, "tcp", nfs.Options{Storage: c}, rpcserver.Options{}, nfs.Export{Rights: open, AnonUID: 1500, AnonGID: 1500})
 	if why := s.nfs.Squashed(); why != "" {
 		t.Fatal(why)
 	}
@@ -183,7 +183,7 @@ func TestStrangeIdsInAUserNamespace(t *testing.T) {
 	}
 
 	// Where the anonymous user is from outside too, he may do nothing.
-	s2 := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Dir: s.dir})
+	s2 := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Dir: s.dir})
 	odd = map[string]*raw{"a user without a place": s2.of(t, 5000, 5000)}
 	odd["a user without a place"].owner = 1000
 	ordinary = s2.of(t, 1000, 1000)
@@ -193,7 +193,7 @@ func TestStrangeIdsInAUserNamespace(t *testing.T) {
 // What root makes belongs to the group that it makes it as, as everyone's does.
 func TestRootKeepsItsGroup(t *testing.T) {
 	beOthers(t)
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true})
 	r := s.of(t, 0, 1001)
 	dir, _ := r.mount("/data")
 	create := nfs3.CreateArgs{Where: nfs3.DirOp{Dir: dir, Name: []byte("f")}, Attr: nfs3.SetAttr{ModeSet: true, Mode: 0o2755}}

@@ -9,22 +9,22 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // busy cannot serve each procedure at first.
 type busy struct {
-	rpc.Program
+	rpcserver.Program
 	mu    sync.Mutex
 	asked map[uint32]int
 }
 
-func (p *busy) Serve(c *rpc.Call) rpc.Verdict {
+func (p *busy) Serve(c *rpcserver.Call) rpcserver.Verdict {
 	if c.Prog != nfs3.Prog || nfs3.Proc(c.Proc) == nfs3.ProcNull {
 		return p.Program.Serve(c)
 	}
 	if !c.Worker {
-		return rpc.Again
+		return rpcserver.Again
 	}
 	p.mu.Lock()
 	p.asked[c.Proc]++
@@ -35,7 +35,7 @@ func (p *busy) Serve(c *rpc.Call) rpc.Verdict {
 	}
 	// NFS3ERR_JUKEBOX without attributes; what has none to leave out ends after the status.
 	c.Out = append(c.Out, 0, 0, 0x27, 0x18, 0, 0, 0, 0, 0, 0, 0, 0)[:len(c.Out)+4+4*none(nfs3.Proc(c.Proc))]
-	return rpc.Done
+	return rpcserver.Done
 }
 
 // none is how many optional attributes a refusal of a procedure has.
@@ -54,7 +54,7 @@ func TestWhatAServerCannotDoNowIsAskedForAgain(t *testing.T) {
 	for _, how := range []string{"tcp", "iwarp"} {
 		t.Run(how, func(t *testing.T) {
 			p := &busy{asked: map[uint32]int{}}
-			s := startWrapped(t, how, nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true}, func(of rpc.Program) rpc.Program {
+			s := startWrapped(t, how, nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true}, func(of rpcserver.Program) rpcserver.Program {
 				if of.ID() != nfs3.Prog {
 					return of
 				}

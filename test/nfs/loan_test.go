@@ -17,18 +17,18 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // lendingWays are those in which a large READ over TCP can be answered.
 var lendingWays = map[string]struct {
-	opt     rpc.Options
+	opt     rpcserver.Options
 	storage func() nfs.Storage
 	lends   bool
 }{
 	"at once":                {lends: true},
-	"by workers":             {opt: rpc.Options{NoInline: true}, lends: true},
-	"switched off":           {opt: rpc.Options{NoLoan: true}},
+	"by workers":             {opt: rpcserver.Options{NoInline: true}, lends: true},
+	"switched off":           {opt: rpcserver.Options{NoLoan: true}},
 	"refused by the files":   {storage: func() nfs.Storage { return &refusing{} }},
 	"unknown to the storage": {storage: func() nfs.Storage { return &forgetful{} }},
 }
@@ -154,7 +154,7 @@ func TestReadsOfAFileThatIsBeingTruncated(t *testing.T) {
 // What is not in the page cache is lent too, by a worker.
 func TestLargeReadsOfWhatIsNotCached(t *testing.T) {
 	d := newDisk(t, "mkfs.ext4", "-F", "-q") // a tmpfs would keep its pages
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Dir: d.dir})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Dir: d.dir})
 	v := s.mount(t)
 	want := random(4<<20, 9)
 	for k := range 3 {
@@ -196,7 +196,7 @@ func pagesCached(t *testing.T, f *os.File, n int) (cached int) {
 
 // The attributes of a READ whose pages were lent are of before: a client that finds newer ones must look again.
 func TestAttributesOfALargeRead(t *testing.T) {
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open})
 	v := s.mount(t)
 	must(t, os.WriteFile(filepath.Join(s.dir, "f"), random(1<<20, 3), 0o640))
 	o, err := v.Self().Lookup(context.Background(), v.Root(), "f")

@@ -11,12 +11,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	irpc "github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/nfs/lock"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/test/need"
 )
 
@@ -32,11 +32,11 @@ func startLocks(t *testing.T, state string, exports ...nfs.Export) (*server, *lo
 	}}, s.nfs)
 	must(t, err)
 	t.Cleanup(func() { must(t, m.Close()) })
-	s.rpc = rpc.NewServer(rpc.Options{}, append(s.nfs.Programs(), m.Programs()...)...)
+	s.rpc = rpcserver.NewServer(rpcserver.Options{}, append(s.nfs.Programs(), m.Programs()...)...)
 	t.Cleanup(func() { s.stop(t) })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	go func(srv *rpc.Server) { _ = srv.ServeTCP(l) }(s.rpc)
+	go func(srv *rpcserver.Server) { _ = srv.ServeTCP(l) }(s.rpc)
 	port := itoa(netip.MustParseAddrPort(l.Addr().String()).Port())
 	s.url = "nfs://127.0.0.1:" + port + exports[0].Path + "?mountport=" + port
 	return s, m
@@ -135,7 +135,7 @@ func TestFreeAllFromAnyPortFreesWhatWasLockedFromOne(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(s.dir, "f"), nil, 0o644))
 	must(t, os.WriteFile(filepath.Join(s.dir, "g"), nil, 0o644))
 	root := s.raw(t, 0, 0)
-	c := irpc.NewClient(irpc.Stream(func(context.Context) (net.Conn, error) { return net.Dial("tcp", s.hostPort(t)) }), irpc.Options{})
+	c := rpcclient.NewClient(rpcclient.Stream(func(context.Context) (net.Conn, error) { return net.Dial("tcp", s.hostPort(t)) }), rpcclient.Options{})
 	t.Cleanup(func() { must(t, c.Close()) })
 	user := &raw{t: t, c: c, cred: root.cred}
 	dir, _ := root.mount("/data")
@@ -187,7 +187,7 @@ func TestStateFilesAreDurableWithTheirNames(t *testing.T) {
 // What a client was told has changed is so after the power fails.
 func TestAnsweredChangesSurviveAPowerCut(t *testing.T) {
 	d := newDisk(t, "mkfs.ext4", "-F", "-q")
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Dir: d.dir})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Dir: d.dir})
 	v := s.mount(t)
 	must(t, v.Mkdir(t.Context(), "d", 0o755))
 	f, err := v.Create(t.Context(), "d/f", 0o640)

@@ -17,20 +17,20 @@ import (
 	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/nfs/lock"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // slowAnswers keeps the answers of one procedure until the gate opens. The call itself has been executed then.
 type slowAnswers struct {
-	rpc.Program
+	rpcserver.Program
 	proc    atomic.Uint32
 	entered chan struct{}
 	gate    chan struct{}
 }
 
-func (p *slowAnswers) Serve(c *rpc.Call) rpc.Verdict {
+func (p *slowAnswers) Serve(c *rpcserver.Call) rpcserver.Verdict {
 	v := p.Program.Serve(c)
-	if c.Worker && c.Proc == p.proc.Load() && v != rpc.Again {
+	if c.Worker && c.Proc == p.proc.Load() && v != rpcserver.Again {
 		select {
 		case <-p.gate:
 		default:
@@ -42,12 +42,14 @@ func (p *slowAnswers) Serve(c *rpc.Call) rpc.Verdict {
 }
 
 // life is the lock manager of the server's life at hand.
-type life struct{ now atomic.Pointer[rpc.Program] }
+type life struct {
+	now atomic.Pointer[rpcserver.Program]
+}
 
-func (l *life) ID() uint32                    { return (*l.now.Load()).ID() }
-func (l *life) Versions() (low, high uint32)  { return (*l.now.Load()).Versions() }
-func (l *life) Serve(c *rpc.Call) rpc.Verdict { return (*l.now.Load()).Serve(c) }
-func (l *life) Keeps(vers, proc uint32) bool  { return (*l.now.Load()).Keeps(vers, proc) }
+func (l *life) ID() uint32                                { return (*l.now.Load()).ID() }
+func (l *life) Versions() (low, high uint32)              { return (*l.now.Load()).Versions() }
+func (l *life) Serve(c *rpcserver.Call) rpcserver.Verdict { return (*l.now.Load()).Serve(c) }
+func (l *life) Keeps(vers, proc uint32) bool              { return (*l.now.Load()).Keeps(vers, proc) }
 
 // lockStand is a file with two clients of its lock manager, which answers one procedure late.
 type lockStand struct {
@@ -78,7 +80,7 @@ func newLockStand(t *testing.T, proc uint32) *lockStand {
 			programs = append(programs, p)
 		}
 	}
-	srv := rpc.NewServer(rpc.Options{}, programs...)
+	srv := rpcserver.NewServer(rpcserver.Options{}, programs...)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	go func() { _ = srv.ServeTCP(l) }()

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 func (r *raw) write(fh []byte, off uint64, data []byte, how nfs3.Stable) nfs3.WriteRes {
@@ -62,7 +62,7 @@ func TestEveryClientHearsOfDataThatWasLost(t *testing.T) {
 	must(t, os.Chmod(d.dir, 0o777))
 	x := nfs.Export{Rights: open, Dir: d.dir, Path: "/data"}
 	other := nfs.Export{Rights: open, Dir: d.dir, Path: "/other"}
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, x)
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, x)
 	must(t, s.nfs.SetExports(x, other))
 	a, b := s.raw(t, 1001, 1001), s.raw(t, 1002, 1002)
 	root, st := a.mount("/data")
@@ -169,7 +169,7 @@ func (g *gate) Sync(fd int) error {
 // A flush that fails is told to all whose COMMITs it answers: the kernel tells the next fsync of the descriptor nothing.
 func TestCommitsAtOnceShareAnError(t *testing.T) {
 	g := newGate()
-	s := start(t, "tcp", nfs.Options{Storage: g}, rpc.Options{}, nfs.Export{Rights: open})
+	s := start(t, "tcp", nfs.Options{Storage: g}, rpcserver.Options{}, nfs.Export{Rights: open})
 	must(t, os.WriteFile(filepath.Join(s.dir, "f"), nil, 0o666))
 	a, b := s.raw(t, 0, 0), s.raw(t, 0, 0)
 	root, _ := a.mount("/data")
@@ -213,7 +213,7 @@ func (s *slowWrite) Pwrite(fd int, bufs [][]byte, n int, off int64, sync nfs3.St
 func TestAWriteBesideACommitStaysUnflushed(t *testing.T) {
 	g := &slowWrite{gate: newGate(), written: make(chan struct{})}
 	x := nfs.Export{Rights: open, Path: "/data", Dir: t.TempDir()}
-	s := start(t, "tcp", nfs.Options{Storage: g}, rpc.Options{}, x)
+	s := start(t, "tcp", nfs.Options{Storage: g}, rpcserver.Options{}, x)
 	must(t, os.WriteFile(filepath.Join(s.dir, "f"), nil, 0o666))
 	a, b := s.raw(t, 0, 0), s.raw(t, 0, 0)
 	root, _ := a.mount("/data")
@@ -251,7 +251,7 @@ func TestAWriteBesideACommitStaysUnflushed(t *testing.T) {
 // takes that WRITE's change of the attributes for its own keeps pages that are not the file's any more.
 func TestCommitDoesNotTakeAnothersWriteForItsOwn(t *testing.T) {
 	g := newGate()
-	s := start(t, "tcp", nfs.Options{Storage: g}, rpc.Options{}, nfs.Export{Rights: open})
+	s := start(t, "tcp", nfs.Options{Storage: g}, rpcserver.Options{}, nfs.Export{Rights: open})
 	must(t, os.WriteFile(filepath.Join(s.dir, "f"), nil, 0o666))
 	a, b := s.raw(t, 0, 0), s.raw(t, 0, 0)
 	root, _ := a.mount("/data")
@@ -274,7 +274,7 @@ func TestCommitDoesNotTakeAnothersWriteForItsOwn(t *testing.T) {
 // A change that waits for the medium holds up no other of its directory, and those that come meanwhile share a flush.
 func TestChangesOfADirectoryShareFlushes(t *testing.T) {
 	g := newGate()
-	s := start(t, "tcp", nfs.Options{Storage: g}, rpc.Options{}, nfs.Export{Rights: open})
+	s := start(t, "tcp", nfs.Options{Storage: g}, rpcserver.Options{}, nfs.Export{Rights: open})
 	r := s.raw(t, 0, 0)
 	root, _ := r.mount("/data")
 	const n = 24
@@ -313,7 +313,7 @@ func TestChangesOfADirectoryShareFlushes(t *testing.T) {
 // A list that is replaced keeps nothing of the one before open: no descriptor, and no file system busy.
 func TestReplacedExportsAreClosed(t *testing.T) {
 	x := nfs.Export{Rights: open, Path: "/data", Dir: t.TempDir()}
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, x)
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, x)
 	r := s.raw(t, 0, 0)
 	root, _ := r.mount("/data")
 	count := func() (n int) {

@@ -13,7 +13,7 @@ import (
 
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 	"github.com/sluice-storage/sluice/transport/transporttest"
@@ -27,20 +27,20 @@ const patience = 60 * time.Second
 type server struct {
 	dir  string
 	nfs  *nfs.Server
-	rpc  *rpc.Server
+	rpc  *rpcserver.Server
 	url  string // of the export
 	opts infs.Options
 }
 
 var transports = []string{"tcp", "twin", "iwarp"}
 
-func start(t testing.TB, how string, o nfs.Options, ro rpc.Options, e nfs.Export) *server {
+func start(t testing.TB, how string, o nfs.Options, ro rpcserver.Options, e nfs.Export) *server {
 	t.Helper()
 	return startWrapped(t, how, o, ro, e, nil)
 }
 
 // startWrapped puts wrap around each program, for servers that are wrong on purpose.
-func startWrapped(t testing.TB, how string, o nfs.Options, ro rpc.Options, e nfs.Export, wrap func(rpc.Program) rpc.Program) *server {
+func startWrapped(t testing.TB, how string, o nfs.Options, ro rpcserver.Options, e nfs.Export, wrap func(rpcserver.Program) rpcserver.Program) *server {
 	t.Helper()
 	s := &server{dir: e.Dir}
 	if e.Dir == "" {
@@ -60,7 +60,7 @@ func startWrapped(t testing.TB, how string, o nfs.Options, ro rpc.Options, e nfs
 			programs[i] = wrap(p)
 		}
 	}
-	s.rpc = rpc.NewServer(ro, programs...)
+	s.rpc = rpcserver.NewServer(ro, programs...)
 	t.Cleanup(func() { s.stop(t) })
 	var listen, dial transport.Device
 	switch how {
@@ -69,7 +69,7 @@ func startWrapped(t testing.TB, how string, o nfs.Options, ro rpc.Options, e nfs
 		if err != nil {
 			t.Fatal(err)
 		}
-		go func(srv *rpc.Server) { _ = srv.ServeTCP(l) }(s.rpc)
+		go func(srv *rpcserver.Server) { _ = srv.ServeTCP(l) }(s.rpc)
 		port := netip.MustParseAddrPort(l.Addr().String()).Port()
 		s.url = "nfs://127.0.0.1:" + itoa(port) + e.Path + "?mountport=" + itoa(port)
 		return s
@@ -93,7 +93,7 @@ func startWrapped(t testing.TB, how string, o nfs.Options, ro rpc.Options, e nfs
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func(srv *rpc.Server) { _ = srv.ServeRDMA(listen, l) }(s.rpc)
+	go func(srv *rpcserver.Server) { _ = srv.ServeRDMA(listen, l) }(s.rpc)
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	if err != nil {
 		t.Fatal(err)

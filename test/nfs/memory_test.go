@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // stepping is storage without reads that do not wait, as tmpfs is. It stops in each read and write.
@@ -42,7 +42,7 @@ func TestFilesInMemoryAreServedByTheOwnerOfTheConnection(t *testing.T) {
 	defer func() { must(t, os.RemoveAll(dir)) }()
 	must(t, os.WriteFile(filepath.Join(dir, "f"), []byte("what was there"), 0o666))
 	disk := &stepping{in: make(chan struct{}), on: make(chan struct{})}
-	s := start(t, "iwarp", nfs.Options{Storage: disk}, rpc.Options{}, nfs.Export{Dir: dir, Rights: open})
+	s := start(t, "iwarp", nfs.Options{Storage: disk}, rpcserver.Options{}, nfs.Export{Dir: dir, Rights: open})
 	r := s.rdma(t)
 	root, _ := r.mount("/data")
 	fh := r.lookup(root, "f").FH

@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // mistaken is storage that panics when it is told to.
@@ -37,7 +37,7 @@ func (m *mistaken) Sync(fd int) error {
 // nothing that is unflushed taken for flushed.
 func TestAMistakeInACallLeavesNothingLocked(t *testing.T) {
 	m := &mistaken{}
-	s := start(t, "tcp", nfs.Options{Storage: m}, rpc.Options{}, nfs.Export{Rights: open})
+	s := start(t, "tcp", nfs.Options{Storage: m}, rpcserver.Options{}, nfs.Export{Rights: open})
 	must(t, os.Chmod(s.dir, 0o777))
 	must(t, os.WriteFile(filepath.Join(s.dir, "f"), nil, 0o666))
 	must(t, os.Chmod(filepath.Join(s.dir, "f"), 0o666))

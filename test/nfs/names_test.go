@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	irpc "github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // nameService knows that 127.0.0.2 is client.example.org, and can be away, or slow for addresses of 127.0.1.0/24.
@@ -54,7 +54,7 @@ func (r *raw) answered(prog, vers, proc uint32, args []byte) (first uint32, ok b
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	c := &irpc.Call{Prog: prog, Vers: vers, Proc: proc, Cred: r.cred, Args: args}
+	c := &rpcclient.Call{Prog: prog, Vers: vers, Proc: proc, Cred: r.cred, Args: args}
 	if err := r.c.Do(ctx, c); err != nil {
 		if ctx.Err() == nil {
 			r.t.Fatal(err)
@@ -72,7 +72,7 @@ func TestOutageOfTheNameServiceIsNoRefusal(t *testing.T) {
 			n := &nameService{}
 			n.away.Store(true)
 			x := nfs.Export{Path: "/data", Dir: t.TempDir(), Clients: []nfs.Client{{Match: "127.0.0.1", Rights: open}, {Match: match, Rights: open}}}
-			s := start(t, "tcp", nfs.Options{Names: n}, rpc.Options{}, x)
+			s := start(t, "tcp", nfs.Options{Names: n}, rpcserver.Options{}, x)
 			root, _ := s.raw(t, 0, 0).mount("/data")
 			get := nfs3.FHArgs{FH: root}
 			path := mount3.PathArgs{Path: []byte("/data")}
@@ -113,7 +113,7 @@ func TestOutageOfTheNameServiceIsNoRefusal(t *testing.T) {
 func TestSlowNamesHoldNobodyUp(t *testing.T) {
 	n := &nameService{gate: make(chan struct{})}
 	x := nfs.Export{Path: "/data", Dir: t.TempDir(), Clients: []nfs.Client{{Match: "127.0.0.1", Rights: open}, {Match: "*.example.org", Rights: open}}}
-	s := start(t, "tcp", nfs.Options{Names: n}, rpc.Options{}, x)
+	s := start(t, "tcp", nfs.Options{Names: n}, rpcserver.Options{}, x)
 	r := s.raw(t, 0, 0)
 	root, _ := r.mount("/data")
 	var wg sync.WaitGroup

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	xrpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // held is storage whose first Pwrite waits, and which counts those of each first byte.
@@ -37,7 +37,7 @@ func (h *held) Pwrite(fd int, bufs [][]byte, n int, off int64, sync nfs3.Stable)
 type wire struct {
 	net.Conn
 	t    *testing.T
-	cred xrpc.Auth
+	cred oncrpc.Auth
 }
 
 func (s *server) wire(t *testing.T) *wire {
@@ -46,8 +46,8 @@ func (s *server) wire(t *testing.T) *wire {
 	must(t, err)
 	t.Cleanup(func() { _ = nc.Close() })
 	must(t, nc.SetDeadline(time.Now().Add(patience)))
-	sys := xrpc.Sys{}
-	w := &wire{nc, t, xrpc.Auth{Flavor: xrpc.AuthSys, Body: sys.Append(nil, 1, "test")}}
+	sys := oncrpc.Sys{}
+	w := &wire{nc, t, oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, 1, "test")}}
 	w.send(1, nfs3.ProcNull, nil)
 	must(t, w.answer())
 	return w
@@ -59,9 +59,9 @@ func (w *wire) send(xid uint32, p nfs3.Proc, args []byte) {
 }
 
 func (w *wire) put(xid uint32, p nfs3.Proc, args []byte) error {
-	c := xrpc.Call{XID: xid, Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(p), Cred: w.cred}
+	c := oncrpc.Call{XID: xid, Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(p), Cred: w.cred}
 	b := append(c.Append(make([]byte, 4)), args...)
-	xrpc.PutMark(b, len(b)-4, true)
+	oncrpc.PutMark(b, len(b)-4, true)
 	_, err := w.Write(b)
 	return err
 }
@@ -90,7 +90,7 @@ func (s *server) begun(t *testing.T, n uint64) {
 // The first one is not executed when what held it is over: it would take back what was written after the repetition.
 func TestAWriteThatWaitedIsNotExecutedAfterItsRepetition(t *testing.T) {
 	h := &held{in: make(chan struct{}), free: make(chan struct{})}
-	s := start(t, "tcp", nfs.Options{Storage: h}, rpc.Options{NoInline: true}, nfs.Export{Rights: open})
+	s := start(t, "tcp", nfs.Options{Storage: h}, rpcserver.Options{NoInline: true}, nfs.Export{Rights: open})
 	must(t, os.WriteFile(filepath.Join(s.dir, "f"), nil, 0o666))
 	r := s.raw(t, 0, 0)
 	root, _ := r.mount("/data")
@@ -135,7 +135,7 @@ func TestAWriteThatWaitedIsNotExecutedAfterItsRepetition(t *testing.T) {
 // A change of size that reaches the server by a connection that its client has left, after its repetition, is not executed,
 // also where its reply is kept no more.
 func TestALateChangeOfSizeIsNotExecuted(t *testing.T) {
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true})
 	for _, name := range []string{"f", "g"} {
 		must(t, os.WriteFile(filepath.Join(s.dir, name), []byte("before"), 0o666))
 	}

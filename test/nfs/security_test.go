@@ -17,21 +17,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
-	irpc "github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	xrpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/test/need"
 )
 
 // raw makes calls with arguments of the test's own making.
 type raw struct {
 	t    *testing.T
-	c    *irpc.Client
-	cred xrpc.Auth
+	c    *rpcclient.Client
+	cred oncrpc.Auth
 
 	owner int // of what its calls make, where a test asks
 }
@@ -43,8 +43,8 @@ func (s *server) hostPort(t *testing.T) string {
 }
 
 func (s *server) raw(t *testing.T, uid, gid uint32) *raw {
-	sys := xrpc.Sys{UID: uid, GID: gid}
-	r := &raw{t: t, c: irpc.NewClient(irpc.TCP(s.hostPort(t)), irpc.Options{}), cred: xrpc.Auth{Flavor: xrpc.AuthSys, Body: sys.Append(nil, 1, "test")}}
+	sys := oncrpc.Sys{UID: uid, GID: gid}
+	r := &raw{t: t, c: rpcclient.NewClient(rpcclient.TCP(s.hostPort(t)), rpcclient.Options{}), cred: oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, 1, "test")}}
 	t.Cleanup(func() { must(t, r.c.Close()) })
 	return r
 }
@@ -52,7 +52,7 @@ func (s *server) raw(t *testing.T, uid, gid uint32) *raw {
 func (r *raw) call(prog, vers, proc uint32, args []byte) (*xdr.Reader, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c := &irpc.Call{Prog: prog, Vers: vers, Proc: proc, Cred: r.cred, Args: args}
+	c := &rpcclient.Call{Prog: prog, Vers: vers, Proc: proc, Cred: r.cred, Args: args}
 	err := r.c.Do(ctx, c)
 	return &c.Res, err
 }
@@ -95,7 +95,7 @@ func TestPathsDoNotEscape(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(outer, "secret"), []byte("x"), 0o644))
 	must(t, os.Symlink(outer, filepath.Join(dir, "out")))
 	must(t, os.Symlink("../secret", filepath.Join(dir, "s")))
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true, Dir: dir})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true, Dir: dir})
 	r := s.raw(t, 0, 0)
 	root, st := r.mount("/data")
 	if st != mount3.OK {
@@ -137,7 +137,7 @@ func TestPathsDoNotEscape(t *testing.T) {
 
 func TestForgedHandles(t *testing.T) {
 	state := t.TempDir()
-	s := start(t, "tcp", nfs.Options{StateDir: state}, rpc.Options{}, nfs.Export{Rights: open, Async: true})
+	s := start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true})
 	must(t, os.WriteFile(filepath.Join(s.dir, "f"), []byte("x"), 0o644))
 	r := s.raw(t, 0, 0)
 	root, _ := r.mount("/data")
@@ -158,13 +158,13 @@ func TestForgedHandles(t *testing.T) {
 		}
 	}
 	// A server with another key knows nothing of it; one with the same state directory does.
-	other := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true, Dir: s.dir})
+	other := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true, Dir: s.dir})
 	if a := other.raw(t, 0, 0).getattr(good); a.Status != nfs3.ErrBadhandle {
 		t.Errorf("at a server with another key: %v", a.Status)
 	}
 	s.stop(t)
 	must(t, os.Rename(filepath.Join(s.dir, "f"), filepath.Join(s.dir, "g")))
-	again := start(t, "tcp", nfs.Options{StateDir: state}, rpc.Options{}, nfs.Export{Rights: open, Async: true, Dir: s.dir})
+	again := start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true, Dir: s.dir})
 	if a := again.raw(t, 0, 0).getattr(good); a.Status != nfs3.OK {
 		t.Errorf("after a restart and a rename: %v", a.Status)
 	}
@@ -178,7 +178,7 @@ func TestHandlesOfAnotherExport(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
 	must(t, os.WriteFile(filepath.Join(b, "f"), []byte("x"), 0o644))
 	closed := nfs.Export{Path: "/b", Dir: b, Clients: []nfs.Client{{Match: "192.0.2.0/24", Rights: open}}}
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Dir: a})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Dir: a})
 	must(t, s.nfs.SetExports(nfs.Export{Path: "/b", Dir: b, Rights: open}))
 	r := s.raw(t, 0, 0)
 	fh, st := r.mount("/b")
@@ -213,7 +213,7 @@ func TestRightsAndIdentities(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "private"), []byte("root's"), 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "group"), []byte("group's"), 0o640))
 	must(t, os.Chown(filepath.Join(dir, "group"), 0, 4321))
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: nfs.Rights{Insecure: true}, Dir: dir, Async: true})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: nfs.Rights{Insecure: true}, Dir: dir, Async: true})
 	if why := s.nfs.Squashed(); why != "" {
 		t.Fatal("the server is nobody but itself, though it could: " + why)
 	}
@@ -262,14 +262,14 @@ func TestRightsAndIdentities(t *testing.T) {
 }
 
 func TestReadOnlyAndSecurePorts(t *testing.T) {
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: nfs.Rights{ReadOnly: true, Insecure: true, Squash: nfs.SquashNone}})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: nfs.Rights{ReadOnly: true, Insecure: true, Squash: nfs.SquashNone}})
 	v := s.mount(t)
 	if err := v.Mkdir(context.Background(), "d", 0o755); !errors.Is(err, nfs3.ErrRofs) {
 		t.Errorf("mkdir on a read-only export: %v", err)
 	}
 	// From a port that anyone may have.
 	must(t, s.nfs.SetExports(nfs.Export{Path: "/data", Dir: s.dir}))
-	c := irpc.NewClient(irpc.Stream(func(context.Context) (net.Conn, error) { return net.Dial("tcp", s.hostPort(t)) }), irpc.Options{})
+	c := rpcclient.NewClient(rpcclient.Stream(func(context.Context) (net.Conn, error) { return net.Dial("tcp", s.hostPort(t)) }), rpcclient.Options{})
 	defer func() { must(t, c.Close()) }()
 	r := &raw{t: t, c: c}
 	if _, st := r.mount("/data"); st != mount3.ErrAcces {
@@ -280,7 +280,7 @@ func TestReadOnlyAndSecurePorts(t *testing.T) {
 // A retransmission is answered from the reply cache, on another connection too; the same XID with other arguments is
 // another call.
 func TestReplayIsNotExecutedTwice(t *testing.T) {
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open, Async: true})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true})
 	r := s.raw(t, 0, 0)
 	root, _ := r.mount("/data")
 	must(t, os.WriteFile(filepath.Join(s.dir, "victim"), nil, 0o644))
@@ -289,14 +289,14 @@ func TestReplayIsNotExecutedTwice(t *testing.T) {
 		must(t, err)
 		defer func() { _ = nc.Close() }()
 		must(t, nc.SetDeadline(time.Now().Add(patience)))
-		h := xrpc.Call{XID: xid, Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcRemove), Cred: r.cred}
+		h := oncrpc.Call{XID: xid, Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcRemove), Cred: r.cred}
 		a := nfs3.DirOp{Dir: root, Name: []byte(name)}
 		msg := a.Append(h.Append(make([]byte, 4)))
 		// In three fragments: a record is what counts.
 		var wire []byte
 		for i, cut := range [][2]int{{4, 9}, {9, 50}, {50, len(msg)}} {
 			var mark [4]byte
-			xrpc.PutMark(mark[:], cut[1]-cut[0], i == 2)
+			oncrpc.PutMark(mark[:], cut[1]-cut[0], i == 2)
 			wire = append(append(wire, mark[:]...), msg[cut[0]:cut[1]]...)
 		}
 		_, err = nc.Write(wire)
@@ -304,12 +304,12 @@ func TestReplayIsNotExecutedTwice(t *testing.T) {
 		var mark [4]byte
 		_, err = io.ReadFull(nc, mark[:])
 		must(t, err)
-		n, _ := xrpc.ParseMark(mark[:])
+		n, _ := oncrpc.ParseMark(mark[:])
 		reply := make([]byte, n)
 		_, err = io.ReadFull(nc, reply)
 		must(t, err)
 		x := xdr.NewReader(reply)
-		_, err = xrpc.ParseReply(&x)
+		_, err = oncrpc.ParseReply(&x)
 		must(t, err)
 		var w nfs3.WccRes
 		w.Parse(&x)
@@ -335,15 +335,15 @@ func TestReplayIsNotExecutedTwice(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open})
 	r := s.raw(t, 0, 0)
-	for what, want := range map[[3]uint32]*xrpc.ReplyError{
-		{100227, 3, 3}:                {Accept: xrpc.ProcUnavail},
-		{100099, 1, 0}:                {Accept: xrpc.ProgUnavail},
-		{nfs3.Prog, 2, 1}:             {Accept: xrpc.ProgMismatch},
-		{nfs3.Prog, nfs3.Vers, 22}:    {Accept: xrpc.ProcUnavail},
-		{nfs3.Prog, nfs3.Vers, 1}:     {Accept: xrpc.GarbageArgs},
-		{mount3.Prog, mount3.Vers, 1}: {Accept: xrpc.GarbageArgs},
+	for what, want := range map[[3]uint32]*oncrpc.ReplyError{
+		{100227, 3, 3}:                {Accept: oncrpc.ProcUnavail},
+		{100099, 1, 0}:                {Accept: oncrpc.ProgUnavail},
+		{nfs3.Prog, 2, 1}:             {Accept: oncrpc.ProgMismatch},
+		{nfs3.Prog, nfs3.Vers, 22}:    {Accept: oncrpc.ProcUnavail},
+		{nfs3.Prog, nfs3.Vers, 1}:     {Accept: oncrpc.GarbageArgs},
+		{mount3.Prog, mount3.Vers, 1}: {Accept: oncrpc.GarbageArgs},
 	} {
 		if _, err := r.call(what[0], what[1], what[2], nil); !errors.Is(err, want) {
 			t.Errorf("%v: %v, not %v", what, err, want)
@@ -354,15 +354,15 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("NULL: %v", err)
 		}
 	}
-	r.cred = xrpc.Auth{Flavor: 6}
-	if _, err := r.call(nfs3.Prog, 3, 1, nil); !errors.Is(err, &xrpc.ReplyError{Denied: true, Auth: xrpc.AuthTooWeak}) {
+	r.cred = oncrpc.Auth{Flavor: 6}
+	if _, err := r.call(nfs3.Prog, 3, 1, nil); !errors.Is(err, &oncrpc.ReplyError{Denied: true, Auth: oncrpc.AuthTooWeak}) {
 		t.Errorf("RPCSEC_GSS: %v", err)
 	}
 }
 
 // What is no RPC ends its own connection and nobody else's.
 func TestBadRecords(t *testing.T) {
-	s := start(t, "tcp", nfs.Options{}, rpc.Options{}, nfs.Export{Rights: open})
+	s := start(t, "tcp", nfs.Options{}, rpcserver.Options{}, nfs.Export{Rights: open})
 	v := s.mount(t)
 	mark := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 	for what, wire := range map[string][]byte{
@@ -370,7 +370,7 @@ func TestBadRecords(t *testing.T) {
 		"a huge record":    mark(1<<31 | 1<<30),
 		"huge in parts":    append(append(mark(4), 0, 0, 0, 0), mark(1<<31-1)...),
 		"empty fragments":  bytes.Repeat(mark(0), 100),
-		"a reply":          append(mark(1<<31|24), xrpc.AppendReply(nil, 1, xrpc.Success)...),
+		"a reply":          append(mark(1<<31|24), oncrpc.AppendReply(nil, 1, oncrpc.Success)...),
 		"a short record":   append(mark(1<<31|8), 0, 0, 0, 1, 0, 0, 0, 0),
 		"cut in the mark":  {0x80, 0},
 		"cut in a record":  append(mark(1<<31|100), 1, 2, 3),

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // witness is storage that remembers how each file was when it was last made durable.
@@ -51,7 +51,7 @@ func (w *witness) durable(t *testing.T, path string) bool {
 // RFC 1813 section 4.8: what changes names or attributes is durable, all of it, when it is answered.
 func TestChangesAreDurableWhenTheyAreAnswered(t *testing.T) {
 	w := &witness{known: make(map[uint64]unix.Stat_t)}
-	s := start(t, "tcp", nfs.Options{Storage: w}, rpc.Options{}, nfs.Export{Rights: open})
+	s := start(t, "tcp", nfs.Options{Storage: w}, rpcserver.Options{}, nfs.Export{Rights: open})
 	v, r := s.mount(t), s.raw(t, uint32(os.Getuid()), uint32(os.Getgid()))
 	root, st := r.mount("/data")
 	if st != mount3.OK {
@@ -131,7 +131,7 @@ func TestChangesAreDurableWhenTheyAreAnswered(t *testing.T) {
 // change, and say that the file exists already, or that there is none.
 func TestAChangeThatWasMadeIsNotAskedForAgain(t *testing.T) {
 	w := &witness{known: make(map[uint64]unix.Stat_t)}
-	s := start(t, "tcp", nfs.Options{Storage: w}, rpc.Options{}, nfs.Export{Rights: open})
+	s := start(t, "tcp", nfs.Options{Storage: w}, rpcserver.Options{}, nfs.Export{Rights: open})
 	r := s.raw(t, 0, 0)
 	root, _ := r.mount("/data")
 	at := func(name string) nfs3.DirOp { return nfs3.DirOp{Dir: root, Name: []byte(name)} }

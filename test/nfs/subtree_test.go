@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // With subtree_check a handle is good as long as its file lies below the export, also when a restart has left the kernel
@@ -26,7 +26,7 @@ func TestSubtreeCheck(t *testing.T) {
 				must(t, os.WriteFile(at("export/a/b/"+name), []byte("x"), 0o644))
 			}
 			x := nfs.Export{Rights: open, Dir: at("export"), SubtreeCheck: true}
-			s := start(t, "tcp", nfs.Options{StateDir: state}, rpc.Options{}, x)
+			s := start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, x)
 			handles := map[string][]byte{}
 			r := s.raw(t, 0, 0)
 			root, st := r.mount("/data")
@@ -53,7 +53,7 @@ func TestSubtreeCheck(t *testing.T) {
 				s.stop(t)
 				d.umount()
 				d.mount()
-				s = start(t, "tcp", nfs.Options{StateDir: state}, rpc.Options{}, x)
+				s = start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, x)
 				r = s.raw(t, 0, 0)
 			}
 			all := map[string]nfs3.Status{}

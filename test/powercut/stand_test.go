@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/test/faultfs"
 	"github.com/sluice-storage/sluice/test/proc"
 	"github.com/sluice-storage/sluice/transport/iwarp"

@@ -3,7 +3,7 @@ package iwarp
 import (
 	"fmt"
 
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // sgl is a scatter/gather list of at most maxSGE pieces, with a cursor.

@@ -3,7 +3,7 @@ package transporttest
 import (
 	"math"
 
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
 

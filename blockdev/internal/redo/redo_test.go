@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev/internal/rangelock"
 	"github.com/sluice-storage/sluice/blockdev/internal/redo"
 	"github.com/sluice-storage/sluice/blockdev/volatile"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 const (

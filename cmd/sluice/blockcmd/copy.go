@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // A copy moves pieces with several workers at a time; each worker holds one registered buffer, takes the next piece from

@@ -8,7 +8,7 @@ import (
 	"os"
 
 	"github.com/sluice-storage/sluice/cmd/internal/wholefile"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // file is a local file or block device as source or sink.

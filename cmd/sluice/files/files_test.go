@@ -20,10 +20,10 @@ import (
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	irpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
@@ -37,7 +37,7 @@ func serve(t *testing.T) (dir, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := rpc.NewServer(rpc.Options{}, s.Programs()...)
+	srv := rpcserver.NewServer(rpcserver.Options{}, s.Programs()...)
 	dev := iwarp.New(iwarp.Options{})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -228,23 +228,23 @@ func TestGatewayMakesNoChangeTwice(t *testing.T) {
 	xid := uint32(0)
 	send := func(c net.Conn, prog, vers, proc uint32, args []byte) {
 		t.Helper()
-		sys := irpc.Sys{}
-		k := irpc.Call{XID: xid, Prog: prog, Vers: vers, Proc: proc, Cred: irpc.Auth{Flavor: irpc.AuthSys, Body: sys.Append(nil, 1, "test")}}
-		b := append(k.Append(make([]byte, irpc.MarkLen)), args...)
-		irpc.PutMark(b, len(b)-irpc.MarkLen, true)
+		sys := oncrpc.Sys{}
+		k := oncrpc.Call{XID: xid, Prog: prog, Vers: vers, Proc: proc, Cred: oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, 1, "test")}}
+		b := append(k.Append(make([]byte, oncrpc.MarkLen)), args...)
+		oncrpc.PutMark(b, len(b)-oncrpc.MarkLen, true)
 		if _, err := c.Write(b); err != nil {
 			t.Fatal(err)
 		}
 	}
 	hear := func(c net.Conn) (xdr.Reader, error) {
-		var mark [irpc.MarkLen]byte
+		var mark [oncrpc.MarkLen]byte
 		if _, err := io.ReadFull(c, mark[:]); err != nil {
 			return xdr.Reader{}, err
 		}
-		n, _ := irpc.ParseMark(mark[:])
+		n, _ := oncrpc.ParseMark(mark[:])
 		b := make([]byte, n)
 		_, err := io.ReadFull(c, b)
-		return xdr.NewReader(b[irpc.ReplyLen:]), err
+		return xdr.NewReader(b[oncrpc.ReplyLen:]), err
 	}
 	call := func(c net.Conn, proc nfs3.Proc, args []byte) nfs3.Status {
 		t.Helper()

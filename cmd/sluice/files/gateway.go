@@ -13,11 +13,11 @@ import (
 	"github.com/sluice-storage/sluice/cmd/internal/fabricflag"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/nfs"
-	client "github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	irpc "github.com/sluice-storage/sluice/internal/rpc"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 func gatewayCommand() *cobra.Command {
@@ -65,10 +65,10 @@ func gateway(ctx context.Context, url, listen string, binder bool, o nfs.Options
 	if err != nil {
 		return errors.Join(err, up.Close())
 	}
-	programs := []rpc.Program{&forward{id: nfs3.Prog, low: nfs3.Vers, high: nfs3.Vers, up: up.NFS}, &forward{id: mount3.Prog, low: mount3.Vers, high: mount3.Vers, up: up.Mount}}
+	programs := []rpcserver.Program{&forward{id: nfs3.Prog, low: nfs3.Vers, high: nfs3.Vers, up: up.NFS}, &forward{id: mount3.Prog, low: mount3.Vers, high: mount3.Vers, up: up.Mount}}
 	var pm net.Listener
 	if binder {
-		b := rpc.NewBinder()
+		b := rpcserver.NewBinder()
 		at, err := netip.ParseAddrPort(l.Addr().String())
 		if err == nil {
 			pm, err = net.Listen("tcp", netip.AddrPortFrom(at.Addr(), 111).String())
@@ -81,7 +81,7 @@ func gateway(ctx context.Context, url, listen string, binder bool, o nfs.Options
 		}
 		programs = append(programs, b)
 	}
-	srv := rpc.NewServer(rpc.Options{}, programs...)
+	srv := rpcserver.NewServer(rpcserver.Options{}, programs...)
 	errs := make(chan error, 2)
 	n := 1
 	go func() { errs <- srv.ServeTCP(l) }()
@@ -102,7 +102,7 @@ func gateway(ctx context.Context, url, listen string, binder bool, o nfs.Options
 	defer cancel()
 	err = errors.Join(err, srv.Close(stop))
 	for ; n > 0; n-- {
-		if e := <-errs; !errors.Is(e, rpc.ErrServerClosed) {
+		if e := <-errs; !errors.Is(e, rpcserver.ErrServerClosed) {
 			err = errors.Join(err, e)
 		}
 	}
@@ -113,7 +113,7 @@ func gateway(ctx context.Context, url, listen string, binder bool, o nfs.Options
 // apart; all else passes as bytes.
 type forward struct {
 	id, low, high uint32
-	up            *client.Client
+	up            *rpcclient.Client
 }
 
 // ID is the program number.
@@ -138,11 +138,11 @@ func (f *forward) Overwrites(vers, proc uint32) bool {
 }
 
 // Serve makes the call above.
-func (f *forward) Serve(c *rpc.Call) rpc.Verdict {
+func (f *forward) Serve(c *rpcserver.Call) rpcserver.Verdict {
 	if !c.Worker {
-		return rpc.Again
+		return rpcserver.Again
 	}
-	u := client.Call{Prog: c.Prog, Vers: c.Vers, Proc: c.Proc, Cred: c.Cred, MaxReply: 8 << 10}
+	u := rpcclient.Call{Prog: c.Prog, Vers: c.Vers, Proc: c.Proc, Cred: c.Cred, MaxReply: 8 << 10}
 	if f.id != nfs3.Prog {
 		u.Args = c.Args.Rest()
 		return f.plain(c, &u)
@@ -170,25 +170,25 @@ func (f *forward) Serve(c *rpc.Call) rpc.Verdict {
 }
 
 // do makes the call. false means that a verdict was reached.
-func (f *forward) do(c *rpc.Call, u *client.Call) (rpc.Verdict, bool) {
+func (f *forward) do(c *rpcserver.Call, u *rpcclient.Call) (rpcserver.Verdict, bool) {
 	err := f.up.Do(context.Background(), u)
-	var re *irpc.ReplyError
+	var re *oncrpc.ReplyError
 	switch {
 	case err == nil:
 		// The server above decides on rights. Who has one has the reply cache here.
 		if status := u.Res; f.id == nfs3.Prog && nfs3.Status(status.Uint32()) == nfs3.OK && status.Err() == nil {
 			c.Peer.Trust()
 		}
-		return rpc.Done, true
+		return rpcserver.Done, true
 	case errors.As(err, &re) && !re.Denied:
 		return c.Fail(re.Accept), false
 	case errors.As(err, &re):
-		return c.Fail(irpc.SystemErr), false
+		return c.Fail(oncrpc.SystemErr), false
 	}
-	return rpc.Drop, false // the gateway ends; the client asks again
+	return rpcserver.Drop, false // the gateway ends; the client asks again
 }
 
-func (f *forward) plain(c *rpc.Call, u *client.Call) rpc.Verdict {
+func (f *forward) plain(c *rpcserver.Call, u *rpcclient.Call) rpcserver.Verdict {
 	v, ok := f.do(c, u)
 	if ok {
 		c.Out = append(c.Out, u.Res.Rest()...)
@@ -196,7 +196,7 @@ func (f *forward) plain(c *rpc.Call, u *client.Call) rpc.Verdict {
 	return v
 }
 
-func (f *forward) withData(c *rpc.Call, u *client.Call, n uint32) rpc.Verdict {
+func (f *forward) withData(c *rpcserver.Call, u *rpcclient.Call, n uint32) rpcserver.Verdict {
 	data, err := c.Data(int(n))
 	if err != nil || c.Args.Err() != nil {
 		return c.Garbage()
@@ -212,7 +212,7 @@ func (f *forward) withData(c *rpc.Call, u *client.Call, n uint32) rpc.Verdict {
 	return f.plain(c, u)
 }
 
-func (f *forward) read(c *rpc.Call, u *client.Call) rpc.Verdict {
+func (f *forward) read(c *rpcserver.Call, u *rpcclient.Call) rpcserver.Verdict {
 	link := nfs3.Proc(c.Proc) == nfs3.ProcReadlink
 	args, n := c.Args, nfs3.MaxPath // args: a second reader of the same bytes
 	if !link {
@@ -220,7 +220,7 @@ func (f *forward) read(c *rpc.Call, u *client.Call) rpc.Verdict {
 		if a.Parse(&c.Args); c.Args.Err() != nil {
 			return c.Garbage()
 		}
-		n = int(min(a.Count, rpc.MaxPayload))
+		n = int(min(a.Count, rpcserver.MaxPayload))
 		a.Count = uint32(n)
 		u.Args = a.Append(nil)
 	} else {
@@ -228,7 +228,7 @@ func (f *forward) read(c *rpc.Call, u *client.Call) rpc.Verdict {
 	}
 	sink, err := c.Sink(max(n, 1))
 	if err != nil || len(sink) != 1 {
-		return c.Fail(irpc.SystemErr)
+		return c.Fail(oncrpc.SystemErr)
 	}
 	u.Sink, u.MaxReply = sink[0][:n], 0
 	v, ok := f.do(c, u)
@@ -248,8 +248,8 @@ func (f *forward) read(c *rpc.Call, u *client.Call) rpc.Verdict {
 		c.Out = r.Append(c.Out)
 	}
 	if u.Res.Err() != nil || u.Result(int(min(got, 1<<30))) != nil {
-		return c.Fail(irpc.SystemErr)
+		return c.Fail(oncrpc.SystemErr)
 	}
 	c.SetPayload(int(got))
-	return rpc.Done
+	return rpcserver.Done
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // serveTCP exports a directory through a proxy that can change what the server says, in place.
@@ -31,7 +31,7 @@ func serveTCP(t *testing.T, says func(b []byte)) (dir, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := rpc.NewServer(rpc.Options{}, s.Programs()...)
+	srv := rpcserver.NewServer(rpcserver.Options{}, s.Programs()...)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/nfs/lock"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/test/need"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
@@ -37,7 +37,7 @@ type server struct {
 	far        *iwarp.Device
 	nfs        *nfs.Server
 	lock       *lock.Manager
-	rpc        *rpc.Server
+	rpc        *rpcserver.Server
 	over       string
 	noLocks    bool
 	rights     nfs.Rights
@@ -84,7 +84,7 @@ func (s *server) start(t testing.TB) {
 		must(t, err)
 		progs = append(progs, s.lock.Programs()...)
 	}
-	s.rpc = rpc.NewServer(rpc.Options{}, progs...)
+	s.rpc = rpcserver.NewServer(rpcserver.Options{}, progs...)
 	addr := fmt.Sprintf("%s:%d", s.ip, s.port)
 	if s.over == "iwarp" {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -92,13 +92,13 @@ func (s *server) start(t testing.TB) {
 		l, err := s.rdma.Listen(ctx, addr)
 		must(t, err)
 		s.port = netip.MustParseAddrPort(l.Addr().String()).Port()
-		go func(srv *rpc.Server) { _ = srv.ServeRDMA(s.rdma, l) }(s.rpc)
+		go func(srv *rpcserver.Server) { _ = srv.ServeRDMA(s.rdma, l) }(s.rpc)
 		return
 	}
 	l, err := net.Listen("tcp", addr)
 	must(t, err)
 	s.port = netip.MustParseAddrPort(l.Addr().String()).Port()
-	go func(srv *rpc.Server) { _ = srv.ServeTCP(l) }(s.rpc)
+	go func(srv *rpcserver.Server) { _ = srv.ServeTCP(l) }(s.rpc)
 }
 
 func (s *server) stop(t testing.TB) {

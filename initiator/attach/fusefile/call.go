@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-storage/sluice/initiator/attach/errno"
 	"github.com/sluice-storage/sluice/initiator/attach/fusemount"
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // lookEvery is how often a process that waits is looked at, once it has got a signal.

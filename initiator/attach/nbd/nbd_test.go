@@ -18,7 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

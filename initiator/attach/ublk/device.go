@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluice-storage/sluice/initiator/attach/bdev"
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // Volume is what a device shows: *block.Volume.

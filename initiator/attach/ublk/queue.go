@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluice-storage/sluice/initiator/attach/errno"
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // queue is one hardware queue. Its thread alone touches the ring; callbacks only append to ready.

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/internal/rpcbind"
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
@@ -178,13 +178,13 @@ func oneCall(ctx context.Context, network string, from netip.Addr, at netip.Addr
 	defer func() { _ = nc.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
 	defer stop()
-	h := rpc.Call{XID: rand.Uint32(), Prog: prog, Vers: vers, Proc: proc}
-	msg := append(h.Append(make([]byte, rpc.MarkLen)), args...)
+	h := oncrpc.Call{XID: rand.Uint32(), Prog: prog, Vers: vers, Proc: proc}
+	msg := append(h.Append(make([]byte, oncrpc.MarkLen)), args...)
 	var reply []byte
 	if network == "udp" {
-		reply, err = exchange(nc, msg[rpc.MarkLen:])
+		reply, err = exchange(nc, msg[oncrpc.MarkLen:])
 	} else {
-		rpc.PutMark(msg, len(msg)-rpc.MarkLen, true)
+		oncrpc.PutMark(msg, len(msg)-oncrpc.MarkLen, true)
 		if _, err = nc.Write(msg); err == nil {
 			reply, err = readRecord(nc)
 		}
@@ -193,7 +193,7 @@ func oneCall(ctx context.Context, network string, from netip.Addr, at netip.Addr
 		return nil, fmt.Errorf("lock: call back to %s: %w", at, errors.Join(ctx.Err(), err))
 	}
 	r := xdr.NewReader(reply)
-	xid, err := rpc.ParseReply(&r)
+	xid, err := oncrpc.ParseReply(&r)
 	if err == nil && xid != h.XID {
 		err = errors.New("lock: a reply to another call")
 	}
@@ -220,13 +220,13 @@ func exchange(nc net.Conn, msg []byte) ([]byte, error) {
 // readRecord takes a reply from a stream.
 func readRecord(nc net.Conn) (reply []byte, err error) {
 	for last := false; !last; {
-		var mark [rpc.MarkLen]byte
+		var mark [oncrpc.MarkLen]byte
 		if _, err := io.ReadFull(nc, mark[:]); err != nil {
 			return nil, err
 		}
 		var n int
-		if n, last = rpc.ParseMark(mark[:]); n > maxReply-len(reply) || n == 0 {
-			return nil, &rpc.RecordError{Len: n, Max: maxReply}
+		if n, last = oncrpc.ParseMark(mark[:]); n > maxReply-len(reply) || n == 0 {
+			return nil, &oncrpc.RecordError{Len: n, Max: maxReply}
 		}
 		from := len(reply)
 		reply = append(reply, make([]byte, n)...)

@@ -9,13 +9,13 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/internal/xdr"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // serveOne is a client's program on a port of its own, until stop is called.
-func serveOne(t *testing.T, programs ...rpc.Program) (port uint16, stop func()) {
+func serveOne(t *testing.T, programs ...rpcserver.Program) (port uint16, stop func()) {
 	t.Helper()
-	srv := rpc.NewServer(rpc.Options{}, programs...)
+	srv := rpcserver.NewServer(rpcserver.Options{}, programs...)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +28,7 @@ func serveOne(t *testing.T, programs ...rpc.Program) (port uint16, stop func()) 
 		if err := srv.Close(ctx); err != nil {
 			t.Error(err)
 		}
-		if err := <-done; !errors.Is(err, rpc.ErrServerClosed) {
+		if err := <-done; !errors.Is(err, rpcserver.ErrServerClosed) {
 			t.Error(err)
 		}
 	}

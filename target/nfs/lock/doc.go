@@ -6,5 +6,5 @@
 // are told by SM_NOTIFY and reclaim what they had; until the grace period ends nobody else gets a lock.
 //
 //	m, err := lock.NewManager(lock.Options{StateDir: dir}, nfsd)
-//	srv := rpc.NewServer(rpc.Options{}, append(nfsd.Programs(), m.Programs()...)...)
+//	srv := rpcserver.NewServer(rpcserver.Options{}, append(nfsd.Programs(), m.Programs()...)...)
 package lock

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/internal/xdr"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -99,7 +99,7 @@ func TestEndOf(t *testing.T) {
 // anyFile takes every handle for a file of that name.
 type anyFile struct{}
 
-func (anyFile) CheckLock(_ *rpc.Call, fh []byte) (string, nfs3.Status) {
+func (anyFile) CheckLock(_ *rpcserver.Call, fh []byte) (string, nfs3.Status) {
 	if len(fh) == 0 {
 		return "", nfs3.ErrBadhandle
 	}
@@ -159,7 +159,7 @@ type item interface{ Append([]byte) []byte }
 
 // do executes a call of the client at 192.0.2.n.
 func do(m *Manager, prog int, n byte, proc uint32, args item) *xdr.Reader {
-	c := &rpc.Call{Worker: true, Peer: &rpc.Peer{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 700)}}
+	c := &rpcserver.Call{Worker: true, Peer: &rpcserver.Peer{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 700)}}
 	c.Proc = proc
 	c.Args = xdr.NewReader(args.Append(nil))
 	m.Programs()[prog].Serve(c)
@@ -345,7 +345,7 @@ func TestBadHandleAndGarbage(t *testing.T) {
 // The default Caller against our own server.
 func TestOneCall(t *testing.T) {
 	m, _ := manager(t, Options{})
-	srv := rpc.NewServer(rpc.Options{}, m.Programs()...)
+	srv := rpcserver.NewServer(rpcserver.Options{}, m.Programs()...)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -379,7 +379,7 @@ func TestOneCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []chan error{done, udp} {
-		if err := <-c; !errors.Is(err, rpc.ErrServerClosed) {
+		if err := <-c; !errors.Is(err, rpcserver.ErrServerClosed) {
 			t.Fatal(err)
 		}
 	}
@@ -388,7 +388,7 @@ func TestOneCall(t *testing.T) {
 // moved takes every handle for a file of that name on a device that may change its number.
 type moved struct{ dev string }
 
-func (f *moved) CheckLock(_ *rpc.Call, fh []byte) (string, nfs3.Status) {
+func (f *moved) CheckLock(_ *rpcserver.Call, fh []byte) (string, nfs3.Status) {
 	return f.dev + "/" + string(fh), nfs3.OK
 }
 

@@ -12,13 +12,13 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/nlm4"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // Files says which file a handle is, and whether the caller may lock it; *nfs.Server does. The key is the file's, whatever
 // the handle or the export. nfs3.ErrJukebox says that it cannot be said now.
 type Files interface {
-	CheckLock(c *rpc.Call, fh []byte) (key string, st nfs3.Status)
+	CheckLock(c *rpcserver.Call, fh []byte) (key string, st nfs3.Status)
 }
 
 // Caller calls a client's program and returns the results. from is this side's address, which the client knows and may
@@ -176,7 +176,7 @@ func (m *Manager) fileLocked(key string, fh []byte) *file {
 
 // keyOf finds the file of a handle. What is given back is found by its handle alone where the file has been removed, or
 // the caller's rights have: its locks would stay for ever.
-func (m *Manager) keyOf(c *rpc.Call, fh []byte, back bool) (string, nfs3.Status) {
+func (m *Manager) keyOf(c *rpcserver.Call, fh []byte, back bool) (string, nfs3.Status) {
 	key, st := m.files.CheckLock(c, fh)
 	if st == nfs3.OK || !back {
 		return key, st
@@ -215,7 +215,7 @@ func (m *Manager) clearLocked(f *file, l *held) {
 func (m *Manager) lock(key string, a *nlm4.LockArgs, to answerTo) nlm4.Stat {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	defer rpc.Guard()
+	defer rpcserver.Guard()
 	// Reclaims only while clients recover, and nothing else then: a new lock might be what somebody is about to reclaim.
 	if m.grace != a.Reclaim {
 		return nlm4.DeniedGrace
@@ -253,7 +253,7 @@ func (m *Manager) lock(key string, a *nlm4.LockArgs, to answerTo) nlm4.Stat {
 func (m *Manager) unlock(key string, a *nlm4.UnlockArgs, to answerTo) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	defer rpc.Guard()
+	defer rpcserver.Guard()
 	key = m.sameLocked(key, a.Lock.FH)
 	f := m.table[key]
 	if f == nil {
@@ -271,7 +271,7 @@ func (m *Manager) unlock(key string, a *nlm4.UnlockArgs, to answerTo) {
 func (m *Manager) drop(match func(hostID) bool, secure bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	defer rpc.Guard()
+	defer rpcserver.Guard()
 	for key, f := range m.table {
 		hosts := make(map[hostID]bool)
 		f.hosts(hosts)

@@ -8,13 +8,13 @@ import (
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/internal/xdr"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 func newReader(b []byte) xdr.Reader { return xdr.NewReader(b) }
 
 // Programs are the lock manager and the status monitor. Clients call the status monitor by UDP too.
-func (m *Manager) Programs() []rpc.Program { return []rpc.Program{(*nlm)(m), (*nsm)(m)} }
+func (m *Manager) Programs() []rpcserver.Program { return []rpcserver.Program{(*nlm)(m), (*nsm)(m)} }
 
 type nlm Manager
 
@@ -48,9 +48,9 @@ func syncOf(proc uint32) uint32 {
 
 // Serve executes one call. The asynchronous procedures do what the others do; their results go to the client by a call of
 // the procedure that is for them (C702 section 14.3).
-func (p *nlm) Serve(c *rpc.Call) rpc.Verdict {
+func (p *nlm) Serve(c *rpcserver.Call) rpcserver.Verdict {
 	if !c.Worker {
-		return rpc.Again
+		return rpcserver.Again
 	}
 	m := (*Manager)(p)
 	proc := syncOf(c.Proc)
@@ -61,11 +61,11 @@ func (p *nlm) Serve(c *rpc.Call) rpc.Verdict {
 	select {
 	case m.answers <- struct{}{}:
 	default:
-		return rpc.Drop // the client asks again
+		return rpcserver.Drop // the client asks again
 	}
 	mark := len(c.Out)
 	v := m.serve(c, proc, to)
-	if v != rpc.Done || len(c.Out) == mark {
+	if v != rpcserver.Done || len(c.Out) == mark {
 		<-m.answers
 		return v
 	}
@@ -76,14 +76,14 @@ func (p *nlm) Serve(c *rpc.Call) rpc.Verdict {
 		// Lost, if it cannot be had; the client asks again.
 		_, _ = m.callOnce(to.local, to.addr, nlm4.Prog, nlm4.Vers, proc-nlm4.ProcTest+nlm4.ProcTestRes, result)
 	})
-	return rpc.Done
+	return rpcserver.Done
 }
 
 // serve executes a procedure and appends its result.
-func (m *Manager) serve(c *rpc.Call, proc uint32, to answerTo) rpc.Verdict {
+func (m *Manager) serve(c *rpcserver.Call, proc uint32, to answerTo) rpcserver.Verdict {
 	switch proc {
 	case nlm4.ProcNull:
-		return rpc.Done
+		return rpcserver.Done
 	case nlm4.ProcTest:
 		return m.serveTest(c, to)
 	case nlm4.ProcLock, nlm4.ProcNmLock:
@@ -119,7 +119,7 @@ func (m *Manager) serve(c *rpc.Call, proc uint32, to answerTo) rpc.Verdict {
 		// As with a notification, a client speaks for itself only, and a user of it not for its root.
 		id := hostID{string(a.Name), to.addr}
 		m.drop(func(h hostID) bool { return h == id }, to.secure)
-		return rpc.Done
+		return rpcserver.Done
 	case nlm4.ProcGranted:
 		// Nobody here waits for a lock of another server.
 		var a nlm4.TestArgs
@@ -133,23 +133,23 @@ func (m *Manager) serve(c *rpc.Call, proc uint32, to answerTo) rpc.Verdict {
 			return c.Garbage()
 		}
 		m.grantedRes(&r, to.addr)
-		return rpc.Done
+		return rpcserver.Done
 	case nlm4.ProcTestRes, nlm4.ProcLockRes, nlm4.ProcCancelRes, nlm4.ProcUnlockRes:
-		return rpc.Done // answers to what is never asked here
+		return rpcserver.Done // answers to what is never asked here
 	}
 	return c.NoProc()
 }
 
-func answer(c *rpc.Call, cookie []byte, st nlm4.Stat) rpc.Verdict {
+func answer(c *rpcserver.Call, cookie []byte, st nlm4.Stat) rpcserver.Verdict {
 	r := nlm4.Res{Cookie: cookie, Stat: st}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 // refuse answers a call about a handle that cannot be used; one whose caller's name cannot be had now comes again.
-func refuse(c *rpc.Call, cookie []byte, st nfs3.Status) rpc.Verdict {
+func refuse(c *rpcserver.Call, cookie []byte, st nfs3.Status) rpcserver.Verdict {
 	if st == nfs3.ErrJukebox {
-		return rpc.Drop
+		return rpcserver.Drop
 	}
 	return answer(c, cookie, statOf(st))
 }
@@ -167,21 +167,21 @@ func statOf(st nfs3.Status) nlm4.Stat {
 	return nlm4.Failed
 }
 
-func (m *Manager) serveTest(c *rpc.Call, to answerTo) rpc.Verdict {
+func (m *Manager) serveTest(c *rpcserver.Call, to answerTo) rpcserver.Verdict {
 	var a nlm4.TestArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
 	}
 	key, st := m.keyOf(c, a.Lock.FH, false)
 	if st == nfs3.ErrJukebox {
-		return rpc.Drop
+		return rpcserver.Drop
 	}
 	r := nlm4.TestRes{Cookie: a.Cookie, Stat: statOf(st)}
 	if st == nfs3.OK {
 		m.test(key, &a, to, &r)
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 func (m *Manager) test(key string, a *nlm4.TestArgs, to answerTo, r *nlm4.TestRes) {
@@ -201,7 +201,7 @@ func (m *Manager) test(key string, a *nlm4.TestArgs, to answerTo, r *nlm4.TestRe
 	}
 }
 
-func (m *Manager) serveLock(c *rpc.Call, monitored bool, to answerTo) rpc.Verdict {
+func (m *Manager) serveLock(c *rpcserver.Call, monitored bool, to answerTo) rpcserver.Verdict {
 	var a nlm4.LockArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
@@ -230,27 +230,27 @@ func (m *Manager) serveLock(c *rpc.Call, monitored bool, to answerTo) rpc.Verdic
 	return answer(c, a.Cookie, m.lock(key, &a, to))
 }
 
-func (m *Manager) serveShare(c *rpc.Call, sharing bool, to answerTo) rpc.Verdict {
+func (m *Manager) serveShare(c *rpcserver.Call, sharing bool, to answerTo) rpcserver.Verdict {
 	var a nlm4.ShareArgs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
 	}
 	key, st := m.keyOf(c, a.FH, !sharing)
 	if st == nfs3.ErrJukebox {
-		return rpc.Drop
+		return rpcserver.Drop
 	}
 	r := nlm4.ShareRes{Cookie: a.Cookie, Stat: statOf(st)}
 	if st == nfs3.OK {
 		r.Stat = m.share(key, &a, sharing, to)
 	}
 	c.Out = r.Append(c.Out)
-	return rpc.Done
+	return rpcserver.Done
 }
 
 func (m *Manager) share(key string, a *nlm4.ShareArgs, sharing bool, to answerTo) nlm4.Stat {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	defer rpc.Guard()
+	defer rpcserver.Guard()
 	s := share{host: hostID{string(a.Caller), to.addr}, owner: string(a.Owner), mode: a.Mode, access: a.Access, secure: to.secure}
 	key = m.sameLocked(key, a.FH)
 	f := m.fileLocked(key, a.FH)
@@ -283,21 +283,21 @@ func (p *nsm) Versions() (low, high uint32) { return nlm4.NSMVers, nlm4.NSMVers 
 func (p *nsm) Keeps(_, _ uint32) bool { return false }
 
 // Serve executes one call. Others cannot use this monitor: MON and its like are not there.
-func (p *nsm) Serve(c *rpc.Call) rpc.Verdict {
+func (p *nsm) Serve(c *rpcserver.Call) rpcserver.Verdict {
 	if !c.Worker {
-		return rpc.Again
+		return rpcserver.Again
 	}
 	m := (*Manager)(p)
 	switch c.Proc {
 	case nlm4.NSMProcNull:
-		return rpc.Done
+		return rpcserver.Done
 	case nlm4.NSMProcStat:
 		nlm4.ParseMonName(&c.Args)
 		if c.Args.Err() != nil {
 			return c.Garbage()
 		}
 		c.Out = xdr.AppendUint32(xdr.AppendUint32(c.Out, 1), m.state.number()) // STAT_FAIL: it monitors for itself only
-		return rpc.Done
+		return rpcserver.Done
 	case nlm4.NSMProcNotify:
 		var a nlm4.Notify
 		if a.Parse(&c.Args); c.Args.Err() != nil {
@@ -307,7 +307,7 @@ func (p *nsm) Serve(c *rpc.Call) rpc.Verdict {
 			// From any port: rpc.statd, too, tells and is told from any.
 			m.drop(func(h hostID) bool { return gone[h] }, true)
 		}
-		return rpc.Done
+		return rpcserver.Done
 	}
 	return c.NoProc()
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/internal/savefile"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // host is a client that may hold locks.
@@ -90,7 +90,7 @@ var errFull = fmt.Errorf("lock: more than %d clients", maxHosts)
 func (s *state) monitor(h host, life uint32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer rpc.Guard()
+	defer rpcserver.Guard()
 	old := s.hosts[h.id()]
 	switch {
 	case old != nil && old.Local == h.Local:
@@ -155,7 +155,7 @@ func (s *state) restarted(name string, addr netip.Addr, life uint32) map[hostID]
 func (s *state) prune(holders func() map[hostID]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer rpc.Guard()
+	defer rpcserver.Guard()
 	hold := holders()
 	for id, h := range s.hosts {
 		if !hold[id] && h.busy == 0 {

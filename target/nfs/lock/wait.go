@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/nlm4"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // waiter is a blocked LOCK.
@@ -49,7 +49,7 @@ func clone(l *nlm4.Lock) nlm4.Lock {
 func (m *Manager) cancelWait(key string, a *nlm4.CancelArgs, to answerTo) nlm4.Stat {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	defer rpc.Guard()
+	defer rpcserver.Guard()
 	key = m.sameLocked(key, a.Lock.FH)
 	f := m.table[key]
 	if f == nil {

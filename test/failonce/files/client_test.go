@@ -5,30 +5,30 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/nlm4"
-	irpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
 
 // client makes one call at a time, and repeats none.
 type client struct {
-	c    *rpc.Client
-	cred irpc.Auth
+	c    *rpcclient.Client
+	cred oncrpc.Auth
 }
 
 func dial(addr string) *client {
-	sys := irpc.Sys{}
-	return &client{c: rpc.NewClient(rpc.TCP(addr), rpc.Options{}), cred: irpc.Auth{Flavor: irpc.AuthSys, Body: sys.Append(nil, 1, "failonce")}}
+	sys := oncrpc.Sys{}
+	return &client{c: rpcclient.NewClient(rpcclient.TCP(addr), rpcclient.Options{}), cred: oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, 1, "failonce")}}
 }
 
 // call makes a call; parse takes the result's status first.
 func (c *client) call(prog, vers, proc uint32, args []byte, parse func(*xdr.Reader)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	k := rpc.Call{Prog: prog, Vers: vers, Proc: proc, Cred: c.cred, Args: args}
+	k := rpcclient.Call{Prog: prog, Vers: vers, Proc: proc, Cred: c.cred, Args: args}
 	if err := c.c.Do(ctx, &k); err != nil {
 		return err
 	}

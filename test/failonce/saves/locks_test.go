@@ -8,11 +8,11 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/sluice-storage/sluice/initiator/rpc"
+	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/nlm4"
-	irpc "github.com/sluice-storage/sluice/internal/rpc"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/test/proc"
 )
@@ -21,13 +21,13 @@ var exportPort = regexp.MustCompile(`nfsport=(\d+)`)
 
 // locker makes the calls of a client that locks the file of the export.
 type locker struct {
-	c    *rpc.Client
+	c    *rpcclient.Client
 	file []byte
 }
 
 func (l *locker) call(ctx context.Context, prog, vers, proc uint32, args []byte, parse func(*xdr.Reader)) error {
-	sys := irpc.Sys{}
-	k := rpc.Call{Prog: prog, Vers: vers, Proc: proc, Cred: irpc.Auth{Flavor: irpc.AuthSys, Body: sys.Append(nil, 1, "saves")}, Args: args}
+	sys := oncrpc.Sys{}
+	k := rpcclient.Call{Prog: prog, Vers: vers, Proc: proc, Cred: oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, 1, "saves")}, Args: args}
 	if err := l.c.Do(ctx, &k); err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (s *stand) locker(ctx context.Context) (*locker, error) {
 			return nil, fmt.Errorf("no export is logged")
 		}
 	}
-	l := &locker{c: rpc.NewClient(rpc.TCP(net.JoinHostPort("127.0.0.1", port)), rpc.Options{})}
+	l := &locker{c: rpcclient.NewClient(rpcclient.TCP(net.JoinHostPort("127.0.0.1", port)), rpcclient.Options{})}
 	path := mount3.PathArgs{Path: []byte("/x")}
 	var m mount3.MntRes
 	err := l.call(ctx, mount3.Prog, mount3.Vers, mount3.ProcMnt, path.Append(nil), m.Parse)

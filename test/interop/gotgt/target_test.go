@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/sluice-storage/sluice/blockdev/gotgt"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"
 	"github.com/sluice-storage/sluice/test/need"

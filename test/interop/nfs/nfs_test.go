@@ -23,7 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpc"
+	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/test/need"
 )
 
@@ -43,11 +43,11 @@ func serve(t *testing.T, addr string, binder bool) (dir, at string) {
 		t.Fatal(err)
 	}
 	programs := s.Programs()
-	b := rpc.NewBinder()
+	b := rpcserver.NewBinder()
 	if binder {
 		programs = append(programs, b)
 	}
-	srv := rpc.NewServer(rpc.Options{}, programs...)
+	srv := rpcserver.NewServer(rpcserver.Options{}, programs...)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()

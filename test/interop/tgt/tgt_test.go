@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/internal/mem"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/test/need"
 	"github.com/sluice-storage/sluice/test/port"
 	"go.uber.org/goleak"

@@ -1,0 +1,180 @@
+package rpcclient
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+
+	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/internal/xdr"
+)
+
+// TCP returns a Dialer for a stream to addr, "host:port". As root it binds a reserved port, which servers ask of clients
+// that mount (RFC 1813 section 4.1 knows no other proof).
+func TCP(addr string) Dialer {
+	return Stream(func(ctx context.Context) (net.Conn, error) {
+		d := net.Dialer{Control: reservedPort}
+		nc, err := d.DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return nil, fmt.Errorf("rpc: connect to %s: %w", addr, err)
+		}
+		return nc, nil
+	})
+}
+
+// Stream returns a Dialer for streams that dial makes.
+func Stream(dial func(context.Context) (net.Conn, error)) Dialer {
+	return func(ctx context.Context, c *Client) (conn, error) {
+		nc, err := dial(ctx)
+		if err != nil {
+			return nil, err
+		}
+		t := &stream{c: c, nc: nc}
+		t.wake.L = &t.mu
+		c.wg.Add(2)
+		go t.read()
+		go t.write()
+		return t, nil
+	}
+}
+
+// reservedPort binds a port below 1024 where the process may; otherwise the kernel chooses one.
+func reservedPort(network, _ string, rc syscall.RawConn) error {
+	if syscall.Geteuid() != 0 {
+		return nil
+	}
+	return rc.Control(func(fd uintptr) {
+		for port := 1023; port > 512; port-- {
+			var sa syscall.Sockaddr = &syscall.SockaddrInet4{Port: port}
+			if network == "tcp6" {
+				sa = &syscall.SockaddrInet6{Port: port}
+			}
+			if err := syscall.Bind(int(fd), sa); !errors.Is(err, syscall.EADDRINUSE) {
+				return // bound, or not allowed to
+			}
+		}
+	})
+}
+
+// stream is a connection in record marking. One goroutine reads, one writes.
+type stream struct {
+	c  *Client
+	nc net.Conn
+
+	mu      sync.Mutex
+	wake    sync.Cond
+	queue   []*pending
+	writing *pending
+	closed  bool
+}
+
+func (t *stream) start(p *pending) {
+	t.mu.Lock()
+	if !t.closed && !p.forgot {
+		t.queue = append(t.queue, p)
+		t.wake.Signal()
+	}
+	t.mu.Unlock()
+}
+
+// forget waits until the call's memory is not being written any more.
+func (t *stream) forget(p *pending) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p.forgot = true
+	for i, x := range t.queue {
+		if x == p {
+			t.queue = append(t.queue[:i], t.queue[i+1:]...)
+			return
+		}
+	}
+	for t.writing == p && !t.closed {
+		t.wake.Wait()
+	}
+}
+
+func (t *stream) close() {
+	t.mu.Lock()
+	t.closed = true
+	t.wake.Broadcast()
+	t.mu.Unlock()
+	_ = t.nc.Close()
+}
+
+func (t *stream) write() {
+	defer t.c.wg.Done()
+	var mark [oncrpc.MarkLen]byte
+	var pad [4]byte
+	var bufs [4][]byte
+	for {
+		t.mu.Lock()
+		t.writing = nil
+		t.wake.Broadcast()
+		for len(t.queue) == 0 && !t.closed {
+			t.wake.Wait()
+		}
+		if t.closed {
+			t.mu.Unlock()
+			return
+		}
+		p := t.queue[0]
+		t.queue = t.queue[1:]
+		t.writing = p
+		t.mu.Unlock()
+		data := p.call.data()
+		n := len(data)
+		oncrpc.PutMark(mark[:], len(p.msg)+n+xdr.Pad(n), true)
+		v := net.Buffers(append(bufs[:0], mark[:], p.msg))
+		if n > 0 {
+			v = append(v, data, pad[:xdr.Pad(n)])
+		}
+		if _, err := v.WriteTo(t.nc); err != nil {
+			t.close()
+		}
+	}
+}
+
+func (t *stream) read() {
+	defer t.c.wg.Done()
+	r := bufio.NewReaderSize(t.nc, 64<<10)
+	for {
+		msg, err := readRecord(r)
+		if err != nil || len(msg) < 4 {
+			break
+		}
+		if p := t.c.take(binary.BigEndian.Uint32(msg)); p != nil {
+			p.call.reply = msg
+			p.done <- nil
+		}
+	}
+	t.close()
+	t.c.ended(t)
+}
+
+func readRecord(r *bufio.Reader) ([]byte, error) {
+	var msg []byte
+	for frags := 0; ; frags++ {
+		var mark [oncrpc.MarkLen]byte
+		if _, err := io.ReadFull(r, mark[:]); err != nil {
+			return nil, err
+		}
+		n, last := oncrpc.ParseMark(mark[:])
+		if n > maxRecord-len(msg) || frags == maxFragments {
+			return nil, &oncrpc.RecordError{Len: len(msg) + n, Max: maxRecord}
+		}
+		have := len(msg)
+		msg = append(msg, make([]byte, n)...)
+		if _, err := io.ReadFull(r, msg[have:]); err != nil {
+			return nil, err
+		}
+		if last {
+			return msg, nil
+		}
+	}
+}

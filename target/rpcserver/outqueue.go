@@ -1,0 +1,299 @@
+package rpcserver
+
+import (
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/internal/xdr"
+)
+
+// outQueue writes the replies of a stream. At most one goroutine writes at a time: active is its role, and what comes
+// behind broken is its own. It writes without waiting; what the socket does not take is left to a flusher that waits.
+type outQueue struct {
+	c  *stream
+	mu sync.Mutex
+	// guarded by mu:
+	queue  []*Call
+	bytes  int
+	active bool
+	failed bool
+
+	broken  atomic.Bool   // failed, for the reader
+	waits   atomic.Bool   // the flusher waits for the peer to take something, for the watch
+	written atomic.Uint64 // how often the peer took something since
+
+	batch   []*Call
+	out     []piece
+	iovs    []unix.Iovec
+	hdr     unix.Msghdr
+	done    int // pieces of out that are written in whole
+	err     error
+	mayWait bool // the writer may wait for the socket
+	try     func(fd uintptr) bool
+
+	kick    chan struct{} // hands the role to the flusher, which is there from the first time on
+	flusher sync.WaitGroup
+}
+
+// piece is a part of the stream: memory, or what is in a pipe.
+type piece struct {
+	b    []byte
+	loan *Call
+}
+
+func (q *outQueue) init(c *stream) {
+	q.c = c
+	q.try = q.writeTo
+}
+
+// send queues a reply, and writes the queue if flush is set, or it has grown, and nobody writes.
+func (q *outQueue) send(call *Call, flush bool) {
+	n := len(call.Out) + max(call.payload, 0)
+	n += xdr.Pad(n)
+	oncrpc.PutMark(call.mark[:], n, true)
+	q.mu.Lock()
+	if q.failed {
+		q.mu.Unlock()
+		q.c.drop(call)
+		return
+	}
+	q.queue = append(q.queue, call)
+	q.bytes += n
+	if q.active || !flush && q.bytes < flushBytes {
+		q.mu.Unlock()
+		return
+	}
+	q.active = true
+	q.mu.Unlock()
+	q.drain(false)
+}
+
+func (q *outQueue) flush() {
+	q.mu.Lock()
+	if q.active || len(q.queue) == 0 {
+		q.mu.Unlock()
+		return
+	}
+	q.active = true
+	q.mu.Unlock()
+	q.drain(false)
+}
+
+// end returns when the flusher has ended. No call is left by then, so that nobody has the role.
+func (q *outQueue) end() {
+	if q.kick != nil {
+		close(q.kick)
+	}
+	q.flusher.Wait()
+}
+
+// handOver gives the role to the flusher.
+func (q *outQueue) handOver() {
+	if q.kick == nil {
+		q.kick = make(chan struct{}, 1)
+		q.flusher.Add(1)
+		go func() {
+			defer q.flusher.Done()
+			for range q.kick {
+				q.waits.Store(true)
+				q.drain(true)
+				q.waits.Store(false)
+			}
+		}()
+	}
+	q.written.Add(1)     // the peer has as long as any to take this, however long ago it took something
+	q.kick <- struct{}{} // there is one role, so there is room
+}
+
+// drain writes until the queue is empty. The caller has the role.
+func (q *outQueue) drain(mayWait bool) {
+	for {
+		if q.done == len(q.out) || q.err != nil {
+			q.finish()
+			q.mu.Lock()
+			if q.err != nil {
+				q.failed = true
+			}
+			if len(q.queue) == 0 {
+				q.active = false
+				q.mu.Unlock()
+				return
+			}
+			q.queue, q.batch = q.batch, q.queue
+			q.bytes = 0
+			q.mu.Unlock()
+			if q.err != nil {
+				continue
+			}
+			q.gather()
+		}
+		if !q.write(mayWait) {
+			q.handOver()
+			return
+		}
+	}
+}
+
+// gather lists the pieces of the batch.
+func (q *outQueue) gather() {
+	q.out, q.done = q.out[:0], 0
+	for _, c := range q.batch {
+		q.out = append(q.out, piece{b: c.mark[:]}, piece{b: c.Out})
+		if c.payload > 0 {
+			left := c.payload
+			if c.loan != nil {
+				q.out = append(q.out, piece{loan: c})
+			}
+			for _, b := range c.sink {
+				b = b[:min(len(b), left)]
+				if left -= len(b); len(b) > 0 {
+					q.out = append(q.out, piece{b: b})
+				}
+			}
+			if p := xdr.Pad(c.payload); p > 0 {
+				q.out = append(q.out, piece{b: c.trailer[:p]})
+			}
+		}
+	}
+}
+
+// finish releases the batch.
+func (q *outQueue) finish() {
+	clear(q.out)
+	q.out, q.done = q.out[:0], 0
+	for i, c := range q.batch {
+		q.batch[i] = nil
+		q.c.s.stats.bytesOut.Add(uint64(len(c.Out) + max(c.payload, 0)))
+		q.c.drop(c)
+	}
+	q.batch = q.batch[:0]
+}
+
+// write writes the batch, and reports false when the socket takes no more and mayWait is false.
+func (q *outQueue) write(mayWait bool) bool {
+	if q.c.raw == nil {
+		if !mayWait {
+			return false
+		}
+		for ; q.done < len(q.out); q.done++ {
+			if _, err := q.c.nc.Write(q.out[q.done].b); err != nil { // a stream without a descriptor is lent nothing
+				q.fail(err)
+				return true
+			}
+			q.written.Add(1)
+		}
+		return true
+	}
+	q.mayWait = mayWait
+	if err := q.c.raw.Write(q.try); err != nil {
+		q.fail(err)
+	} else if q.err != nil {
+		q.fail(q.err)
+	}
+	return q.err != nil || q.done == len(q.out)
+}
+
+// fail ends the connection: a record that is half written cannot be taken back.
+func (q *outQueue) fail(err error) {
+	q.err = err
+	q.broken.Store(true)
+	_ = q.c.nc.Close()
+}
+
+// writeTo is the function that raw.Write calls with the descriptor: false makes it wait until there is room. An error is
+// left in q.err: closing here would wait for the descriptor that this function holds.
+func (q *outQueue) writeTo(fd uintptr) bool {
+	for q.done < len(q.out) {
+		var e syscall.Errno
+		if c := q.out[q.done].loan; c != nil {
+			e = q.sendLoan(fd, c)
+		} else {
+			e = q.sendBytes(fd)
+		}
+		switch e {
+		case 0, syscall.EINTR:
+		case syscall.EAGAIN:
+			return !q.mayWait
+		default:
+			q.err = e
+			return true
+		}
+	}
+	return true
+}
+
+// took notes for the watch that the peer took something.
+func (q *outQueue) took() {
+	if q.mayWait {
+		q.written.Add(1)
+	}
+}
+
+// sendBytes sends what lies in memory before the next loan, or a part of it.
+func (q *outQueue) sendBytes(fd uintptr) syscall.Errno {
+	q.iovs = q.iovs[:0]
+	flags := unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+	for i := q.done; i < len(q.out) && len(q.iovs) < maxIovecs; i++ {
+		b := q.out[i].b
+		if q.out[i].loan != nil {
+			flags |= unix.MSG_MORE // a reply's header goes into the segment that its data begins
+			break
+		}
+		iov := unix.Iovec{Base: unsafe.SliceData(b)}
+		iov.SetLen(len(b))
+		q.iovs = append(q.iovs, iov)
+	}
+	q.hdr.Iov = &q.iovs[0]
+	q.hdr.SetIovlen(len(q.iovs))
+	n, _, e := syscall.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&q.hdr)), uintptr(flags))
+	if e != 0 {
+		return e
+	}
+	q.took()
+	for left := int(n); left > 0; {
+		p := &q.out[q.done]
+		if left < len(p.b) {
+			p.b = p.b[left:]
+			break
+		}
+		left -= len(p.b)
+		q.done++
+	}
+	for q.done < len(q.out) && len(q.out[q.done].b) == 0 && q.out[q.done].loan == nil {
+		q.done++
+	}
+	return 0
+}
+
+// sendLoan sends from the pipe of a loan. A socket that takes no pages is sent what they hold.
+func (q *outQueue) sendLoan(fd uintptr, c *Call) syscall.Errno {
+	p := c.loan
+	n, e := q.c.s.splice(p.r, fd, p.left, q.done+1 < len(q.out))
+	switch {
+	case e == 0 && n == 0:
+		return unix.EIO // less in the pipe than was put there
+	case e == 0:
+		q.c.s.stats.bytesLent.Add(uint64(n))
+		q.took()
+		if p.left -= n; p.left == 0 {
+			q.done++
+		}
+	case refused(e):
+		q.c.pipes.off.Store(true)
+		c.plain = getBytes(p.left)
+		c.hold(q.c, len(*c.plain))
+		b := (*c.plain)[:p.left]
+		if err := p.take(b); err != nil {
+			return unix.EIO
+		}
+		q.c.s.stats.copiedOut.add(c.payload, len(b))
+		q.out[q.done] = piece{b: b}
+		return 0
+	}
+	return e
+}

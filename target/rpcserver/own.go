@@ -1,0 +1,116 @@
+package rpcserver
+
+import (
+	"context"
+)
+
+// Prompter is a Program some of whose calls hardly ever block, although they may.
+type Prompter interface {
+	// Prompt reports such a call. It must not take from c.Args.
+	Prompt(c *Call) bool
+}
+
+// prompt asks the call's program.
+func (c *Call) prompt() bool {
+	p, is := c.prog.(Prompter)
+	return is && p.Prompt(c)
+}
+
+// run owns the connection to its end, itself or by deputies, and returns when nothing of it is outstanding.
+func (c *rdmaConn) run() error {
+	c.role.Init(blockTime, func() {
+		c.s.stats.handovers.Add(1)
+		c.mu.Lock()
+		c.pushLocked() // what waits for company
+		c.mu.Unlock()
+		if err, mine := c.own(); mine {
+			c.over <- err
+		}
+	})
+	err, mine := c.own()
+	if !mine {
+		err = <-c.over
+	}
+	c.role.Stop()
+	return c.end(err)
+}
+
+// own is the owner's loop, until the connection ends or the role is lost.
+func (c *rdmaConn) own() (err error, mine bool) {
+	for {
+		n, err := c.qp.Poll(c.wcs[:])
+		for i := range c.wcs[:n] {
+			c.complete(&c.wcs[i])
+		}
+		c.mu.Lock()
+		if c.placed == nil {
+			c.pushLocked()
+		} else {
+			c.pushSomeLocked()
+		}
+		c.mu.Unlock()
+		if err != nil {
+			return err, true
+		}
+		if r := c.placed; r != nil {
+			c.placed, r.next = r.next, nil
+			if !c.executeOwn(r) {
+				return nil, false
+			}
+			continue // what came meanwhile goes on before the next
+		}
+		if n == 0 {
+			if err := c.qp.Wait(context.Background()); err != nil {
+				return err, true
+			}
+		}
+	}
+}
+
+// executeOwn executes a call whose data is in place. It reports whether the caller still owns the connection.
+func (c *rdmaConn) executeOwn(r *rdmaCall) bool {
+	s := c.role.Enter()
+	if r.tried {
+		v, err := c.s.run(r.call, true)
+		c.finish(r.call, v, err, false)
+	} else {
+		r.call.own = !c.s.opt.NoInline
+		c.execute(r)
+	}
+	if c.role.Leave(s) {
+		return true
+	}
+	c.mu.Lock()
+	c.pushLocked() // the new owner may be asleep
+	c.mu.Unlock()
+	return false
+}
+
+// takesUp lists a call that would block, as far as was tried, and hardly ever does, for the owner to execute it after this Poll. It
+// reports false where the call is not such a one, or not the owner's to begin with.
+func (c *rdmaConn) takesUp(call *Call) bool {
+	if !call.polled || c.s.opt.NoInline || !call.prompt() {
+		return false
+	}
+	call.rdma.tried = true
+	c.keepPlaced(call.rdma)
+	return true
+}
+
+// keepPlaced lists a call whose data is in place, in order.
+func (c *rdmaConn) keepPlaced(r *rdmaCall) {
+	p := &c.placed
+	for *p != nil {
+		p = &(*p).next
+	}
+	*p = r
+}
+
+// dropPlaced drops the calls that the connection's end has overtaken.
+func (c *rdmaConn) dropPlaced() {
+	for c.placed != nil {
+		r := c.placed
+		c.placed, r.next = r.next, nil
+		c.drop(r.call)
+	}
+}

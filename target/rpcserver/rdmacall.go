@@ -1,0 +1,416 @@
+package rpcserver
+
+import (
+	"fmt"
+
+	"github.com/sluice-storage/sluice/internal/rpcrdma"
+	"github.com/sluice-storage/sluice/internal/xdr"
+	"github.com/sluice-storage/sluice/mem"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// rdmaCall is a slot: the RDMA side of one call, from its receive to the completion of its reply.
+type rdmaCall struct {
+	conn *rdmaConn
+	idx  int
+	next *rdmaCall // in the idle list
+	call *Call
+	h    rpcrdma.Header
+	recv int // index of the receive it came in, -1 when posted again
+	send mem.Span
+
+	hasChunk bool   // there is a data item in a read chunk
+	dataAt   uint32 // its position in the message
+	dataLen  int    // bytes of its segments
+	zeroLen  int    // bytes of the position-zero chunk
+	pending  int    // Reads not complete
+	failed   bool
+	tried    bool // the server has begun it and leaves it to the owner
+
+	dataBufs, zeroBufs, sinkBufs, outBufs []*mem.Buf
+	data, sink                            [][]byte
+
+	wrs  []transport.WR
+	sges []mem.Span
+	rh   rpcrdma.Header    // of the reply
+	used []rpcrdma.Segment // of rh
+}
+
+// plan looks at a call's read list. What a client may ask for is bounded here, before memory is taken.
+func (r *rdmaCall) plan(inline int) bool {
+	r.hasChunk, r.dataAt, r.dataLen, r.zeroLen, r.pending, r.failed = false, 0, 0, 0, 0, false
+	for i := range r.h.Reads {
+		s := &r.h.Reads[i]
+		if s.Off+uint64(s.Len) < s.Off {
+			return false
+		}
+		switch {
+		case s.Position == 0:
+			r.zeroLen += int(s.Len)
+			if s.Len > MaxRecord || r.zeroLen > MaxRecord {
+				return false
+			}
+		case s.Position%4 != 0, r.hasChunk && s.Position != r.dataAt, s.Len > MaxPayload+4:
+			// RFC 8166 section 3.4.5: a position is a multiple of four. More than one data item is in no NFSv3 call
+			// (RFC 8267 section 2).
+			return false
+		default:
+			r.hasChunk, r.dataAt = true, s.Position
+			if r.dataLen += int(s.Len); r.dataLen > MaxPayload+4 {
+				return false
+			}
+		}
+	}
+	if r.h.Proc == rpcrdma.Nomsg {
+		return r.zeroLen > 0 && inline == 0
+	}
+	return r.zeroLen == 0 && inline > 0 && (!r.hasChunk || int(r.dataAt) <= inline)
+}
+
+// readMemory gets memory for all read chunks of the call, or none.
+func (r *rdmaCall) readMemory(share *mem.Share) error {
+	var err error
+	if r.dataLen > 0 {
+		if r.dataBufs, err = share.GetAll(r.dataLen, r.dataBufs[:0]); err != nil {
+			return err
+		}
+	}
+	if r.zeroLen > 0 {
+		if r.zeroBufs, err = share.GetAll(r.zeroLen, r.zeroBufs[:0]); err != nil {
+			releaseBufs(&r.dataBufs)
+			return err
+		}
+	}
+	return nil
+}
+
+// listReadsLocked queues the RDMA Reads of the call: one for each segment, or more where a segment spans two buffers.
+func (r *rdmaCall) listReadsLocked() {
+	var data, zero cursor
+	data.bufs, zero.bufs = r.dataBufs, r.zeroBufs
+	r.pending = 1 // held until all are listed
+	for i := range r.h.Reads {
+		s := &r.h.Reads[i]
+		cur := &data
+		if s.Position == 0 {
+			cur = &zero
+		}
+		from, left := transport.Remote{STag: s.Handle, Off: s.Off}, int(s.Len)
+		for left > 0 {
+			span := cur.next(min(left, r.conn.caps.MaxMessage))
+			r.conn.reads = append(r.conn.reads, readOp{call: r, from: from, to: [1]mem.Span{span}})
+			r.pending++
+			from.Off += uint64(span.Len)
+			left -= span.Len
+		}
+	}
+	r.pending--
+}
+
+// cursor cuts spans off a list of buffers.
+type cursor struct {
+	bufs []*mem.Buf
+	off  int
+}
+
+func (c *cursor) next(n int) mem.Span {
+	for c.off == c.bufs[0].Len() {
+		c.bufs, c.off = c.bufs[1:], 0
+	}
+	s := c.bufs[0].Span()
+	s = s.Cut(c.off, min(n, s.Len-c.off))
+	c.off += s.Len
+	return s
+}
+
+// readDoneLocked counts a Read that ended, and reports true when it was the last one and the call can be executed or
+// dropped.
+func (r *rdmaCall) readDoneLocked(failed bool) bool {
+	r.failed = r.failed || failed
+	r.pending--
+	if r.pending > 0 || r.call == nil {
+		return false
+	}
+	if r.failed {
+		r.abandonLocked()
+		return false
+	}
+	return true
+}
+
+// abandonLocked drops a call whose Reads failed: the connection is ending.
+func (r *rdmaCall) abandonLocked() {
+	call := r.call
+	if call == nil {
+		return
+	}
+	r.call, call.rdma = nil, nil
+	call.release()
+	r.conn.calls--
+	r.conn.inFlight.Done()
+	if r.pending <= 0 {
+		r.freeLocked()
+	}
+}
+
+// assemble makes the message whole: a position-zero chunk is the message.
+func (r *rdmaCall) assemble(call *Call) bool {
+	if r.failed {
+		return false
+	}
+	if r.zeroLen > 0 {
+		call.grow(0, r.zeroLen)
+		n := 0
+		for _, b := range r.zeroBufs {
+			n += copy(call.msg[n:], b.Bytes())
+		}
+		call.copied = n
+		releaseBufs(&r.zeroBufs)
+	}
+	r.data = r.data[:0]
+	for _, b := range r.dataBufs {
+		r.data = append(r.data, b.Bytes())
+	}
+	return true
+}
+
+// chunkData is Call.Data for a data item in a read chunk. Its position must be where the decoder stands (RFC 8166
+// section 3.4.5); its padding may be there or not.
+func (r *rdmaCall) chunkData(c *Call, n int) ([][]byte, error) {
+	if int(r.dataAt) != c.Args.Offset() {
+		return nil, fmt.Errorf("rpc: the read chunk's position is %d, the data item's is %d (RFC 8166 section 3.4.5)", r.dataAt, c.Args.Offset())
+	}
+	if n > r.dataLen || r.dataLen > n+xdr.Pad(n)+4 {
+		return nil, fmt.Errorf("rpc: a read chunk of %d bytes for a data item of %d", r.dataLen, n)
+	}
+	return r.data, nil
+}
+
+func (r *rdmaCall) sinkFor(share *mem.Share, n int) ([][]byte, error) {
+	var err error
+	if r.sinkBufs, err = share.GetAll(max(n, 1), r.sinkBufs[:0]); err != nil {
+		return nil, err
+	}
+	r.sink = r.sink[:0]
+	for _, b := range r.sinkBufs {
+		r.sink = append(r.sink, b.Bytes())
+	}
+	return r.sink, nil
+}
+
+func (r *rdmaCall) dropSink() { releaseBufs(&r.sinkBufs) }
+
+func (r *rdmaCall) dropBufs() {
+	releaseBufs(&r.dataBufs)
+	releaseBufs(&r.zeroBufs)
+	releaseBufs(&r.sinkBufs)
+	releaseBufs(&r.outBufs)
+}
+
+func releaseBufs(l *[]*mem.Buf) {
+	for i, b := range *l {
+		b.Release()
+		(*l)[i] = nil
+	}
+	*l = (*l)[:0]
+}
+
+// local keeps spans for a work request in the slot's memory.
+func (r *rdmaCall) local(s ...mem.Span) []mem.Span {
+	from := len(r.sges)
+	r.sges = append(r.sges, s...)
+	return r.sges[from:len(r.sges):len(r.sges)]
+}
+
+// build makes the work requests of the reply: Writes into the chunks that the client offered, and a Send. It reports
+// false when the reply does not fit what was offered (RFC 8166 section 4.5.3), and mem.ErrNoMemory when it can be built
+// later.
+func (r *rdmaCall) build(call *Call) (bool, error) {
+	c := r.conn
+	r.wrs, r.sges = r.wrs[:0], r.sges[:0]
+	h := &r.rh
+	h.Reset()
+	h.XID, h.Proc, r.used = call.XID, rpcrdma.Msg, r.used[:0] // the credits come in creditLocked
+	payload := max(call.payload, 0)
+	// The write list comes back with the lengths that were used (RFC 8166 section 4.3.2).
+	for i, w := range r.h.Writes {
+		segs := r.h.Segments(w)
+		used := 0
+		if i == 0 && payload > 0 {
+			used = payload
+		}
+		if uint64(used) > rpcrdma.Total(segs) {
+			return false, nil
+		}
+		src := spans{bufs: r.sinkBufs}
+		if used > 0 {
+			r.write(segs, &src, used)
+			payload = 0
+		}
+		h.AddWrite(r.usedOf(segs, used)...)
+	}
+	pad := xdr.Pad(payload)
+	total := len(call.Out) + payload + pad
+	b := r.send.Bytes()[:0]
+	n := 0
+	switch {
+	case r.h.HasReply:
+		// A client that offers a reply chunk expects it to be used: Linux refuses RDMA_MSG then.
+		h.Proc = rpcrdma.Nomsg
+		if uint64(total) > rpcrdma.Total(r.h.Reply) {
+			return false, nil
+		}
+		if err := r.writeReply(call, payload, pad, total); err != nil {
+			return false, err
+		}
+		h.SetReply(r.usedOf(r.h.Reply, total))
+		if h.Len() > c.maxSend {
+			return false, nil
+		}
+		n = len(h.Append(b))
+	case h.Len()+total <= c.maxSend:
+		b = append(h.Append(b), call.Out...)
+		left := payload
+		for _, s := range call.sink {
+			s = s[:min(len(s), left)]
+			left -= len(s)
+			b = append(b, s...)
+		}
+		c.s.stats.copiedOut.add(payload, payload)
+		n = len(append(b, call.trailer[:pad]...))
+	default:
+		return false, nil
+	}
+	wr := transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: kindSend | uint64(r.idx), Local: r.local(r.send.Cut(0, n))}
+	if inv, ok := r.oneHandle(); ok && c.invalidate {
+		wr.Op, wr.Inv = transport.OpSendInv, inv
+	}
+	r.wrs = append(r.wrs, wr)
+	return true, nil
+}
+
+// writeReply copies the message, but not the payload, into registered memory and lists the Writes of a long reply.
+func (r *rdmaCall) writeReply(call *Call, payload, pad, total int) error {
+	var err error
+	// The message and, after it, the payload's padding.
+	if r.outBufs, err = r.conn.share.GetAll(len(call.Out)+4, r.outBufs[:0]); err != nil {
+		return err
+	}
+	k := 0
+	for _, o := range r.outBufs {
+		k += copy(o.Bytes(), call.Out[min(k, len(call.Out)):])
+	}
+	last := r.outBufs[len(r.outBufs)-1].Span()
+	padSpan := last.Cut(last.Len-4, 4)
+	clear(padSpan.Bytes())
+	src := spans{bufs: r.outBufs, limit: len(call.Out)}
+	src.then(r.sinkBufs, payload)
+	src.tail = padSpan.Cut(0, pad)
+	r.write(r.h.Reply, &src, total)
+	return nil
+}
+
+// write lists RDMA Writes of n bytes of src over segs, in order.
+func (r *rdmaCall) write(segs []rpcrdma.Segment, src *spans, n int) {
+	for _, s := range segs {
+		to, left := transport.Remote{STag: s.Handle, Off: s.Off}, min(int(s.Len), n)
+		n -= left
+		for left > 0 {
+			from, len0 := len(r.sges), 0
+			for len0 < left && len(r.sges)-from < max(r.conn.caps.MaxSGE, 1) {
+				sp := src.next(left - len0)
+				r.sges = append(r.sges, sp)
+				len0 += sp.Len
+			}
+			r.wrs = append(r.wrs, transport.WR{Op: transport.OpWrite, Token: kindWrite | uint64(r.idx), Local: r.sges[from:len(r.sges):len(r.sges)], Remote: to})
+			to.Off += uint64(len0)
+			left -= len0
+		}
+		if n == 0 {
+			return
+		}
+	}
+}
+
+// usedOf returns segs with the lengths that n bytes use.
+func (r *rdmaCall) usedOf(segs []rpcrdma.Segment, n int) []rpcrdma.Segment {
+	from := len(r.used)
+	for _, s := range segs {
+		s.Len = uint32(min(int(s.Len), n))
+		n -= int(s.Len)
+		r.used = append(r.used, s)
+	}
+	return r.used[from:len(r.used):len(r.used)]
+}
+
+// oneHandle returns the handle that all segments of the call have in common. Only then may the reply invalidate it:
+// a client that offered several could not tell the others' fate (RFC 8797 section 4.3).
+func (r *rdmaCall) oneHandle() (h uint32, ok bool) {
+	see := func(s rpcrdma.Segment) bool {
+		if ok && h != s.Handle {
+			return false
+		}
+		h, ok = s.Handle, true
+		return true
+	}
+	for _, s := range r.h.Reads {
+		if !see(s.Segment) {
+			return 0, false
+		}
+	}
+	for _, w := range r.h.Writes {
+		for _, s := range r.h.Segments(w) {
+			if !see(s) {
+				return 0, false
+			}
+		}
+	}
+	for _, s := range r.h.Reply {
+		if !see(s) {
+			return 0, false
+		}
+	}
+	return h, ok
+}
+
+// spans hands out registered memory of a reply: some buffers up to a limit, then others, then a tail.
+type spans struct {
+	bufs  []*mem.Buf
+	off   int
+	limit int // bytes left of bufs, 0 for all
+	more  []*mem.Buf
+	left  int // bytes of more
+	tail  mem.Span
+}
+
+func (s *spans) then(bufs []*mem.Buf, n int) { s.more, s.left = bufs, n }
+
+func (s *spans) next(n int) mem.Span {
+	for {
+		if len(s.bufs) == 0 {
+			if s.left > 0 {
+				s.bufs, s.off, s.limit = s.more, 0, s.left
+				s.left = 0
+				continue
+			}
+			return s.tail
+		}
+		sp := s.bufs[0].Span()
+		if s.off == sp.Len {
+			s.bufs, s.off = s.bufs[1:], 0
+			continue
+		}
+		k := min(n, sp.Len-s.off)
+		if s.limit > 0 {
+			k = min(k, s.limit)
+		}
+		sp = sp.Cut(s.off, k)
+		s.off += k
+		if s.limit > 0 {
+			if s.limit -= k; s.limit == 0 {
+				s.bufs = nil
+			}
+		}
+		return sp
+	}
+}
