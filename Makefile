@@ -32,10 +32,10 @@ demo: build ## an ext4 image to a volume over iSER, SIGKILL, restart, read back,
 	./bin/sluice demo
 
 test: ## unit, interop and end-to-end tests
-	$(GO) run ./test/count -again test/again.txt -- $(GO) test $(TAGS) -timeout 15m ./...
+	$(GO) run ./test/tool/count -again test/again.txt -- $(GO) test $(TAGS) -timeout 15m ./...
 
 race: ## the same under the race detector
-	$(GO) run ./test/count -again test/again.txt -- $(GO) test -race -timeout 20m ./...
+	$(GO) run ./test/tool/count -again test/again.txt -- $(GO) test -race -timeout 20m ./...
 
 lint: ## gofmt, go vet, golangci-lint with the import rules, the house rules
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
@@ -58,30 +58,30 @@ cross: ## both binaries without cgo, amd64 and arm64; with the provider for RDMA
 	done
 
 fuzz: ## every fuzz target for FUZZTIME (5s)
-	$(GO) run ./test/fuzz -time $(FUZZTIME)
+	$(GO) run ./test/tool/fuzz -time $(FUZZTIME)
 
 bench: build ## throughput on loopback as ratios: iSER and NFS over RDMA beside raw pread, NFS over TCP beside nfs-ganesha; fails below a bar
-	$(GO) run ./test/bench -enforce
+	$(GO) run ./test/tool/bench -enforce
 
 neighbour: build ## what bad peers leave of a good one's throughput and latency
-	$(GO) run ./test/faults/neighbour
+	$(GO) run ./test/suite/faults/neighbour
 
 conformance: build ## libiscsi's iscsi-test-cu, one process a test, beside tgt
-	$(GO) run ./test/conformance
+	$(GO) run ./test/tool/conformance
 
 fio: build ## fio's job files through the NBD socket and the FUSE file, over iSER; one report in dist/fio
-	$(GO) run ./test/fio
+	$(GO) run ./test/tool/fio
 
 lab: ## the kernel lab, every scenario: CLASS=gate for what the gate runs, SCENARIO=name for one
-	$(GO) run ./test/lab $(if $(SCENARIO),-scenario $(SCENARIO)) $(if $(CLASS),-class $(CLASS))
+	$(GO) run ./test/tool/lab $(if $(SCENARIO),-scenario $(SCENARIO)) $(if $(CLASS),-class $(CLASS))
 
 soak: ## the long forms: every lab scenario and the longer ones, a minute a fuzz target, an hour of all opcodes
-	$(GO) run ./test/lab -class all
-	$(GO) run ./test/fuzz -time 60s
-	$(GO) run ./test/fuzz -time 60m -run '^\./target/scsi FuzzCommand$$'
+	$(GO) run ./test/tool/lab -class all
+	$(GO) run ./test/tool/fuzz -time 60s
+	$(GO) run ./test/tool/fuzz -time 60m -run '^\./target/scsi FuzzCommand$$'
 
 storm: ## the random tools: MINUTES (10), SEED (1), TOOLS=name,name, STATE=file to go on from and add up, COUNTS=1 to print its sums
-	$(GO) run ./test/storm/run -minutes $(or $(MINUTES),10) -seed $(or $(SEED),1) $(if $(TOOLS),-tools $(TOOLS)) $(if $(STATE),-state $(STATE)) $(if $(COUNTS),-counts)
+	$(GO) run ./test/tool/storm -minutes $(or $(MINUTES),10) -seed $(or $(SEED),1) $(if $(TOOLS),-tools $(TOOLS)) $(if $(STATE),-state $(STATE)) $(if $(COUNTS),-counts)
 
 man: ## manual pages into dist/man
 	$(GO) run ./packaging man

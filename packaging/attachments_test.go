@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-storage/sluice/test/need"
-	"github.com/sluice-storage/sluice/test/port"
+	"github.com/sluice-storage/sluice/test/lib/need"
+	"github.com/sluice-storage/sluice/test/lib/port"
 )
 
 // packageRows is the table of docs/attach.md that the test below tries.

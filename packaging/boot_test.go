@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/lib/need"
 )
 
 // The order at boot: network, attachments, mounts of fstab that are on the network; and backwards when the machine goes down. systemd's

@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/lib/need"
 )
 
 // work is built once for all tests: linking both programs costs seconds.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/lib/need"
 )
 
 var units = []string{"sluiced.service", "sluiced-files.service", "sluiced.socket", "sluice-map.service", "sluice-attach@.service"}

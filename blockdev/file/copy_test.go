@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev/file"
 	"github.com/sluice-storage/sluice/blockdev/mem"
 	imem "github.com/sluice-storage/sluice/mem"
-	"github.com/sluice-storage/sluice/test/disk"
+	"github.com/sluice-storage/sluice/test/lib/disk"
 )
 
 // ranges reads what is mapped.

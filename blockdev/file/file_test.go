@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/blockdevtest"
 	"github.com/sluice-storage/sluice/blockdev/file"
-	"github.com/sluice-storage/sluice/test/disk"
+	"github.com/sluice-storage/sluice/test/lib/disk"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev/blockdevtest"
 	"github.com/sluice-storage/sluice/blockdev/file"
 	"github.com/sluice-storage/sluice/mem"
-	"github.com/sluice-storage/sluice/test/faultfs"
+	"github.com/sluice-storage/sluice/test/lib/faultfs"
 )
 
 // failNext fails the next n calls of a name to one file.

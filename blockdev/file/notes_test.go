@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-storage/sluice/blockdev/file"
 	"github.com/sluice-storage/sluice/blockdev/internal/redo"
 	"github.com/sluice-storage/sluice/mem"
-	"github.com/sluice-storage/sluice/test/disk"
-	"github.com/sluice-storage/sluice/test/faultfs"
+	"github.com/sluice-storage/sluice/test/lib/disk"
+	"github.com/sluice-storage/sluice/test/lib/faultfs"
 )
 
 // as are the options of a volume that is called so, of a daemon with this state directory.

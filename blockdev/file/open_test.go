@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev/blockdevtest"
 	"github.com/sluice-storage/sluice/blockdev/file"
 	"github.com/sluice-storage/sluice/mem"
-	"github.com/sluice-storage/sluice/test/disk"
+	"github.com/sluice-storage/sluice/test/lib/disk"
 )
 
 func TestOnlyOneMayServeAFile(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/blockdevtest"
 	"github.com/sluice-storage/sluice/blockdev/file"
-	"github.com/sluice-storage/sluice/test/faultfs"
+	"github.com/sluice-storage/sluice/test/lib/faultfs"
 )
 
 // powerLoss runs the engine as it ships on a file system whose power is cut, in the middle of any of its calls, and once

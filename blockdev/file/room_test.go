@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/blockdevtest"
 	"github.com/sluice-storage/sluice/blockdev/file"
-	"github.com/sluice-storage/sluice/test/disk"
+	"github.com/sluice-storage/sluice/test/lib/disk"
 )
 
 func stat(t testing.TB, path string) unix.Stat_t {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/blockdevtest"
 	"github.com/sluice-storage/sluice/blockdev/file"
-	"github.com/sluice-storage/sluice/test/faultfs"
+	"github.com/sluice-storage/sluice/test/lib/faultfs"
 )
 
 // A medium that takes nothing does not hold up Close. What it was to take counts as lost from then on, also where the process

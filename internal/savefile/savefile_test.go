@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sluice-storage/sluice/test/faultfs"
+	"github.com/sluice-storage/sluice/test/lib/faultfs"
 )
 
 // asSaver has this program save a file: a process that serves a file system had better not wait for it.
@@ -38,7 +38,7 @@ func inAnother(path, text string) error {
 }
 
 // What is saved is there whole, what was there before is replaced or refused, and nothing else stays in the directory.
-// test/nfs cuts the power under it.
+// a test of target/nfs cuts the power under it.
 func TestSave(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a/b/c")
 	if err := MkdirAll(dir); err != nil {

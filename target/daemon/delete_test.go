@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/target/scsi"
-	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/lib/need"
 )
 
 // A file that cannot be deleted is the volume's still, and the disk that it was when it is configured again: with who was fenced.

@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/lib/need"
 )
 
 // All of IPv4 and all of IPv6 are two portals with one port: neither takes the other's half.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/target/scsi"
-	"github.com/sluice-storage/sluice/test/faultfs"
+	"github.com/sluice-storage/sluice/test/lib/faultfs"
 )
 
 // A change below a medium that hangs keeps a stop from nothing: portals close, and other volumes are noted to have ended in order.

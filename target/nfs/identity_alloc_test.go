@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/lib/need"
 )
 
 // What is asked for with each GETATTR, LOOKUP or ACCESS of a client costs an identity no allocation: of the daemon's own, and of

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/threads"
-	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/lib/need"
 )
 
 // A WRITE takes no room, and no set-user-ID bits off a file, only where all of it goes over data that is there.

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/internal/rpcbind"
-	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/lib/need"
 )
 
 // systemBind runs Debian's rpcbind in a network and with a /run of its own, and returns its socket and what its rpcinfo

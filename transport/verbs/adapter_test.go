@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/lib/need"
 )
 
 const patience = 60 * time.Second // for a hang, not for a slow machine

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/lib/need"
 	"github.com/sluice-storage/sluice/transport/transporttest"
 )
 

@@ -22,7 +22,7 @@ import (
 
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/target/admin"
-	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/lib/need"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the golden screens anew")

@@ -19,7 +19,7 @@ func TestExerciser(t *testing.T) {
 func exercise(t *testing.T, c *client) {
 	t.Helper()
 	fsx := filepath.Join(t.TempDir(), "fsx")
-	if out, err := exec.Command("go", "build", "-o", fsx, "github.com/sluice-storage/sluice/test/lab/fsx").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", fsx, "github.com/sluice-storage/sluice/test/tool/lab/fsx").CombinedOutput(); err != nil {
 		t.Fatalf("build the exerciser: %v: %s", err, out)
 	}
 	for what, args := range map[string][]string{

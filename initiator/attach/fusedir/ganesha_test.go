@@ -16,7 +16,7 @@ import (
 
 	"github.com/sluice-storage/sluice/initiator/attach/fusedir"
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
-	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/lib/need"
 )
 
 // insideEnv marks the process that runs in namespaces of its own: nfs-ganesha wants an rpcbind, whose port and socket are

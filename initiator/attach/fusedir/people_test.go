@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluice-storage/sluice/initiator/attach/fusedir"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/lib/need"
 )
 
 // as runs a shell line as another user.

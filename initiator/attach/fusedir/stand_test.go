@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/nfs/lock"
 	"github.com/sluice-storage/sluice/target/rpcserver"
-	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/lib/need"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/sluice-storage/sluice/test/need"
+	"github.com/sluice-storage/sluice/test/lib/need"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
