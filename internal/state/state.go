@@ -1,0 +1,61 @@
+// Package state checks the lives of requests. A machine is one enumeration, declared with a sentence a state, and a table of
+// what may follow what; a Machine's Move is the only place that assigns it.
+//
+// An illegal move is a defect of this program, and what it would move may be moved twice: Move panics in every build, and the
+// panic ends what it may have spoiled, as any other does.
+package state
+
+import "fmt"
+
+// Machine is the table of one enumeration, made once and never changed.
+type Machine[S ~uint8] struct {
+	name  string
+	names []string
+	next  []uint32 // bit n of entry s: state n may follow state s
+}
+
+// Next lists, by state, those that may follow it.
+type Next[S ~uint8] map[S][]S
+
+// New makes a machine of at most 32 states. names has one for each state, in order of its number; name is what has the state.
+func New[S ~uint8](name string, names []string, next Next[S]) *Machine[S] {
+	m := &Machine[S]{name: name, names: names, next: make([]uint32, len(names))}
+	if len(names) > 32 {
+		panic("state: " + name + " has more than 32 states")
+	}
+	for from, all := range next {
+		for _, to := range all {
+			if int(to) >= len(names) {
+				panic(fmt.Sprintf("state: %s has no state %d", name, to))
+			}
+			m.next[from] |= 1 << to
+		}
+	}
+	return m
+}
+
+// Move assigns to, which must be allowed behind what *s is. The lock that guards *s is the caller's to hold.
+func (m *Machine[S]) Move(s *S, to S) {
+	if m.next[*s]&(1<<to) == 0 {
+		panic(&IllegalError{What: m.name, From: m.Name(*s), To: m.Name(to)})
+	}
+	*s = to
+}
+
+// May reports whether to may follow from.
+func (m *Machine[S]) May(from, to S) bool { return m.next[from]&(1<<to) != 0 }
+
+// Name is the name of a state.
+func (m *Machine[S]) Name(s S) string {
+	if int(s) < len(m.names) {
+		return m.names[s]
+	}
+	return fmt.Sprintf("state %d", s)
+}
+
+// IllegalError is what Move panics with.
+type IllegalError struct{ What, From, To string }
+
+func (e *IllegalError) Error() string {
+	return fmt.Sprintf("%s cannot go from %q to %q: a defect of this program", e.What, e.From, e.To)
+}

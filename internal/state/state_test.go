@@ -1,0 +1,40 @@
+package state
+
+import "testing"
+
+type light uint8
+
+const (
+	red light = iota
+	green
+	yellow
+)
+
+var lights = New("a light", []string{"red", "green", "yellow"}, Next[light]{red: {green}, green: {yellow}, yellow: {red}})
+
+func TestMoveTakesWhatTheTableAllowsAndNothingElse(t *testing.T) {
+	for from := red; from <= yellow; from++ {
+		for to := red; to <= yellow; to++ {
+			s := from
+			var met any
+			func() {
+				defer func() { met = recover() }()
+				lights.Move(&s, to)
+			}()
+			legal := to == (from+1)%3
+			if lights.May(from, to) != legal || (met == nil) != legal || (s == to) != (legal || from == to) {
+				t.Errorf("%s to %s: panic %v, now %s", lights.Name(from), lights.Name(to), met, lights.Name(s))
+			}
+			if e, is := met.(*IllegalError); met != nil && (!is || e.From != lights.Name(from) || e.To != lights.Name(to)) {
+				t.Errorf("panic with %v", met)
+			}
+		}
+	}
+}
+
+func TestMoveAllocatesNothing(t *testing.T) {
+	s := red
+	if n := testing.AllocsPerRun(100, func() { lights.Move(&s, (s+1)%3) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
