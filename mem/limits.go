@@ -17,10 +17,6 @@ const (
 	minPool = int64(len(classes)) * slabSize
 
 	// maxCached bounds what one share keeps to itself between I/Os: 32 requests of 128 KiB (class 256 KiB). Shares
-	// give it back as soon as anybody waits.
+	// give it back as soon as another waits.
 	maxCached = 8 << 20
-
-	// reservePiece is the buffer a share's reserve is made of: a transfer within the reserve can always go on in
-	// pieces of this size.
-	reservePiece = 64 << 10
 )

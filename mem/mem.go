@@ -85,8 +85,6 @@ type Buf struct {
 	n     int // bytes asked for
 	held  atomic.Bool
 	next  *Buf
-	// reserved: one of the pieces that its share keeps whatever happens.
-	reserved bool
 }
 
 // hand makes b the caller's.

@@ -256,35 +256,6 @@ func TestAShareStopsAtItsLimit(t *testing.T) {
 	}
 }
 
-func TestTheReserveIsThereWhenThePoolIsDry(t *testing.T) {
-	p := NewPool(0)
-	s, err := p.ShareReserve(100<<10, 1<<20) // two pieces
-	if err != nil {
-		t.Fatal(err)
-	}
-	others := drain(t, p, 128<<10)
-	for range 3 {
-		bufs := get(t, s, 128<<10)
-		if _, err := s.Get(1); !errors.Is(err, ErrNoMemory) {
-			t.Fatalf("beyond the reserve: %v", err)
-		}
-		release(bufs)
-	}
-	if _, err := p.Get(1); !errors.Is(err, ErrNoMemory) {
-		t.Fatalf("the reserve went to somebody else: %v", err)
-	}
-	release(others)
-	bufs := get(t, s, 1<<20)
-	s.Close()
-	release(bufs)
-	if st := p.Stats(); st.Used != 0 || st.Cached != 0 || st.Shares != 0 {
-		t.Fatalf("left: %+v", st)
-	}
-	if _, err := p.ShareReserve(p.Stats().Max, 0); !errors.Is(err, ErrNoMemory) {
-		t.Fatalf("a reserve of everything: %v", err)
-	}
-}
-
 func TestWaitersAreServedOldestFirstAndWithWhatTheyAskedFor(t *testing.T) {
 	p := NewPool(0)
 	all := drain(t, p, 0)
@@ -589,16 +560,7 @@ func TestModel(t *testing.T) {
 		var clients []*client
 		for range rapid.IntRange(1, 4).Draw(rt, "shares") {
 			limit := int64(rapid.IntRange(1, 10<<20).Draw(rt, "limit"))
-			c := &client{limit: max(limit, 4096) &^ 4095}
-			if rapid.Bool().Draw(rt, "reserve") {
-				s, err := p.ShareReserve(64<<10, limit)
-				if err != nil {
-					rt.Fatal(err)
-				}
-				c.s, c.limit = s, max(c.limit, 64<<10)
-			} else {
-				c.s = p.Share(limit)
-			}
+			c := &client{s: p.Share(limit), limit: max(limit, 4096) &^ 4095}
 			clients = append(clients, c)
 		}
 		var id uint64

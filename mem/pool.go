@@ -29,7 +29,6 @@ type Pool struct {
 	known    []Registrar
 	shares   map[*Share]struct{}
 	waiting  []*Share // wait for memory of the pool, oldest first
-	reserved int64    // bytes that shares reserved
 	dirty    bool     // somebody joined the queue: caches are to be emptied
 	refused  uint64
 	closed   bool
@@ -44,7 +43,7 @@ type Stats struct {
 	Max      int64  // the bound
 	Mapped   int64  // slabs mapped so far
 	Used     int64  // capacity of the buffers that are out
-	Cached   int64  // capacity that shares keep for themselves, reserves included, free
+	Cached   int64  // capacity that shares keep for themselves, free
 	Shares   int    // open shares
 	Waiting  int    // shares that wait for memory
 	Refused  uint64 // ErrNoMemory given because the pool, not a share, was at its bound
@@ -122,7 +121,7 @@ func (p *Pool) Stats() Stats {
 	st := Stats{Max: p.max, Mapped: p.mapped, Shares: len(p.shares), Waiting: len(p.waiting), Refused: p.refused, SlabSize: slabSize}
 	for s := range p.shares {
 		s.mu.Lock()
-		st.Cached += s.cached + s.granted + s.keptSize
+		st.Cached += s.cached + s.granted
 		s.mu.Unlock()
 	}
 	st.Used = p.mapped - p.freeSize - st.Cached
@@ -141,7 +140,6 @@ func (p *Pool) Close() error {
 	for s := range p.shares {
 		s.mu.Lock()
 		p.emptyShareLocked(s)
-		s.reserve = 0
 		s.mu.Unlock()
 	}
 	if out := p.mapped - p.freeSize; out != 0 {
@@ -319,11 +317,6 @@ func (p *Pool) reclaimShareLocked(s *Share) {
 func (p *Pool) emptyShareLocked(s *Share) {
 	p.reclaimShareLocked(s)
 	p.dropGrantLocked(s)
-	for s.kept != nil {
-		b := s.popKept()
-		b.reserved = false
-		p.putLocked(b)
-	}
 }
 
 // dropGrantLocked takes back what was set aside for a waiter. Both locks are held.

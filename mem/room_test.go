@@ -99,10 +99,8 @@ func TestEachSizeCanBeHadWhereAProviderHasNoRoom(t *testing.T) {
 				copy(b.Bytes(), "written")
 				b.Release()
 			}
-			other, err := p.ShareReserve(128<<10, 1<<20)
-			if err != nil {
-				t.Fatalf("%s: a reserve: %v", what, err)
-			}
+			other := p.Share(1 << 20)
+			release(get(t, other, 64<<10))
 			other.Close()
 		}
 		if st := p.Stats(); st.Mapped != int64(room)*SlabSize || st.Used != 0 {
@@ -129,8 +127,8 @@ func TestWhatIsInUseStaysWhatItIsWhereAProviderHasNoRoom(t *testing.T) {
 	if _, err := s.Get(1 << 20); !errors.Is(err, ErrNoRoom) {
 		t.Errorf("a megabyte beside 4 KiB in use: %v", err)
 	}
-	if _, err := p.ShareReserve(64<<10, 1<<20); !errors.Is(err, ErrNoRoom) {
-		t.Errorf("a reserve beside 4 KiB in use: %v", err)
+	if _, err := p.Share(1 << 20).Get(64 << 10); !errors.Is(err, ErrNoRoom) {
+		t.Errorf("64 KiB of another share beside 4 KiB in use: %v", err)
 	}
 	all, err := s.GetAll(1<<20, nil)
 	if err != nil {

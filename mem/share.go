@@ -10,20 +10,17 @@ import (
 // ErrTooLarge is the answer to a request for more than the share may ever hold: waiting would not help.
 var ErrTooLarge = errors.New("mem: more asked for than the share may ever hold")
 
-// Share is one connection's part of a pool: a reserve that is always there for it and a bound it does not pass, so
-// that a peer that holds buffers for ever starves only itself. Any goroutine may use it.
+// Share is one connection's part of a pool: a bound that it does not pass, so that a peer that holds buffers for ever
+// starves only itself. Any goroutine may use it.
 type Share struct {
-	pool    *Pool
-	limit   int64
-	reserve int64
+	pool  *Pool
+	limit int64
 
-	mu       sync.Mutex
-	held     int64 // capacity handed out
-	cache    [len(classes)]*Buf
-	cached   int64
-	kept     *Buf // the reserve's buffers that are not out
-	keptSize int64
-	closed   bool
+	mu     sync.Mutex
+	held   int64 // capacity handed out
+	cache  [len(classes)]*Buf
+	cached int64
+	closed bool
 
 	// Waiting. The queue itself is the pool's.
 	want      int64 // bytes of the last request that failed
@@ -35,7 +32,7 @@ type Share struct {
 	claim     atomic.Bool // was called back and has not asked yet: its cache is its own; written under mu
 }
 
-// Share returns a share of the pool that may hold limit bytes, at most half of the pool, and has no reserve.
+// Share returns a share of the pool that may hold limit bytes, at most half of the pool.
 func (p *Pool) Share(limit int64) *Share {
 	limit = min(max(limit, int64(classes[0])), p.max/2)
 	s := &Share{pool: p, limit: limit &^ int64(classes[0]-1)}
@@ -43,37 +40,6 @@ func (p *Pool) Share(limit int64) *Share {
 	p.shares[s] = struct{}{}
 	p.mu.Unlock()
 	return s
-}
-
-// ShareReserve is Share with reserve bytes, rounded up to pieces of 64 KiB, taken from the pool at once and kept for
-// this share until Close: a connection that holds nothing always gets that much, in buffers of 64 KiB and less,
-// whatever others hold. All reserves together take at most half of the pool; ErrNoMemory means that no further
-// connection can be served.
-func (p *Pool) ShareReserve(reserve, limit int64) (*Share, error) {
-	reserve = (reserve + reservePiece - 1) / reservePiece * reservePiece
-	s := p.Share(max(limit, reserve))
-	p.mu.Lock()
-	if p.reserved+reserve > p.max/2 {
-		p.mu.Unlock()
-		s.Close()
-		return nil, ErrNoMemory
-	}
-	p.reserved += reserve
-	p.mu.Unlock()
-	s.reserve = reserve
-	c := mustClass(reservePiece)
-	for n := int64(0); n < reserve; n += reservePiece {
-		b, err := p.take(c, reservePiece, false)
-		if err != nil {
-			s.Close()
-			return nil, err
-		}
-		b.reserved = true
-		s.mu.Lock()
-		s.pushKept(b)
-		s.mu.Unlock()
-	}
-	return s, nil
 }
 
 // Held is the capacity that is out, in bytes.
@@ -143,19 +109,11 @@ func (s *Share) get(n, c int, up bool) (*Buf, error) {
 
 	s.mu.Lock()
 	s.held -= size
-	if s.kept != nil && errors.Is(err, ErrNoMemory) && size <= reservePiece {
-		b = s.popKept() // the last resort
-	}
 	if b == nil {
 		s.mu.Unlock()
 		return nil, err
 	}
 	if got := int64(classes[b.class]); s.held+got > s.limit { // others of this share took meanwhile
-		if b.reserved {
-			s.pushKept(b)
-			s.mu.Unlock()
-			return nil, ErrNoMemory
-		}
 		s.mu.Unlock()
 		s.pool.put(b)
 		return nil, ErrNoMemory
@@ -279,7 +237,7 @@ func (p *Pool) serve(s *Share) {
 	call(ready)
 }
 
-// Trim gives back what the share keeps beyond its reserve: for a connection that has gone idle.
+// Trim gives back what the share keeps: for a connection that has gone idle.
 func (s *Share) Trim() {
 	p := s.pool
 	p.mu.Lock()
@@ -303,8 +261,6 @@ func (s *Share) Close() {
 	s.claim.Store(false)
 	s.closed = true
 	p.emptyShareLocked(s)
-	p.reserved -= s.reserve
-	s.reserve = 0
 	s.mu.Unlock()
 	delete(p.shares, s)
 	ready := p.serveLocked(nil)
@@ -320,13 +276,8 @@ func (s *Share) put(b *Buf) {
 	s.held -= size
 	// Read under mu: a waiter raises starving before it empties this cache under mu, so that a buffer goes either
 	// to it here or to it there.
-	keep := !s.closed && (b.reserved || s.cached+size <= maxCached && p.starving.Load() == 0)
-	switch {
-	case !keep:
-		b.reserved = false
-	case b.reserved:
-		s.pushKept(b)
-	default:
+	keep := !s.closed && s.cached+size <= maxCached && p.starving.Load() == 0
+	if keep {
 		s.push(b)
 	}
 	waits := s.wake != nil
@@ -362,17 +313,5 @@ func (s *Share) pop(c int) *Buf {
 	b := s.cache[c]
 	s.cache[c], b.next = b.next, nil
 	s.cached -= int64(classes[c])
-	return b
-}
-
-func (s *Share) pushKept(b *Buf) {
-	b.next, s.kept = s.kept, b
-	s.keptSize += reservePiece
-}
-
-func (s *Share) popKept() *Buf {
-	b := s.kept
-	s.kept, b.next = b.next, nil
-	s.keptSize -= reservePiece
 	return b
 }
