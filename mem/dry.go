@@ -13,7 +13,7 @@ type Drought struct {
 
 var drought atomic.Pointer[Drought]
 
-// SetDrought puts d over the pools that are made from now on; nil ends that. Shares of such pools cache nothing, so that each
+// SetDrought puts d over the pools that are made from now on; nil ends that. Quotas of such pools cache nothing, so that each
 // buffer is asked for. Only tests call it.
 func SetDrought(d *Drought) { drought.Store(d) }
 

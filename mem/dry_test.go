@@ -12,7 +12,7 @@ func TestADroughtKeepsToTheContract(t *testing.T) {
 	p, later := NewPool(64<<20), (*Pool)(nil)
 	SetDrought(nil)
 	later = NewPool(64 << 20)
-	s := p.Share(4 << 20)
+	s := p.Quota(4 << 20)
 	if p.Stats().Max != minPool || later.Stats().Max != 64<<20 {
 		t.Fatalf("pools of %d and %d bytes", p.Stats().Max, later.Stats().Max)
 	}

@@ -8,7 +8,7 @@ import (
 
 // What a provider's lack of room does to slabs.
 
-// idleLocked are the slabs of which every buffer is free, by their class. What shares cache is not: the caller has taken it back where it may.
+// idleLocked are the slabs of which every buffer is free, by their class. What quotas cache is not: the caller has taken it back where it may.
 func (p *Pool) idleLocked() (idle [len(classes)][]*Slab) {
 	for c, size := range classes {
 		n := map[*Slab]int{}

@@ -5,7 +5,7 @@ package mem
 var classes = [...]int{4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20}
 
 const (
-	// MaxBuf is the largest single buffer in bytes; a longer transfer takes several (Share.GetAll).
+	// MaxBuf is the largest single buffer in bytes; a longer transfer takes several (Quota.GetAll).
 	MaxBuf = 1 << 20
 
 	// SlabSize is one mapping of a pool's, which a provider registers as a whole: four of the largest buffers, small enough that
@@ -16,7 +16,7 @@ const (
 	// minPool gives every class one slab, so that no class can be crowded out by another for good.
 	minPool = int64(len(classes)) * slabSize
 
-	// maxCached bounds what one share keeps to itself between I/Os: 32 requests of 128 KiB (class 256 KiB). Shares
+	// maxCached bounds what one quota keeps to itself between I/Os: 32 requests of 128 KiB (class 256 KiB). Quotas
 	// give it back as soon as another waits.
 	maxCached = 8 << 20
 )

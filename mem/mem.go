@@ -16,7 +16,7 @@ import (
 // as they are.
 const PageSize = 4096
 
-// ErrNoMemory is returned by Get when the pool or the share has reached its bound. It is temporary: ask again
+// ErrNoMemory is returned by Get when the pool or the quota has reached its bound. It is temporary: ask again
 // from a Wait callback.
 var ErrNoMemory = errors.New("mem: no registered buffer is free")
 
@@ -79,7 +79,7 @@ func (s Span) Cut(off, n int) Span {
 // Buf is the handle of one buffer. Exactly one owner holds it and calls Release once; a second Release panics.
 type Buf struct {
 	pool  *Pool
-	share *Share
+	quota *Quota
 	span  Span // whole capacity of the class
 	class int
 	n     int // bytes asked for
@@ -88,8 +88,8 @@ type Buf struct {
 }
 
 // hand makes b the caller's.
-func (b *Buf) hand(n int, s *Share) {
-	b.n, b.share = n, s
+func (b *Buf) hand(n int, s *Quota) {
+	b.n, b.quota = n, s
 	b.held.Store(true)
 }
 
@@ -116,7 +116,7 @@ func (b *Buf) Release() {
 	if !b.held.CompareAndSwap(true, false) {
 		panic("mem: a buffer is released twice")
 	}
-	if s := b.share; s != nil {
+	if s := b.quota; s != nil {
 		s.put(b)
 		return
 	}

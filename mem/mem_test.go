@@ -63,11 +63,11 @@ func TestOnSlabSeesEverySlab(t *testing.T) {
 	p := NewPool(0)
 	reg := &registrar{seen: map[uint32]int{}}
 	seen := reg.seen
-	bufs := get(t, p.Share(8<<20), 4096)
+	bufs := get(t, p.Quota(8<<20), 4096)
 	if err := p.OnSlab(reg); err != nil {
 		t.Fatal(err)
 	}
-	bufs = append(bufs, get(t, p.Share(8<<20), MaxBuf)...)
+	bufs = append(bufs, get(t, p.Quota(8<<20), MaxBuf)...)
 	for _, b := range bufs {
 		if seen[b.Span().Slab.ID()] != 1 {
 			t.Errorf("slab %d was registered %d times", b.Span().Slab.ID(), seen[b.Span().Slab.ID()])
@@ -112,8 +112,8 @@ func TestEverySlabIsUnregisteredBeforeItIsUnmapped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	release(get(t, p.Share(8<<20), 4096))
-	release(get(t, p.Share(8<<20), MaxBuf))
+	release(get(t, p.Quota(8<<20), 4096))
+	release(get(t, p.Quota(8<<20), MaxBuf))
 	if first.known() != 2 || second.known() != 2 {
 		t.Fatalf("%d and %d slabs are registered", first.known(), second.known())
 	}
@@ -131,7 +131,7 @@ func TestASlabThatAProviderKeepsStaysMapped(t *testing.T) {
 	if err := p.OnSlab(r); err != nil {
 		t.Fatal(err)
 	}
-	bufs := get(t, p.Share(8<<20), 4096)
+	bufs := get(t, p.Quota(8<<20), 4096)
 	m := bufs[0].Bytes()
 	release(bufs)
 	if err := p.Close(); !errors.Is(err, r.busy) {
@@ -140,7 +140,7 @@ func TestASlabThatAProviderKeepsStaysMapped(t *testing.T) {
 	m[0] = 1 // an adapter may do this still
 }
 
-func get(t *testing.T, s *Share, n int) []*Buf {
+func get(t *testing.T, s *Quota, n int) []*Buf {
 	t.Helper()
 	bufs, err := s.GetAll(n, nil)
 	if err != nil {
@@ -155,7 +155,7 @@ func release(bufs []*Buf) {
 	}
 }
 
-// drain takes everything the pool has through as many shares as it needs.
+// drain takes everything the pool has through as many quotas as it needs.
 func drain(t *testing.T, p *Pool, leave int64) (bufs []*Buf) {
 	t.Helper()
 	for {
@@ -208,7 +208,7 @@ func TestGetAllFallsBackToSmallerPieces(t *testing.T) {
 		}
 		big = append(big, b)
 	}
-	s := p.Share(8 << 20)
+	s := p.Quota(8 << 20)
 	bufs := get(t, s, 3<<20+17)
 	total := 0
 	for _, b := range bufs {
@@ -223,9 +223,9 @@ func TestGetAllFallsBackToSmallerPieces(t *testing.T) {
 	}
 }
 
-func TestAShareStopsAtItsLimit(t *testing.T) {
+func TestAQuotaStopsAtItsLimit(t *testing.T) {
 	p := NewPool(64 << 20)
-	s := p.Share(100 << 10)
+	s := p.Quota(100 << 10)
 	bufs := get(t, s, 90<<10) // 64 + 16 + 16 KiB: rounding must not be what fails it
 	if _, err := s.Get(16 << 10); !errors.Is(err, ErrNoMemory) {
 		t.Fatalf("beyond the limit: %v", err)
@@ -252,7 +252,7 @@ func TestAShareStopsAtItsLimit(t *testing.T) {
 	}
 	s.Close()
 	if _, err := s.Get(1); !errors.Is(err, ErrClosed) {
-		t.Fatalf("closed share: %v", err)
+		t.Fatalf("closed quota: %v", err)
 	}
 }
 
@@ -261,22 +261,22 @@ func TestWaitersAreServedOldestFirstAndWithWhatTheyAskedFor(t *testing.T) {
 	all := drain(t, p, 0)
 	var order []int
 	called := make(chan int, 3)
-	shares := make([]*Share, 3)
-	for i := range shares {
-		shares[i] = p.Share(4 << 20)
-		if _, err := shares[i].GetAll(1<<20, nil); !errors.Is(err, ErrNoMemory) {
+	quotas := make([]*Quota, 3)
+	for i := range quotas {
+		quotas[i] = p.Quota(4 << 20)
+		if _, err := quotas[i].GetAll(1<<20, nil); !errors.Is(err, ErrNoMemory) {
 			t.Fatal(err)
 		}
-		shares[i].Wait(func() { called <- i })
+		quotas[i].Wait(func() { called <- i })
 	}
-	thief := p.Share(8 << 20)
+	thief := p.Quota(8 << 20)
 	for i, b := range all {
 		b.Release()
 		for len(order) < 3-p.Stats().Waiting {
 			order = append(order, <-called)
 		}
 		if stolen, err := thief.Get(4096); err == nil && len(order) < 3 {
-			t.Fatalf("release %d: a newcomer got memory while %d shares waited", i, 3-len(order))
+			t.Fatalf("release %d: a newcomer got memory while %d quotas waited", i, 3-len(order))
 		} else if err == nil {
 			stolen.Release()
 		}
@@ -284,7 +284,7 @@ func TestWaitersAreServedOldestFirstAndWithWhatTheyAskedFor(t *testing.T) {
 	if len(order) != 3 || order[0] != 0 || order[1] != 1 || order[2] != 2 {
 		t.Fatalf("served in order %v", order)
 	}
-	for _, s := range shares {
+	for _, s := range quotas {
 		release(get(t, s, 1<<20))
 		s.Close()
 	}
@@ -297,7 +297,7 @@ func TestWaitersAreServedOldestFirstAndWithWhatTheyAskedFor(t *testing.T) {
 func TestWaitReturnsWhatItHadWhenTakenBack(t *testing.T) {
 	p := NewPool(0)
 	all := drain(t, p, 0)
-	s := p.Share(8 << 20)
+	s := p.Quota(8 << 20)
 	_, err := s.GetAll(2<<20, nil)
 	if !errors.Is(err, ErrNoMemory) {
 		t.Fatal(err)
@@ -316,16 +316,16 @@ func TestWaitReturnsWhatItHadWhenTakenBack(t *testing.T) {
 
 // A callback takes a lock that whoever releases, trims, waits or closes may hold.
 func TestACallbackMayWantTheCallersLock(t *testing.T) {
-	for name, f := range map[string]func(p *Pool, all []*Buf, s, other *Share){
-		"a release":             func(_ *Pool, all []*Buf, _, _ *Share) { release(all) },
-		"a release of a share":  func(_ *Pool, all []*Buf, _, other *Share) { release(all) },
-		"a wait":                func(_ *Pool, all []*Buf, _, other *Share) { release(all); other.Wait(func() {}) },
-		"a trim, then a close":  func(_ *Pool, all []*Buf, _, other *Share) { other.Trim(); release(all); other.Close() },
-		"a Get that hands back": func(_ *Pool, all []*Buf, _, other *Share) { release(all); _, _ = other.GetAll(8<<20, nil) },
+	for name, f := range map[string]func(p *Pool, all []*Buf, s, other *Quota){
+		"a release":             func(_ *Pool, all []*Buf, _, _ *Quota) { release(all) },
+		"a release of a quota":  func(_ *Pool, all []*Buf, _, other *Quota) { release(all) },
+		"a wait":                func(_ *Pool, all []*Buf, _, other *Quota) { release(all); other.Wait(func() {}) },
+		"a trim, then a close":  func(_ *Pool, all []*Buf, _, other *Quota) { other.Trim(); release(all); other.Close() },
+		"a Get that hands back": func(_ *Pool, all []*Buf, _, other *Quota) { release(all); _, _ = other.GetAll(8<<20, nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := NewPool(0)
-			s, other := p.Share(4<<20), p.Share(4<<20)
+			s, other := p.Quota(4<<20), p.Quota(4<<20)
 			b, err := other.Get(4096)
 			if err != nil {
 				t.Fatal(err)
@@ -357,7 +357,7 @@ func TestTwoOwnersServeEachOther(t *testing.T) {
 	all = all[:len(all)-2]
 	type owner struct {
 		sync.Mutex
-		s    *Share
+		s    *Quota
 		left int
 		done chan struct{}
 	}
@@ -383,7 +383,7 @@ func TestTwoOwnersServeEachOther(t *testing.T) {
 		}
 	}
 	for i := range owners {
-		owners[i] = &owner{s: p.Share(2 << 20), left: 500, done: make(chan struct{})}
+		owners[i] = &owner{s: p.Quota(2 << 20), left: 500, done: make(chan struct{})}
 	}
 	for _, o := range owners {
 		go try(o)
@@ -396,14 +396,14 @@ func TestTwoOwnersServeEachOther(t *testing.T) {
 
 // Where only a larger buffer is free it is set aside, and it serves the request that waited for a small one.
 func TestALargerBufferEndsTheWaitForASmallOne(t *testing.T) {
-	for name, get := range map[string]func(*Share) error{
-		"Get":    func(s *Share) error { _, err := s.Get(4096); return err },
-		"GetAll": func(s *Share) error { _, err := s.GetAll(5000, nil); return err },
+	for name, get := range map[string]func(*Quota) error{
+		"Get":    func(s *Quota) error { _, err := s.Get(4096); return err },
+		"GetAll": func(s *Quota) error { _, err := s.GetAll(5000, nil); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := NewPool(0)
 			all := drain(t, p, 0)
-			s := p.Share(4 << 20)
+			s := p.Quota(4 << 20)
 			if err := get(s); !errors.Is(err, ErrNoMemory) {
 				t.Fatal(err)
 			}
@@ -427,9 +427,9 @@ func TestALargerBufferEndsTheWaitForASmallOne(t *testing.T) {
 func TestAWaitTakenBackAfterItsCallHandsOn(t *testing.T) {
 	p := NewPool(0)
 	all := drain(t, p, 0)
-	first, second := p.Share(4<<20), p.Share(4<<20)
+	first, second := p.Quota(4<<20), p.Quota(4<<20)
 	calls := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
-	for i, s := range []*Share{first, second} {
+	for i, s := range []*Quota{first, second} {
 		if _, err := s.GetAll(1<<20, nil); !errors.Is(err, ErrNoMemory) {
 			t.Fatal(err)
 		}
@@ -452,7 +452,7 @@ func TestAWaitTakenBackAfterItsCallHandsOn(t *testing.T) {
 func TestWaitSeesMemoryFreedBeforeIt(t *testing.T) {
 	p := NewPool(0)
 	all := drain(t, p, 0)
-	s := p.Share(1 << 20)
+	s := p.Quota(1 << 20)
 	if _, err := s.Get(4096); !errors.Is(err, ErrNoMemory) {
 		t.Fatal(err)
 	}
@@ -464,7 +464,7 @@ func TestWaitSeesMemoryFreedBeforeIt(t *testing.T) {
 
 func TestCloseRefusesWhileBuffersAreOut(t *testing.T) {
 	p := NewPool(0)
-	b, err := p.Share(1 << 20).Get(1)
+	b, err := p.Quota(1 << 20).Get(1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -487,7 +487,7 @@ func TestNobodyStarves(t *testing.T) {
 	var peak, now atomic.Int64
 	for w := range 12 {
 		wg.Go(func() {
-			s := p.Share(8 << 20)
+			s := p.Quota(8 << 20)
 			defer s.Close()
 			wake := make(chan struct{}, 1)
 			for i := range 60 {
@@ -528,7 +528,7 @@ func TestNobodyStarves(t *testing.T) {
 }
 
 func TestTheHotPathAllocatesNothing(t *testing.T) {
-	s := NewPool(0).Share(8 << 20)
+	s := NewPool(0).Quota(8 << 20)
 	into := make([]*Buf, 0, 8)
 	n := testing.AllocsPerRun(1000, func() {
 		bufs, err := s.GetAll(128<<10, into[:0])
@@ -542,7 +542,7 @@ func TestTheHotPathAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestModel drives shares at random and holds the pool against a plain account of who has what.
+// TestModel drives quotas at random and holds the pool against a plain account of who has what.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p := NewPool(0)
@@ -551,16 +551,16 @@ func TestModel(t *testing.T) {
 			id   uint64
 		}
 		type client struct {
-			s       *Share
+			s       *Quota
 			limit   int64
 			outs    []out
 			pending int // bytes of the GetAll that is waited for
 			called  chan struct{}
 		}
 		var clients []*client
-		for range rapid.IntRange(1, 4).Draw(rt, "shares") {
+		for range rapid.IntRange(1, 4).Draw(rt, "quotas") {
 			limit := int64(rapid.IntRange(1, 10<<20).Draw(rt, "limit"))
-			c := &client{s: p.Share(limit), limit: max(limit, 4096) &^ 4095}
+			c := &client{s: p.Quota(limit), limit: max(limit, 4096) &^ 4095}
 			clients = append(clients, c)
 		}
 		var id uint64
@@ -623,7 +623,7 @@ func TestModel(t *testing.T) {
 					}
 				}
 				if got := c.s.Held(); got != held || got > c.limit {
-					rt.Fatalf("a share holds %d, counts %d, may hold %d", held, got, c.limit)
+					rt.Fatalf("a quota holds %d, counts %d, may hold %d", held, got, c.limit)
 				}
 				used += held
 			}
@@ -631,7 +631,7 @@ func TestModel(t *testing.T) {
 				rt.Fatalf("%d bytes are out, stats %+v", used, st)
 			}
 		}
-		pick := func() *client { return clients[rapid.IntRange(0, len(clients)-1).Draw(rt, "share")] }
+		pick := func() *client { return clients[rapid.IntRange(0, len(clients)-1).Draw(rt, "quota")] }
 		rt.Repeat(map[string]func(*rapid.T){
 			"": func(*rapid.T) { check() },
 			"take": func(rt *rapid.T) {
@@ -679,7 +679,7 @@ func TestModel(t *testing.T) {
 		}
 		for _, c := range clients {
 			if c.pending > 0 {
-				rt.Fatal("a share waits although all memory is free")
+				rt.Fatal("a quota waits although all memory is free")
 			}
 			c.s.Close()
 		}
@@ -689,8 +689,8 @@ func TestModel(t *testing.T) {
 	})
 }
 
-func BenchmarkShare(b *testing.B) {
-	s := NewPool(0).Share(8 << 20)
+func BenchmarkQuota(b *testing.B) {
+	s := NewPool(0).Quota(8 << 20)
 	b.ReportAllocs()
 	for b.Loop() {
 		buf, err := s.Get(4096)

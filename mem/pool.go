@@ -11,13 +11,13 @@ import (
 )
 
 // ErrClosed is Get's answer after Close.
-var ErrClosed = errors.New("mem: the pool or share is closed")
+var ErrClosed = errors.New("mem: the pool or quota is closed")
 
 // Pool hands out buffers cut from slabs and maps another slab when it must, up to its bound. Safe for concurrent use.
 //
-// Lock order: Pool.mu, then Share.mu. The hot path is a share's cache and takes Share.mu alone.
+// Lock order: Pool.mu, then Quota.mu. The hot path is a quota's cache and takes Quota.mu alone.
 type Pool struct {
-	starving atomic.Int32 // waiters in the queue; above 0 shares cache nothing
+	starving atomic.Int32 // waiters in the queue; above 0 quotas cache nothing
 
 	mu       sync.Mutex
 	max      int64 // bytes of slabs at most
@@ -27,8 +27,8 @@ type Pool struct {
 	free     [len(classes)]*Buf
 	freeSize int64
 	known    []Registrar
-	shares   map[*Share]struct{}
-	waiting  []*Share // wait for memory of the pool, oldest first
+	quotas   map[*Quota]struct{}
+	waiting  []*Quota // wait for memory of the pool, oldest first
 	dirty    bool     // somebody joined the queue: caches are to be emptied
 	refused  uint64
 	closed   bool
@@ -43,10 +43,10 @@ type Stats struct {
 	Max      int64  // the bound
 	Mapped   int64  // slabs mapped so far
 	Used     int64  // capacity of the buffers that are out
-	Cached   int64  // capacity that shares keep for themselves, free
-	Shares   int    // open shares
-	Waiting  int    // shares that wait for memory
-	Refused  uint64 // ErrNoMemory given because the pool, not a share, was at its bound
+	Cached   int64  // capacity that quotas keep for themselves, free
+	Quotas   int    // open quotas
+	Waiting  int    // quotas that wait for memory
+	Refused  uint64 // ErrNoMemory given because the pool, not a quota, was at its bound
 	SlabSize int64
 }
 
@@ -55,7 +55,7 @@ func NewPool(max int64) *Pool {
 	if max < minPool {
 		max = minPool
 	}
-	p := &Pool{max: max / slabSize * slabSize, shares: make(map[*Share]struct{})}
+	p := &Pool{max: max / slabSize * slabSize, quotas: make(map[*Quota]struct{})}
 	p.dry()
 	return p
 }
@@ -114,12 +114,12 @@ func (p *Pool) Get(n int) (*Buf, error) {
 // Used is the sum of the capacities handed out, in bytes.
 func (p *Pool) Used() int64 { return p.Stats().Used }
 
-// Stats reads the counters. It visits every share: for scrapes, not for data paths.
+// Stats reads the counters. It visits every quota: for scrapes, not for data paths.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Max: p.max, Mapped: p.mapped, Shares: len(p.shares), Waiting: len(p.waiting), Refused: p.refused, SlabSize: slabSize}
-	for s := range p.shares {
+	st := Stats{Max: p.max, Mapped: p.mapped, Quotas: len(p.quotas), Waiting: len(p.waiting), Refused: p.refused, SlabSize: slabSize}
+	for s := range p.quotas {
 		s.mu.Lock()
 		st.Cached += s.cached + s.granted
 		s.mu.Unlock()
@@ -137,9 +137,9 @@ func (p *Pool) Close() error {
 	if p.closed {
 		return nil
 	}
-	for s := range p.shares {
+	for s := range p.quotas {
 		s.mu.Lock()
-		p.emptyShareLocked(s)
+		p.emptyQuotaLocked(s)
 		s.mu.Unlock()
 	}
 	if out := p.mapped - p.freeSize; out != 0 {
@@ -293,19 +293,19 @@ func (p *Pool) putLocked(b *Buf) {
 	p.freeSize += int64(classes[b.class])
 }
 
-// reclaimLocked empties the caches of all shares.
+// reclaimLocked empties the caches of all quotas.
 func (p *Pool) reclaimLocked() {
-	for s := range p.shares {
+	for s := range p.quotas {
 		s.mu.Lock()
 		if !s.claim.Load() {
-			p.reclaimShareLocked(s)
+			p.reclaimQuotaLocked(s)
 		}
 		s.mu.Unlock()
 	}
 }
 
-// reclaimShareLocked empties the cache of s. Both locks are held.
-func (p *Pool) reclaimShareLocked(s *Share) {
+// reclaimQuotaLocked empties the cache of s. Both locks are held.
+func (p *Pool) reclaimQuotaLocked(s *Quota) {
 	for c := range s.cache {
 		for s.cache[c] != nil {
 			p.putLocked(s.pop(c))
@@ -313,14 +313,14 @@ func (p *Pool) reclaimShareLocked(s *Share) {
 	}
 }
 
-// emptyShareLocked takes back everything that s keeps. Both locks are held.
-func (p *Pool) emptyShareLocked(s *Share) {
-	p.reclaimShareLocked(s)
+// emptyQuotaLocked takes back everything that s keeps. Both locks are held.
+func (p *Pool) emptyQuotaLocked(s *Quota) {
+	p.reclaimQuotaLocked(s)
 	p.dropGrantLocked(s)
 }
 
 // dropGrantLocked takes back what was set aside for a waiter. Both locks are held.
-func (p *Pool) dropGrantLocked(s *Share) {
+func (p *Pool) dropGrantLocked(s *Quota) {
 	for s.grant != nil {
 		b := s.grant
 		s.grant = b.next
@@ -330,7 +330,7 @@ func (p *Pool) dropGrantLocked(s *Share) {
 }
 
 // serveLocked sets free memory aside for the waiters, oldest first, and appends the callbacks of those that have all
-// they asked for. A buffer that the oldest cannot use goes to the next. Since a share joins at the tail, nobody holds
+// they asked for. A buffer that the oldest cannot use goes to the next. Since a quota joins at the tail, nobody holds
 // a part of what an older one needs: so the oldest always gets there, and nobody waits for ever.
 func (p *Pool) serveLocked(ready []func()) []func() {
 	if len(p.waiting) == 0 {
@@ -365,7 +365,7 @@ func (p *Pool) serveLocked(ready []func()) []func() {
 }
 
 // takeWantLocked finds a buffer towards the want of s: large pieces before small ones, none below its class.
-func (p *Pool) takeWantLocked(s *Share) (*Buf, error) {
+func (p *Pool) takeWantLocked(s *Quota) (*Buf, error) {
 	left, room := s.want-s.granted, s.limit-s.held-s.granted
 	top := mustClass(int(min(left, MaxBuf)))
 	for c := max(top, s.wantClass); c >= s.wantClass; c-- {

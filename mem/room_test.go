@@ -29,7 +29,7 @@ func TestGetWaitsWhereAProviderHasNoRoom(t *testing.T) {
 		if err := p.OnSlab(r); err != nil {
 			t.Fatal(err)
 		}
-		s, other := p.Share(32<<20), p.Share(32<<20)
+		s, other := p.Quota(32<<20), p.Quota(32<<20)
 		bufs := get(t, s, 2*SlabSize)
 		for range 100 {
 			if _, err := other.GetAll(MaxBuf, nil); !errors.Is(err, ErrNoMemory) {
@@ -67,7 +67,7 @@ func TestGetSaysThatThereIsNoRoomForAnything(t *testing.T) {
 	if err := p.OnSlab(&narrow{registrar: registrar{seen: map[uint32]int{}}}); err != nil {
 		t.Fatal(err)
 	}
-	s := p.Share(1 << 20)
+	s := p.Quota(1 << 20)
 	for what, get := range map[string]func() error{
 		"Get":    func() error { _, err := s.Get(4096); return err },
 		"GetAll": func() error { _, err := s.GetAll(MaxBuf, nil); return err },
@@ -89,7 +89,7 @@ func TestEachSizeCanBeHadWhereAProviderHasNoRoom(t *testing.T) {
 		if err := p.OnSlab(&narrow{registrar: registrar{seen: map[uint32]int{}}, room: room}); err != nil {
 			t.Fatal(err)
 		}
-		s := p.Share(32 << 20)
+		s := p.Quota(32 << 20)
 		for round := range 3 {
 			for _, n := range []int{4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 64 << 10, 1 << 20, 4 << 10} {
 				b, err := s.Get(n)
@@ -99,7 +99,7 @@ func TestEachSizeCanBeHadWhereAProviderHasNoRoom(t *testing.T) {
 				copy(b.Bytes(), "written")
 				b.Release()
 			}
-			other := p.Share(1 << 20)
+			other := p.Quota(1 << 20)
 			release(get(t, other, 64<<10))
 			other.Close()
 		}
@@ -119,7 +119,7 @@ func TestWhatIsInUseStaysWhatItIsWhereAProviderHasNoRoom(t *testing.T) {
 	if err := p.OnSlab(&narrow{registrar: registrar{seen: map[uint32]int{}}, room: 1}); err != nil {
 		t.Fatal(err)
 	}
-	s := p.Share(32 << 20)
+	s := p.Quota(32 << 20)
 	small, err := s.Get(4 << 10)
 	if err != nil {
 		t.Fatal(err)
@@ -127,8 +127,8 @@ func TestWhatIsInUseStaysWhatItIsWhereAProviderHasNoRoom(t *testing.T) {
 	if _, err := s.Get(1 << 20); !errors.Is(err, ErrNoRoom) {
 		t.Errorf("a megabyte beside 4 KiB in use: %v", err)
 	}
-	if _, err := p.Share(1 << 20).Get(64 << 10); !errors.Is(err, ErrNoRoom) {
-		t.Errorf("64 KiB of another share beside 4 KiB in use: %v", err)
+	if _, err := p.Quota(1 << 20).Get(64 << 10); !errors.Is(err, ErrNoRoom) {
+		t.Errorf("64 KiB of another quota beside 4 KiB in use: %v", err)
 	}
 	all, err := s.GetAll(1<<20, nil)
 	if err != nil {
@@ -154,7 +154,7 @@ func TestAPoolThatHasGrownShrinksToAProviderThatComes(t *testing.T) {
 	if err := p.OnSlab(first); err != nil {
 		t.Fatal(err)
 	}
-	s := p.Share(64 << 20)
+	s := p.Quota(64 << 20)
 	bufs := get(t, s, 10*SlabSize)
 	late := &narrow{registrar: registrar{seen: map[uint32]int{}}, room: 3}
 	if err := p.OnSlab(late); !errors.Is(err, ErrNoRoom) || late.known() != 0 {

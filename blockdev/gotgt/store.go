@@ -112,10 +112,10 @@ func (s *Store) Write(b []byte, offset int64) error {
 
 // pieces moves b through registered memory, one piece at a time.
 func pieces(d blockdev.Device, op blockdev.Op, off int64, b []byte) error {
-	share := memory().Share(pieceSize)
-	defer share.Close()
+	quota := memory().Quota(pieceSize)
+	defer quota.Close()
 	for len(b) > 0 {
-		buf, err := wait(share, min(len(b), pieceSize))
+		buf, err := wait(quota, min(len(b), pieceSize))
 		if err != nil {
 			return err
 		}
@@ -138,14 +138,14 @@ func pieces(d blockdev.Device, op blockdev.Op, off int64, b []byte) error {
 }
 
 // wait is Get for a caller that may block, as gotgt's goroutines may.
-func wait(share *mem.Share, n int) (*mem.Buf, error) {
+func wait(quota *mem.Quota, n int) (*mem.Buf, error) {
 	for {
-		b, err := share.Get(n)
+		b, err := quota.Get(n)
 		if !errors.Is(err, mem.ErrNoMemory) {
 			return b, err
 		}
 		free := make(chan struct{})
-		share.Wait(func() { close(free) })
+		quota.Wait(func() { close(free) })
 		<-free
 	}
 }

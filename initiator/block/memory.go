@@ -21,7 +21,7 @@ func (i *Initiator) get(ctx context.Context, n int) (*mem.Buf, error) {
 
 // waitFor waits for memory of a pool in the order of all that wait for it.
 func waitFor(ctx context.Context, p *mem.Pool, n int) (*mem.Buf, error) {
-	s := p.Share(int64(n) + mem.MaxBuf) // a larger buffer than was asked for may be what is free
+	s := p.Quota(int64(n) + mem.MaxBuf) // a larger buffer than was asked for may be what is free
 	defer s.Close()
 	for {
 		b, err := s.Get(n)

@@ -40,9 +40,9 @@ func (r *RDMA) Close() error { return r.pool.Close() }
 // Dialer returns a Dialer for RPC-over-RDMA to addr, "host:port".
 func (r *RDMA) Dialer(addr string) Dialer {
 	return func(ctx context.Context, c *Client) (conn, error) {
-		t := &rdma{c: c, r: r, granted: 1, share: r.pool.Share(rdmaMemory / 2)}
+		t := &rdma{c: c, r: r, granted: 1, quota: r.pool.Quota(rdmaMemory / 2)}
 		if err := t.connect(ctx, addr); err != nil {
-			t.share.Close()
+			t.quota.Close()
 			return nil, err
 		}
 		c.wg.Add(1)
@@ -61,7 +61,7 @@ type rdma struct {
 	r     *RDMA
 	qp    transport.QP
 	slab  *mem.Slab
-	share *mem.Share
+	quota *mem.Quota
 	recvs []transport.Recv
 	maxSend,
 	maxRecv int
@@ -238,7 +238,7 @@ func (t *rdma) gatherLocked() {
 				continue
 			}
 			t.queue = slices.Insert(t.queue, 0, p)
-			t.share.Wait(t.refillSoon)
+			t.quota.Wait(t.refillSoon)
 			return
 		}
 		if err != nil {
@@ -254,7 +254,7 @@ func (t *rdma) stage(p *pending) *mem.Buf {
 	if n == 0 || p.call.DataSpan.Slab != nil || t.fitsInline(p, n) {
 		return nil
 	}
-	b, err := t.share.Get(n)
+	b, err := t.quota.Get(n)
 	if err != nil {
 		return nil
 	}
@@ -347,7 +347,7 @@ func (t *rdma) closeLocked(err error) {
 // expose gets memory of n bytes, unless e has it or own is it, and lists its Bind.
 func (t *rdma) expose(s *slot, e *exposed, n int, own mem.Span, a transport.Access, wrs []transport.WR) ([]transport.WR, error) {
 	if own.Slab == nil && e.buf == nil {
-		b, err := t.share.Get(n)
+		b, err := t.quota.Get(n)
 		if err != nil {
 			return wrs, err
 		}

@@ -47,7 +47,7 @@ func (t *rdma) run() {
 	}
 	t.queue = nil
 	t.mu.Unlock()
-	t.share.Close()
+	t.quota.Close()
 	_ = t.unmap() // what an adapter does not let go of stays mapped
 	t.c.ended(t)
 }

@@ -87,7 +87,7 @@ type conn struct {
 	target    *targetEntry
 	sess      *session
 	nexus     *scsi.Nexus
-	share     *mem.Share
+	quota     *mem.Quota
 
 	mu       sync.Mutex
 	state    connState
@@ -344,11 +344,11 @@ func (c *conn) tick() {
 	if floor := c.floorLocked(); c.peak*4 <= c.window && c.window > floor {
 		c.window = max(floor, c.window/2)
 	}
-	var idle *mem.Share
+	var idle *mem.Quota
 	if c.peak == 0 && c.live == 0 {
 		c.free, c.tasks, c.itts = nil, nil, nil
 		c.link.idleLocked()
-		idle = c.share
+		idle = c.quota
 	}
 	c.peak = c.active
 	c.ticker.Reset(c.tickEvery())
@@ -421,8 +421,8 @@ func (c *conn) finish(err error) {
 		c.logEnd(err)
 	}
 	gone := func() {
-		if c.share != nil {
-			c.share.Close()
+		if c.quota != nil {
+			c.quota.Close()
 		}
 		c.srv.sessionGone(sess)
 	}

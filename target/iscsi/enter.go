@@ -17,7 +17,7 @@ func (c *conn) enterFull(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN
 	held, link := c.state == stateHeld, c.link
 	c.mu.Unlock()
 	if !held {
-		return // finish has taken share and nexus
+		return // finish has taken quota and nexus
 	}
 	err := link.widen()
 	c.mu.Lock()
@@ -34,7 +34,7 @@ func (c *conn) enterFull(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN
 			c.loginTimer = limit
 		}
 		c.mu.Unlock()
-		c.share.Wait(func() { c.enterFull(ss, r, text, cmdSN, limit) })
+		c.quota.Wait(func() { c.enterFull(ss, r, text, cmdSN, limit) })
 		return
 	}
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
-	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/internal/role"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -309,7 +309,7 @@ func (x *iserLink) moreRecvMemLocked() error {
 	if len(x.recvMem) > 3 {
 		size = 64 << 10
 	}
-	b, err := x.c.share.Get(size)
+	b, err := x.c.quota.Get(size)
 	if err != nil {
 		return err
 	}
@@ -361,7 +361,7 @@ func (x *iserLink) postMoreLocked(n int) error {
 		if n-len(x.freeRecv) > 12 {
 			size = 64 << 10
 		}
-		b, err := x.c.share.Get(size)
+		b, err := x.c.quota.Get(size)
 		if err != nil {
 			return err
 		}

@@ -26,7 +26,7 @@ type latePDU struct {
 // late is what waits to be sent; guarded by conn.mu.
 type late struct {
 	pdus  []latePDU
-	share *mem.Share // made when it is needed first
+	quota *mem.Quota // made when it is needed first
 	ticks int
 }
 
@@ -37,8 +37,8 @@ func (x *iserLink) putOffLocked(h iscsi.BHS, data []byte, inv uint32, t *task, c
 	if len(l.pdus) > 1 {
 		return // the first one asks
 	}
-	if l.share == nil {
-		l.share = x.c.srv.opt.Memory.Share(lateMemory)
+	if l.quota == nil {
+		l.quota = x.c.srv.opt.Memory.Quota(lateMemory)
 	}
 	l.ticks = 0
 	x.sendLateLocked()
@@ -49,9 +49,9 @@ func (x *iserLink) sendLateLocked() {
 	l := &x.late
 	for len(l.pdus) > 0 && !x.dead {
 		p := &l.pdus[0]
-		err := x.queuePDULocked(p.h[:], p.data, p.inv, p.move, p.control, l.share.Get)
+		err := x.queuePDULocked(p.h[:], p.data, p.inv, p.move, p.control, l.quota.Get)
 		if errors.Is(err, mem.ErrNoMemory) {
-			l.share.Wait(func() {
+			l.quota.Wait(func() {
 				x.c.mu.Lock()
 				x.sendLateLocked()
 				x.c.kickLocked()
@@ -82,7 +82,7 @@ func (x *iserLink) lateLocked() bool {
 // waitMem gets n bytes of registered memory for a connection before its login, and waits for them until the login's time
 // is over. The owner calls it.
 func (c *conn) waitMem(n int) (*mem.Buf, error) {
-	s := c.srv.opt.Memory.Share(lateMemory)
+	s := c.srv.opt.Memory.Quota(lateMemory)
 	defer s.Close()
 	for {
 		b, err := s.Get(n)

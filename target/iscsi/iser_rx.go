@@ -69,11 +69,11 @@ func (x *iserLink) drain(err error) {
 	x.recvFree = nil
 	x.recvMem, x.sendMem, x.loginRecv, x.sends, x.freeSend = nil, nil, nil, nil, nil
 	x.q, x.readQ = nil, nil
-	share := x.late.share
+	quota := x.late.quota
 	x.late = late{}
 	c.mu.Unlock()
-	if share != nil {
-		share.Close()
+	if quota != nil {
+		quota.Close()
 	}
 	for _, b := range bufs {
 		b.Release()

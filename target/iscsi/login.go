@@ -358,7 +358,7 @@ func (c *conn) enter(l *login, r *iscsi.LoginResponse, text []byte) error {
 func (c *conn) full(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN uint32) {
 	c.srv.loggedIn(c)
 	var nexus *scsi.Nexus
-	share := c.srv.opt.Memory.Share(c.srv.opt.Limits.SessionMemory)
+	quota := c.srv.opt.Memory.Quota(c.srv.opt.Limits.SessionMemory)
 	if ss.target != nil {
 		transport := "iSCSI"
 		if c.iser {
@@ -366,19 +366,19 @@ func (c *conn) full(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN uint
 		}
 		target, initiator := ss.target.Name, ss.initiator
 		nexus = ss.target.SCSI.NewNexus(scsi.NexusOptions{InitiatorName: initiator, ISID: ss.key.isid, TargetPortGroup: c.portal.Group, Transport: transport,
-			Memory: share, Visible: func(lun uint16) bool { return c.srv.visible(target, initiator, lun) }, Async: c.async, NextResponse: c.nextStatSN})
+			Memory: quota, Visible: func(lun uint16) bool { return c.srv.visible(target, initiator, lun) }, Async: c.async, NextResponse: c.nextStatSN})
 	}
 	c.mu.Lock()
 	if c.state != stateHeld {
 		// The connection died while it waited; finish has gone by without the nexus.
 		c.mu.Unlock()
-		share.Close()
+		quota.Close()
 		if nexus != nil {
 			nexus.Close(func() {})
 		}
 		return
 	}
-	c.share, c.nexus = share, nexus
+	c.quota, c.nexus = quota, nexus
 	r.TSIH = ss.tsih
 	c.mu.Unlock()
 	c.enterFull(ss, r, text, cmdSN, nil)

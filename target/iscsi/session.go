@@ -187,13 +187,13 @@ func (ss *session) info() (SessionInfo, bool) {
 	state := c.state
 	i.Active, i.Window = c.active, c.window
 	i.Commands, i.BytesIn, i.BytesOut, i.Copied, i.Rejects = c.stats.commands, c.stats.bytesIn, c.stats.bytesOut, c.stats.copied, c.stats.rejects
-	share := c.share
+	quota := c.quota
 	if x, is := c.link.(*iserLink); is && x.qp != nil {
 		i.Path = pathOf(x.dev, x.qp)
 	}
 	c.mu.Unlock()
-	if share != nil {
-		i.Memory = share.Held()
+	if quota != nil {
+		i.Memory = quota.Held()
 	}
 	return i, state == stateFull || state == stateEnding
 }

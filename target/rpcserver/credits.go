@@ -90,18 +90,18 @@ func (c *rdmaConn) openStepLocked(get func(int) (*mem.Buf, error)) ([]transport.
 // firstStep opens the first step, and returns the receives that are posted before the connection is accepted. Memory that
 // others hold is waited for: who is refused for want of it comes again at once, and a mount fails.
 func (c *rdmaConn) firstStep() ([]transport.Recv, error) {
-	share := c.pool.Share(2 * mem.MaxBuf)
-	defer share.Close()
+	quota := c.pool.Quota(2 * mem.MaxBuf)
+	defer quota.Close()
 	for {
 		c.mu.Lock()
-		l, err := c.openStepLocked(share.Get)
+		l, err := c.openStepLocked(quota.Get)
 		c.mu.Unlock()
 		if err == nil {
 			return append(l[:len(l):len(l)], c.recvs[len(c.recvs)-spareRecvs:]...), nil
 		}
 		if errors.Is(err, mem.ErrNoMemory) {
 			there := make(chan struct{})
-			share.Wait(func() { close(there) })
+			quota.Wait(func() { close(there) })
 			select {
 			case <-there:
 				continue

@@ -164,7 +164,7 @@ func (d *rdmaListener) serve(req transport.Request) error {
 
 // newConn makes a connection that has no memory yet.
 func (d *rdmaListener) newConn(p transport.Peer) (*rdmaConn, error) {
-	c := &rdmaConn{s: d.s, crowd: &d.crowd, over: make(chan error, 1), opt: d.opt, caps: d.dev.Caps(), pool: d.pool, wanted: 1, share: d.pool.Share(int64(d.opt.Credits) * (MaxPayload + mem.PageSize))}
+	c := &rdmaConn{s: d.s, crowd: &d.crowd, over: make(chan error, 1), opt: d.opt, caps: d.dev.Caps(), pool: d.pool, wanted: 1, quota: d.pool.Quota(int64(d.opt.Credits) * (MaxPayload + mem.PageSize))}
 	priv, _ := rpcrdma.ParsePrivate(p.Private)
 	// RFC 8797 section 4.1: each direction uses the smaller of what one side sends and the other takes.
 	c.maxSend = min(d.opt.Inline, priv.RecvSize)
@@ -228,7 +228,7 @@ func (c *rdmaConn) free() {
 	c.giveUp()
 	c.s.stats.credits.Add(-int64(c.open * c.step))
 	c.open = 0
-	c.share.Close()
+	c.quota.Close()
 	for _, b := range c.freed {
 		b.Release()
 	}

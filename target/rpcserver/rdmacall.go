@@ -68,15 +68,15 @@ func (r *rdmaCall) plan(inline int) bool {
 }
 
 // readMemory gets memory for all read chunks of the call, or none.
-func (r *rdmaCall) readMemory(share *mem.Share) error {
+func (r *rdmaCall) readMemory(quota *mem.Quota) error {
 	var err error
 	if r.dataLen > 0 {
-		if r.dataBufs, err = share.GetAll(r.dataLen, r.dataBufs[:0]); err != nil {
+		if r.dataBufs, err = quota.GetAll(r.dataLen, r.dataBufs[:0]); err != nil {
 			return err
 		}
 	}
 	if r.zeroLen > 0 {
-		if r.zeroBufs, err = share.GetAll(r.zeroLen, r.zeroBufs[:0]); err != nil {
+		if r.zeroBufs, err = quota.GetAll(r.zeroLen, r.zeroBufs[:0]); err != nil {
 			releaseBufs(&r.dataBufs)
 			return err
 		}
@@ -186,9 +186,9 @@ func (r *rdmaCall) chunkData(c *Call, n int) ([][]byte, error) {
 	return r.data, nil
 }
 
-func (r *rdmaCall) sinkFor(share *mem.Share, n int) ([][]byte, error) {
+func (r *rdmaCall) sinkFor(quota *mem.Quota, n int) ([][]byte, error) {
 	var err error
-	if r.sinkBufs, err = share.GetAll(max(n, 1), r.sinkBufs[:0]); err != nil {
+	if r.sinkBufs, err = quota.GetAll(max(n, 1), r.sinkBufs[:0]); err != nil {
 		return nil, err
 	}
 	r.sink = r.sink[:0]
@@ -293,7 +293,7 @@ func (r *rdmaCall) build(call *Call) (bool, error) {
 func (r *rdmaCall) writeReply(call *Call, payload, pad, total int) error {
 	var err error
 	// The message and, after it, the payload's padding.
-	if r.outBufs, err = r.conn.share.GetAll(len(call.Out)+4, r.outBufs[:0]); err != nil {
+	if r.outBufs, err = r.conn.quota.GetAll(len(call.Out)+4, r.outBufs[:0]); err != nil {
 		return err
 	}
 	k := 0

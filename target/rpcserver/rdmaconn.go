@@ -21,7 +21,7 @@ import (
 //
 //  1. The owner takes a Send off the receive queue, copies the message (at most an inline threshold) into a Call and
 //     notes its chunks in a slot.
-//  2. Read chunks get memory from the connection's share, and RDMA Reads within the connection's depth. A call whose
+//  2. Read chunks get memory from the connection's quota, and RDMA Reads within the connection's depth. A call whose
 //     memory is not there waits in stalled, first come first served.
 //  3. When the last Read of a call is complete the call is executed: by the owner, or by a worker (own.go).
 //  4. The reply is built in the slot: RDMA Writes for the write or reply chunk, then the Send. The receive is posted
@@ -39,7 +39,7 @@ type rdmaConn struct {
 
 	crowd      *crowd // its listener's
 	pool       *mem.Pool
-	share      *mem.Share
+	quota      *mem.Quota
 	recvs      []transport.Recv // of all steps, and the spare ones; those of steps that are open have memory
 	setUp      context.Context  // while the connection is being made
 	giveUp     func()           // ends that
@@ -353,12 +353,12 @@ func (c *rdmaConn) startLocked(r *rdmaCall) bool {
 		c.stalled = append(c.stalled, r) // not before those who waited longer
 		return true
 	}
-	switch err := r.readMemory(c.share); {
+	switch err := r.readMemory(c.quota); {
 	case err == nil:
 		r.listReadsLocked()
 	case errors.Is(err, mem.ErrNoMemory):
 		c.stalled = append(c.stalled, r)
-		c.share.Wait(c.resumeSoon)
+		c.quota.Wait(c.resumeSoon)
 	default:
 		return false
 	}
@@ -385,8 +385,8 @@ func (c *rdmaConn) resume() {
 	}
 	for len(c.stalled) > 0 && !c.closed {
 		r := c.stalled[0]
-		if r.readMemory(c.share) != nil {
-			c.share.Wait(c.resumeSoon)
+		if r.readMemory(c.quota) != nil {
+			c.quota.Wait(c.resumeSoon)
 			break
 		}
 		c.stalled = c.stalled[1:]

@@ -63,7 +63,7 @@ func (c *rdmaConn) reply(call *Call, flush bool) {
 		if !c.closed {
 			// The client has its answer when others have given memory back.
 			c.unsent = append(c.unsent, r)
-			c.share.Wait(c.resumeSoon)
+			c.quota.Wait(c.resumeSoon)
 			c.mu.Unlock()
 			return
 		}
@@ -108,7 +108,7 @@ func (c *rdmaConn) putOff(call *Call) {
 		return
 	}
 	c.later = append(c.later, call.rdma)
-	c.share.Wait(c.resumeSoon)
+	c.quota.Wait(c.resumeSoon)
 	c.mu.Unlock()
 }
 
@@ -132,4 +132,4 @@ func (c *rdmaConn) drop(call *Call) {
 	c.inFlight.Done()
 }
 
-func (c *rdmaConn) sinkFor(call *Call, n int) ([][]byte, error) { return call.rdma.sinkFor(c.share, n) }
+func (c *rdmaConn) sinkFor(call *Call, n int) ([][]byte, error) { return call.rdma.sinkFor(c.quota, n) }

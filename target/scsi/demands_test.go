@@ -155,7 +155,7 @@ func TestESXiExtendedCopy(t *testing.T) {
 // Linux sd reads these, and multipath wants an identity that is the same on every path.
 func TestLinuxIdentity(t *testing.T) {
 	r := newRig(t)
-	second := r.target.NewNexus(NexusOptions{InitiatorName: "iqn.x", TargetPortGroup: 2, Memory: r.pool.Share(1 << 20)})
+	second := r.target.NewNexus(NexusOptions{InitiatorName: "iqn.x", TargetPortGroup: 2, Memory: r.pool.Quota(1 << 20)})
 	a := r.vpd(0x83)
 	b := r.run(second, nil, 1024, "12 01 83 04 00 00").in[4:]
 	ids := func(p []byte) (naa, port []byte) {

@@ -258,7 +258,7 @@ func rigIn(t testing.TB, pool *mem.Pool, d *disk, change ...func(*LUOptions)) *r
 
 func (r *rig) nexus(id byte, change ...func(*NexusOptions)) *Nexus {
 	o := NexusOptions{InitiatorName: "iqn.2026-01.example:i" + string('0'+rune(id)), ISID: [6]byte{0x40, 0, 0, 0, 0, id},
-		TargetPortGroup: 1, Transport: "test", Memory: r.pool.Share(64 << 20)}
+		TargetPortGroup: 1, Transport: "test", Memory: r.pool.Quota(64 << 20)}
 	for _, f := range change {
 		f(&o)
 	}

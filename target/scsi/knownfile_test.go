@@ -99,7 +99,7 @@ func (p *notedRig) serve(t *testing.T, volume string) {
 // writes says what becomes of writes of a session after it has heard of its login.
 func (p *notedRig) writes(what string, id byte, open bool) *Nexus {
 	p.t.Helper()
-	n := p.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:i", ISID: [6]byte{0x40, 0, 0, 0, 0, id}, TargetPortGroup: 1, Memory: p.pool.Share(1 << 20)})
+	n := p.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:i", ISID: [6]byte{0x40, 0, 0, 0, 0, id}, TargetPortGroup: 1, Memory: p.pool.Quota(1 << 20)})
 	p.run(n, nil, 0, "00 00 00 00 00 00")
 	for range 3 {
 		res := p.run(n, make([]byte, 512), 0, writeBlock0)
@@ -250,7 +250,7 @@ func TestNamesOfOneInitiatorPushOutNothingThatAnotherTookLUNsFor(t *testing.T) {
 	p.serve(t, "vol0")
 	p.writes("at first", 1, true).Close(func() {})
 	for isid := range uint16(maxMet + 8) {
-		p.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:flood", ISID: [6]byte{0x40, 0, 0, 0, byte(isid >> 8), byte(isid)}, TargetPortGroup: 1, Memory: p.pool.Share(1 << 20)}).Close(func() {})
+		p.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:flood", ISID: [6]byte{0x40, 0, 0, 0, byte(isid >> 8), byte(isid)}, TargetPortGroup: 1, Memory: p.pool.Quota(1 << 20)}).Close(func() {})
 	}
 	if err := p.target.RemoveLUN(0); err != nil {
 		t.Fatal(err)
@@ -282,7 +282,7 @@ func TestANoteOutlivesTheUnitThatWasToWriteIt(t *testing.T) {
 		}
 		fail := failStorage(t, func() {})
 		fail.Store(notSaved)
-		n := p.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:i", ISID: [6]byte{0x40, 0, 0, 0, 0, 1}, TargetPortGroup: 1, Memory: p.pool.Share(1 << 20)})
+		n := p.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:i", ISID: [6]byte{0x40, 0, 0, 0, 0, 1}, TargetPortGroup: 1, Memory: p.pool.Quota(1 << 20)})
 		p.run(n, make([]byte, 512), 0, writeBlock0)
 		n.Close(func() {})
 		if err := p.target.RemoveLUN(0); err != nil {
@@ -319,7 +319,7 @@ func TestATargetThatIsDeletedHasTheLastWordBeforeItGoes(t *testing.T) {
 	p.serve(t, "vol0")
 	fail := failStorage(t, func() {})
 	fail.Store(notSaved)
-	n := p.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:i", ISID: [6]byte{0x40, 0, 0, 0, 0, 1}, TargetPortGroup: 1, Memory: p.pool.Share(1 << 20)})
+	n := p.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:i", ISID: [6]byte{0x40, 0, 0, 0, 0, 1}, TargetPortGroup: 1, Memory: p.pool.Quota(1 << 20)})
 	p.run(n, make([]byte, 512), 0, writeBlock0)
 	n.Close(func() {})
 	p.lu.stopNow()

@@ -82,7 +82,7 @@ func TestAHostThatComesBackUnderAnotherNameHearsOfALoss(t *testing.T) {
 // program is a nexus of an initiator that has read of its login.
 func (p *powerRig) program(initiator string, isid uint16, group uint16) *Nexus {
 	p.t.Helper()
-	n := p.r.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:" + initiator, ISID: [6]byte{0x40, 0, 0, 0, byte(isid >> 8), byte(isid)}, TargetPortGroup: group, Memory: p.r.pool.Share(1 << 20)})
+	n := p.r.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-01.example:" + initiator, ISID: [6]byte{0x40, 0, 0, 0, byte(isid >> 8), byte(isid)}, TargetPortGroup: group, Memory: p.r.pool.Quota(1 << 20)})
 	for range 2 {
 		p.r.run(n, nil, 0, "00 00 00 00 00 00")
 	}

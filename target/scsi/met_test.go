@@ -11,7 +11,7 @@ func TestPortsThatCameAndWentTakeNoMemoryForEver(t *testing.T) {
 	for i := range 2 * maxMet {
 		var isid [6]byte
 		binary.BigEndian.PutUint32(isid[2:], uint32(i))
-		n := r.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-11.org.example:stranger", ISID: isid, TargetPortGroup: 1, Memory: r.pool.Share(1 << 20)})
+		n := r.target.NewNexus(NexusOptions{InitiatorName: "iqn.2026-11.org.example:stranger", ISID: isid, TargetPortGroup: 1, Memory: r.pool.Quota(1 << 20)})
 		for range 2 {
 			r.run(n, nil, 0, "00 00 00 00 00 00")
 		}

@@ -19,7 +19,7 @@ type NexusOptions struct {
 	// Transport is "iSCSI" or "iSER", for metrics and logs.
 	Transport string
 	// Memory is what the nexus's commands take buffers from. The device server is the one that calls its Wait.
-	Memory *mem.Share
+	Memory *mem.Quota
 	// Visible says which LUNs the initiator may see; nil means all of them.
 	Visible func(lun uint16) bool
 	// Async reports asynchronous events; nil where the session has no way to tell. It must not block.
@@ -57,7 +57,7 @@ func (t *Target) NewNexus(opt NexusOptions) *Nexus {
 	n := &Nexus{target: t, opt: opt}
 	n.port = opt.InitiatorName + ",i,0x" + hex.EncodeToString(opt.ISID[:])
 	if n.opt.Memory == nil {
-		n.opt.Memory = t.opt.Memory.Share(64 << 20)
+		n.opt.Memory = t.opt.Memory.Quota(64 << 20)
 	}
 	n.none = &itl{nexus: n}
 	t.recallAgain()
@@ -297,7 +297,7 @@ func (n *Nexus) leaveMem(c *Command) {
 }
 
 // Close ends the nexus: every command of it is aborted silently, and done is called when the last has completed. The
-// memory share stays the session's to close.
+// memory quota stays the session's to close.
 func (n *Nexus) Close(done func()) {
 	if n.closed.Swap(true) {
 		done()

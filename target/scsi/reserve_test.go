@@ -468,7 +468,7 @@ func TestAReservationOfANexusThatEndsEndsWithIt(t *testing.T) {
 
 func TestRegisterThroughAllTargetPorts(t *testing.T) {
 	r := newRig(t)
-	second := r.target.NewNexus(NexusOptions{InitiatorName: r.n.opt.InitiatorName, ISID: r.n.opt.ISID, TargetPortGroup: 2, Memory: r.pool.Share(1 << 20)})
+	second := r.target.NewNexus(NexusOptions{InitiatorName: r.n.opt.InitiatorName, ISID: r.n.opt.ISID, TargetPortGroup: 2, Memory: r.pool.Quota(1 << 20)})
 	for r.run(second, nil, 0, "00 00 00 00 00 00").Status != StatusGood {
 	}
 	r.mustPR(r.n, prRegister, 0, 0, 5, 4)

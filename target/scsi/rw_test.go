@@ -120,7 +120,7 @@ func TestMoveErrorEndsTheCommand(t *testing.T) {
 
 func TestTransferLivesOnLittleMemory(t *testing.T) {
 	r := newRig(t)
-	r.n = r.nexus(2, func(o *NexusOptions) { o.Memory = r.pool.Share(8 << 10) })
+	r.n = r.nexus(2, func(o *NexusOptions) { o.Memory = r.pool.Quota(8 << 10) })
 	want := pattern(2<<20, 5)
 	r.good(want, 0, "8a 00 0000000000000000 00001000 00 00")
 	sameBytes(t, "read", r.good(nil, 2<<20, "88 00 0000000000000000 00001000 00 00"), want)
@@ -128,9 +128,9 @@ func TestTransferLivesOnLittleMemory(t *testing.T) {
 
 func TestTransferWaitsForMemory(t *testing.T) {
 	r := newRig(t)
-	share := r.pool.Share(4 << 10)
-	r.n = r.nexus(2, func(o *NexusOptions) { o.Memory = share })
-	b, err := share.Get(4096)
+	quota := r.pool.Quota(4 << 10)
+	r.n = r.nexus(2, func(o *NexusOptions) { o.Memory = quota })
+	b, err := quota.Get(4096)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,11 +154,11 @@ func TestTransferWaitsForMemory(t *testing.T) {
 
 func TestNoMemoryIsLeftBehind(t *testing.T) {
 	r := newRig(t)
-	var share *mem.Share
-	r.n = r.nexus(2, func(o *NexusOptions) { share = o.Memory })
+	var quota *mem.Quota
+	r.n = r.nexus(2, func(o *NexusOptions) { quota = o.Memory })
 	r.good(pattern(1<<20, 5), 0, "8a 00 0000000000000000 00000800 00 00")
 	r.good(nil, 96, "12 00 00 00 60 00")
-	if held := share.Held(); held != 0 {
+	if held := quota.Held(); held != 0 {
 		t.Errorf("%d bytes held", held)
 	}
 }

@@ -17,7 +17,7 @@ type TargetOptions struct {
 	// Name is the target device's SCSI name string: the iSCSI name.
 	Name string
 	Log  *zap.Logger
-	// Memory is the pool that nexuses without a share of their own take from.
+	// Memory is the pool that nexuses without a quota of their own take from.
 	Memory *mem.Pool
 	// StateDir holds what survives a restart: reservations with APTPL, saved mode pages, port group states, what hosts take
 	// LUNs for. Empty means that nothing does, and that APTPL is refused.

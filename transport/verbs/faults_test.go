@@ -175,8 +175,8 @@ func TestMemoryThatMayNotBeLockedIsWaitedFor(t *testing.T) {
 	if err := pool.OnSlab(a.d); err != nil {
 		t.Fatal(err)
 	}
-	share := pool.Share(32 << 20)
-	bufs, err := share.GetAll(mem.SlabSize, nil)
+	quota := pool.Quota(32 << 20)
+	bufs, err := quota.GetAll(mem.SlabSize, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,17 +199,17 @@ func TestMemoryThatMayNotBeLockedIsWaitedFor(t *testing.T) {
 		if err := slab.Close(); err != nil {
 			t.Error(err)
 		}
-		if _, err := share.GetAll(mem.SlabSize, nil); !errors.Is(err, mem.ErrNoMemory) {
+		if _, err := quota.GetAll(mem.SlabSize, nil); !errors.Is(err, mem.ErrNoMemory) {
 			t.Errorf("a Get beyond the limit: %v", err)
 		}
 	}
 	ready := make(chan struct{})
-	share.Wait(func() { close(ready) })
+	quota.Wait(func() { close(ready) })
 	for _, b := range bufs {
 		b.Release()
 	}
 	<-ready
-	if bufs, err = share.GetAll(mem.SlabSize, nil); err != nil {
+	if bufs, err = quota.GetAll(mem.SlabSize, nil); err != nil {
 		t.Fatal(err)
 	}
 	a.mustPost(transport.WR{Op: transport.OpWrite, Flags: transport.Signaled, Token: 1})
@@ -217,7 +217,7 @@ func TestMemoryThatMayNotBeLockedIsWaitedFor(t *testing.T) {
 	for _, b := range bufs {
 		b.Release()
 	}
-	share.Close()
+	quota.Close()
 	said := logs.All()
 	if len(said) != 1 || !strings.Contains(fmt.Sprint(said[0].ContextMap()["error"]), "LimitMEMLOCK=") {
 		t.Errorf("the log: %+v", said)
@@ -238,10 +238,10 @@ func TestAPoolThatGrowsBeforeTheFirstConnectionStaysWithinTheLimit(t *testing.T)
 		}
 	}
 	s.lock(6) // and three more than the pool's
-	share := pool.Share(32 << 20)
+	quota := pool.Quota(32 << 20)
 	var bufs []*mem.Buf
 	for { // a host that takes all it can have
-		b, err := share.Get(mem.MaxBuf)
+		b, err := quota.Get(mem.MaxBuf)
 		if errors.Is(err, mem.ErrNoMemory) {
 			break
 		}
@@ -268,7 +268,7 @@ func TestAPoolThatGrowsBeforeTheFirstConnectionStaysWithinTheLimit(t *testing.T)
 	for _, b := range bufs {
 		b.Release()
 	}
-	share.Close()
+	quota.Close()
 	if err := pool.Close(); err != nil {
 		t.Error(err)
 	}

@@ -17,8 +17,8 @@ func TestAConnectionThatHasProvedNothingLocksTheMemoryThatItUses(t *testing.T) {
 	if err := pool.OnSlab(db); err != nil {
 		t.Fatal(err)
 	}
-	share := pool.Share(48 << 20)
-	bufs, err := share.GetAll(3*mem.SlabSize, nil)
+	quota := pool.Quota(48 << 20)
+	bufs, err := quota.GetAll(3*mem.SlabSize, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestAConnectionThatHasProvedNothingLocksTheMemoryThatItUses(t *testing.T) {
 	if err := widen(0); err != nil {
 		t.Errorf("one that has logged in: %v", err)
 	}
-	if bufs, err = share.GetAll(mem.SlabSize, bufs); err != nil {
+	if bufs, err = quota.GetAll(mem.SlabSize, bufs); err != nil {
 		t.Fatalf("the pool grows: %v", err)
 	}
 	if err := widen(1); !errors.Is(err, mem.ErrNoRoom) || !strings.Contains(err.Error(), "LimitMEMLOCK=") {
@@ -61,7 +61,7 @@ func TestAConnectionThatHasProvedNothingLocksTheMemoryThatItUses(t *testing.T) {
 	for _, b := range bufs {
 		b.Release()
 	}
-	share.Close()
+	quota.Close()
 	if err := pool.Close(); err != nil {
 		t.Error(err)
 	}
@@ -75,8 +75,8 @@ func TestWhatDoesNotFitIsShownToNoRequest(t *testing.T) {
 	if err := pool.OnSlab(db); err != nil {
 		t.Fatal(err)
 	}
-	share := pool.Share(48 << 20)
-	bufs, err := share.GetAll(4*mem.SlabSize, nil)
+	quota := pool.Quota(48 << 20)
+	bufs, err := quota.GetAll(4*mem.SlabSize, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestWhatDoesNotFitIsShownToNoRequest(t *testing.T) {
 	for _, b := range bufs {
 		b.Release()
 	}
-	share.Close()
+	quota.Close()
 	if err := pool.Close(); err != nil {
 		t.Error(err)
 	}

@@ -69,7 +69,7 @@ func number(err error) syscall.Errno { return errno.Of(err) }
 
 // buffer gets memory, and waits for it: one request at a time waits for the pool, which serves its waiters in order.
 func (f *file) buffer(ctx context.Context, n int) (*mem.Buf, error) {
-	b, err := f.share.Get(n)
+	b, err := f.quota.Get(n)
 	if !errors.Is(err, mem.ErrNoMemory) {
 		return b, err
 	}
@@ -82,16 +82,16 @@ func (f *file) buffer(ctx context.Context, n int) (*mem.Buf, error) {
 	}
 	defer func() { <-f.turn }()
 	for {
-		b, err := f.share.Get(n)
+		b, err := f.quota.Get(n)
 		if !errors.Is(err, mem.ErrNoMemory) {
 			return b, err
 		}
 		there := make(chan struct{})
-		f.share.Wait(func() { close(there) })
+		f.quota.Wait(func() { close(there) })
 		select {
 		case <-there:
 		case <-c.Done():
-			f.share.Wait(nil)
+			f.quota.Wait(nil)
 			return nil, c.Err()
 		}
 	}

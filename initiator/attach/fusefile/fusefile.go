@@ -42,7 +42,7 @@ type Mounted struct {
 
 // Mount shows v as dir/name until it is unmounted, by Unmount or by anyone. The volume must outlive it.
 func Mount(dir, name string, v Volume, readOnly bool) (*Mounted, error) {
-	root := &rootDir{name: name, file: &file{v: v, readOnly: readOnly || v.Geometry().ReadOnly, share: v.Memory().Share(math.MaxInt64), turn: make(chan struct{}, 1)}}
+	root := &rootDir{name: name, file: &file{v: v, readOnly: readOnly || v.Geometry().ReadOnly, quota: v.Memory().Quota(math.MaxInt64), turn: make(chan struct{}, 1)}}
 	opts := &fs.Options{MountOptions: fuse.MountOptions{
 		FsName: "sluice", Name: "sluice", MaxWrite: maxWrite, MaxReadAhead: maxWrite, DisableXAttrs: true, DirectMountFlags: syscall.MS_NOSUID | syscall.MS_NODEV,
 	}}
@@ -54,7 +54,7 @@ func Mount(dir, name string, v Volume, readOnly bool) (*Mounted, error) {
 	m := &Mounted{srv: s, dir: dir, file: root.file, gone: make(chan struct{})}
 	go func() {
 		s.Wait()
-		m.file.share.Close()
+		m.file.quota.Close()
 		close(m.gone)
 	}()
 	if err := s.WaitMount(); err != nil {
@@ -123,7 +123,7 @@ type file struct {
 	readOnly bool
 	edge     sync.RWMutex
 	opens    atomic.Int64
-	share    *mem.Share    // half of the pool: the volume needs memory to log in again
+	quota    *mem.Quota    // half of the pool: the volume needs memory to log in again
 	turn     chan struct{} // to wait for memory
 }
 

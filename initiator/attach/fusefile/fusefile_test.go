@@ -77,7 +77,7 @@ func TestARequestBeyondTheMemoryWaits(t *testing.T) {
 		all = append(all, b)
 	}
 	waits := make(chan struct{})
-	f := &file{v: v, share: v.pool.Share(1 << 40), turn: make(chan struct{}, 1)}
+	f := &file{v: v, quota: v.pool.Quota(1 << 40), turn: make(chan struct{}, 1)}
 	go func() { // beside the mount: a write there takes a lock of the kernel's, and a failing test must be able to end
 		defer close(waits)
 		if n, no := f.Write(context.Background(), nil, make([]byte, 1<<20), 0); n != 1<<20 || no != 0 {
@@ -94,7 +94,7 @@ func TestARequestBeyondTheMemoryWaits(t *testing.T) {
 		b.Release()
 	}
 	<-waits
-	f.share.Close()
+	f.quota.Close()
 	if err := v.pool.Close(); err != nil {
 		t.Error(err)
 	}

@@ -22,7 +22,7 @@ type conn struct {
 	structured bool
 	status     bool // base:allocation was chosen
 
-	share *mem.Share
+	quota *mem.Quota
 	free  chan *slot
 	batch []*block.Request // read and checked, to be submitted together
 }
@@ -45,7 +45,7 @@ type slot struct {
 }
 
 func newConn(s *Server, nc net.Conn) (*conn, error) {
-	c := &conn{s: s, nc: nc, free: make(chan *slot, slots), batch: make([]*block.Request, 0, slots), share: s.share()}
+	c := &conn{s: s, nc: nc, free: make(chan *slot, slots), batch: make([]*block.Request, 0, slots), quota: s.quota()}
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
 		return nil, errors.New("nbd: a connection without a descriptor")
@@ -78,7 +78,7 @@ func (c *conn) transmit() error {
 	}
 	close(c.out.kick)
 	wg.Wait()
-	c.share.Close()
+	c.quota.Close()
 	return err
 }
 

@@ -86,7 +86,7 @@ func (c *conn) take(sl *slot, n int) error {
 	sl.held = int64(n)
 	for {
 		var err error
-		sl.bufs, err = c.share.GetAll(n, sl.bufs)
+		sl.bufs, err = c.quota.GetAll(n, sl.bufs)
 		if err == nil {
 			break
 		}
@@ -96,7 +96,7 @@ func (c *conn) take(sl *slot, n int) error {
 		}
 		c.submit()
 		there := make(chan struct{})
-		c.share.Wait(func() { close(there) })
+		c.quota.Wait(func() { close(there) })
 		<-there
 	}
 	for _, b := range sl.bufs {

@@ -68,8 +68,8 @@ func New(v Volume, o Options) *Server {
 // payload is the longest request that is taken, in whole buffers: four connections can have one each.
 func (s *Server) payload() int64 { return min(maxPayload, s.half/4) &^ (mem.MaxBuf - 1) }
 
-// share is what one connection may hold.
-func (s *Server) share() *mem.Share { return s.vol.Memory().Share(s.payload() + mem.MaxBuf) }
+// quota is what one connection may hold.
+func (s *Server) quota() *mem.Quota { return s.vol.Memory().Quota(s.payload() + mem.MaxBuf) }
 
 // Serve answers clients of l until the context ends, closes l, and returns when the last connection has ended.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {

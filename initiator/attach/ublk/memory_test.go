@@ -22,7 +22,7 @@ func (v *taker) Memory() *mem.Pool        { return v.pool }
 // Requests beyond the memory wait in the order of their arrival, and none fails for want of it.
 func TestRequestsOfTheKernelWaitForMemory(t *testing.T) {
 	v := &taker{pool: mem.NewPool(1)}
-	q := &queue{d: &Device{v: v}, tags: make([]tag, 64), share: shareOf(v.pool, 64, 1)}
+	q := &queue{d: &Device{v: v}, tags: make([]tag, 64), quota: quotaOf(v.pool, 64, 1)}
 	var err error
 	if q.efd, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestRequestsOfTheKernelWaitForMemory(t *testing.T) {
 		}
 		l.release()
 	}
-	q.share.Close()
+	q.quota.Close()
 	if err := v.pool.Close(); err != nil {
 		t.Error(err)
 	}

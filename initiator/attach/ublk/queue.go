@@ -32,7 +32,7 @@ type queue struct {
 	asleep bool
 	memory bool // what starving tags wait for can be had
 
-	share    *mem.Share
+	quota    *mem.Quota
 	starving []*tag // wait for memory, the oldest first
 }
 
@@ -92,8 +92,8 @@ func (q *queue) run() (err error) {
 	}
 	q.r = r
 	defer func() { err = errors.Join(err, r.close()) }()
-	q.share = shareOf(q.d.v.Memory(), len(q.tags), len(q.d.queues))
-	defer q.share.Close()
+	q.quota = quotaOf(q.d.v.Memory(), len(q.tags), len(q.d.queues))
+	defer q.quota.Close()
 	for i := range q.tags {
 		q.put(&q.tags[i], ioFetch, 0, 0)
 	}
@@ -224,9 +224,9 @@ func (q *queue) take(t *tag, res int32) error {
 	return nil
 }
 
-// shareOf is what a queue may hold: all queues leave half of the pool, which the volume needs to log in again.
-func shareOf(p *mem.Pool, tags, queues int) *mem.Share {
-	return p.Share(max(mem.MaxBuf, min(int64(tags)*mem.MaxBuf, p.Stats().Max/2/int64(max(queues, 1)))))
+// quotaOf is what a queue may hold: all queues leave half of the pool, which the volume needs to log in again.
+func quotaOf(p *mem.Pool, tags, queues int) *mem.Quota {
+	return p.Quota(max(mem.MaxBuf, min(int64(tags)*mem.MaxBuf, p.Stats().Max/2/int64(max(queues, 1)))))
 }
 
 // starve gives a tag its memory, in its turn: what is not there is waited for, never refused.
@@ -241,10 +241,10 @@ func (q *queue) starve(t *tag) {
 func (q *queue) feed() {
 	for len(q.starving) > 0 {
 		t := q.starving[0]
-		buf, err := q.share.Get(t.needs)
+		buf, err := q.quota.Get(t.needs)
 		switch {
 		case errors.Is(err, mem.ErrNoMemory):
-			q.share.Wait(q.fed)
+			q.quota.Wait(q.fed)
 			return
 		case err != nil:
 			t.fail(unix.EIO)

@@ -56,7 +56,7 @@ func TestALoginWaitsForNoRequestWhereNoMoreMemoryMayBeLocked(t *testing.T) {
 				}
 			}
 			// Another request waits for some.
-			waits := i.Memory().Share(mem.MaxBuf)
+			waits := i.Memory().Quota(mem.MaxBuf)
 			if _, err := waits.Get(256 << 10); !errors.Is(err, mem.ErrNoMemory) {
 				t.Fatalf("there is memory left: %v", err)
 			}

@@ -37,7 +37,7 @@ type ours struct {
 	dev   *iwarp.Device
 	crc   string
 	url   string
-	share *mem.Share
+	quota *mem.Quota
 }
 
 func startSluice(dir, volume string, o options) (*ours, error) {
@@ -132,7 +132,7 @@ func (s *ours) connect(port int) error {
 	if err != nil {
 		return err
 	}
-	s.share = s.vol.Memory().Share(64 << 20)
+	s.quota = s.vol.Memory().Quota(64 << 20)
 	return nil
 }
 
@@ -156,7 +156,7 @@ func (s *ours) get(path string) ([]byte, error) {
 func (s *ours) close() error {
 	var errs []error
 	if s.vol != nil {
-		s.share.Close()
+		s.quota.Close()
 		errs = append(errs, s.vol.Close())
 	}
 	if s.ini != nil {
@@ -182,7 +182,7 @@ func (s *ours) load(w work, n int, d time.Duration) (int, time.Duration, error) 
 	l.out.Store(int64(w.depth))
 	rs := make([]block.Request, w.depth)
 	for i := range rs {
-		b, err := s.share.Get(w.size)
+		b, err := s.quota.Get(w.size)
 		if err != nil {
 			return 0, 0, err
 		}

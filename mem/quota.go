@@ -7,12 +7,12 @@ import (
 	"sync/atomic"
 )
 
-// ErrTooLarge is the answer to a request for more than the share may ever hold: waiting would not help.
-var ErrTooLarge = errors.New("mem: more asked for than the share may ever hold")
+// ErrTooLarge is the answer to a request for more than the quota may ever hold: waiting would not help.
+var ErrTooLarge = errors.New("mem: more asked for than the quota may ever hold")
 
-// Share is one connection's part of a pool: a bound that it does not pass, so that a peer that holds buffers for ever
+// Quota is one connection's part of a pool: a bound that it does not pass, so that a peer that holds buffers for ever
 // starves only itself. Any goroutine may use it.
-type Share struct {
+type Quota struct {
 	pool  *Pool
 	limit int64
 
@@ -32,25 +32,25 @@ type Share struct {
 	claim     atomic.Bool // was called back and has not asked yet: its cache is its own; written under mu
 }
 
-// Share returns a share of the pool that may hold limit bytes, at most half of the pool.
-func (p *Pool) Share(limit int64) *Share {
+// Quota returns a quota of the pool that may hold limit bytes, at most half of the pool.
+func (p *Pool) Quota(limit int64) *Quota {
 	limit = min(max(limit, int64(classes[0])), p.max/2)
-	s := &Share{pool: p, limit: limit &^ int64(classes[0]-1)}
+	s := &Quota{pool: p, limit: limit &^ int64(classes[0]-1)}
 	p.mu.Lock()
-	p.shares[s] = struct{}{}
+	p.quotas[s] = struct{}{}
 	p.mu.Unlock()
 	return s
 }
 
 // Held is the capacity that is out, in bytes.
-func (s *Share) Held() int64 {
+func (s *Quota) Held() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.held
 }
 
-// Get is Pool.Get within the share's bound. ErrTooLarge is permanent, ErrNoMemory is not.
-func (s *Share) Get(n int) (*Buf, error) {
+// Get is Pool.Get within the quota's bound. ErrTooLarge is permanent, ErrNoMemory is not.
+func (s *Quota) Get(n int) (*Buf, error) {
 	c := mustClass(n)
 	b, err := s.get(n, c, true)
 	if err == nil && !s.claim.Load() {
@@ -71,7 +71,7 @@ func (s *Share) Get(n int) (*Buf, error) {
 	return b, err
 }
 
-func (s *Share) get(n, c int, up bool) (*Buf, error) {
+func (s *Quota) get(n, c int, up bool) (*Buf, error) {
 	size := int64(classes[c])
 	s.mu.Lock()
 	if s.held+size > s.limit {
@@ -113,7 +113,7 @@ func (s *Share) get(n, c int, up bool) (*Buf, error) {
 		s.mu.Unlock()
 		return nil, err
 	}
-	if got := int64(classes[b.class]); s.held+got > s.limit { // others of this share took meanwhile
+	if got := int64(classes[b.class]); s.held+got > s.limit { // others of this quota took meanwhile
 		s.mu.Unlock()
 		s.pool.put(b)
 		return nil, ErrNoMemory
@@ -126,7 +126,7 @@ func (s *Share) get(n, c int, up bool) (*Buf, error) {
 
 // GetAll appends to into buffers that together hold exactly n bytes, in pieces as large as can be had, or nothing and
 // ErrNoMemory or ErrTooLarge.
-func (s *Share) GetAll(n int, into []*Buf) ([]*Buf, error) {
+func (s *Quota) GetAll(n int, into []*Buf) ([]*Buf, error) {
 	mark := len(into)
 	var err error
 	for left := n; left > 0 && err == nil; {
@@ -163,7 +163,7 @@ func (s *Share) GetAll(n int, into []*Buf) ([]*Buf, error) {
 }
 
 // piece gets one buffer towards left bytes: of the class that holds them all, else of the next smaller one that is free.
-func (s *Share) piece(left int) (*Buf, error) {
+func (s *Quota) piece(left int) (*Buf, error) {
 	top := mustClass(min(left, MaxBuf))
 	var err error
 	for c := top; c >= 0; c-- {
@@ -176,11 +176,11 @@ func (s *Share) piece(left int) (*Buf, error) {
 	return nil, err
 }
 
-// Wait calls f once when what the last refused Get or GetAll of this share asked for can be had: it has been set aside,
-// so the same request succeeds if it is the share's next one. Waiting shares are served oldest first. f never runs within a
+// Wait calls f once when what the last refused Get or GetAll of this quota asked for can be had: it has been set aside,
+// so the same request succeeds if it is the quota's next one. Waiting quotas are served oldest first. f never runs within a
 // call of this package: it may want a lock that the caller of Release or Wait holds. It must not block for long. Wait replaces an earlier f that
 // was not called yet; nil takes it back and gives up what was set aside.
-func (s *Share) Wait(f func()) {
+func (s *Quota) Wait(f func()) {
 	p := s.pool
 	p.mu.Lock()
 	s.mu.Lock()
@@ -189,7 +189,7 @@ func (s *Share) Wait(f func()) {
 		p.unqueueLocked(s)
 		p.dropGrantLocked(s)
 		if s.claim.Swap(false) && p.starving.Load() > 0 {
-			p.reclaimShareLocked(s)
+			p.reclaimQuotaLocked(s)
 		}
 	case s.wake != nil:
 		s.wake = f
@@ -207,14 +207,14 @@ func (s *Share) Wait(f func()) {
 }
 
 // queueLocked puts s at the tail of those that wait for the pool. Both locks are held.
-func (p *Pool) queueLocked(s *Share) {
+func (p *Pool) queueLocked(s *Quota) {
 	p.waiting = append(p.waiting, s)
-	p.starving.Add(1) // before serveLocked empties the caches: see Share.put
+	p.starving.Add(1) // before serveLocked empties the caches: see Quota.put
 	p.dirty = true
 }
 
 // unqueueLocked ends a wait without its callback. Both locks are held.
-func (p *Pool) unqueueLocked(s *Share) {
+func (p *Pool) unqueueLocked(s *Quota) {
 	if s.wake != nil && !s.limited {
 		i := slices.Index(p.waiting, s)
 		p.waiting = slices.Delete(p.waiting, i, i+1)
@@ -224,7 +224,7 @@ func (p *Pool) unqueueLocked(s *Share) {
 }
 
 // serve calls those whose wait can end, after s may have become able to join the queue.
-func (p *Pool) serve(s *Share) {
+func (p *Pool) serve(s *Quota) {
 	p.mu.Lock()
 	s.mu.Lock()
 	if s.limited && s.held+s.want <= s.limit {
@@ -237,13 +237,13 @@ func (p *Pool) serve(s *Share) {
 	call(ready)
 }
 
-// Trim gives back what the share keeps: for a connection that has gone idle.
-func (s *Share) Trim() {
+// Trim gives back what the quota keeps: for a connection that has gone idle.
+func (s *Quota) Trim() {
 	p := s.pool
 	p.mu.Lock()
 	s.mu.Lock()
 	if !s.claim.Load() {
-		p.reclaimShareLocked(s)
+		p.reclaimQuotaLocked(s)
 	}
 	s.mu.Unlock()
 	ready := p.serveLocked(nil)
@@ -251,25 +251,25 @@ func (s *Share) Trim() {
 	call(ready)
 }
 
-// Close ends the share: a waiting f is forgotten, Get answers ErrNoMemory. Buffers it still holds stay valid until
+// Close ends the quota: a waiting f is forgotten, Get answers ErrNoMemory. Buffers it still holds stay valid until
 // their release.
-func (s *Share) Close() {
+func (s *Quota) Close() {
 	p := s.pool
 	p.mu.Lock()
 	s.mu.Lock()
 	p.unqueueLocked(s)
 	s.claim.Store(false)
 	s.closed = true
-	p.emptyShareLocked(s)
+	p.emptyQuotaLocked(s)
 	s.mu.Unlock()
-	delete(p.shares, s)
+	delete(p.quotas, s)
 	ready := p.serveLocked(nil)
 	p.mu.Unlock()
 	call(ready)
 }
 
-// put takes back a buffer of this share.
-func (s *Share) put(b *Buf) {
+// put takes back a buffer of this quota.
+func (s *Quota) put(b *Buf) {
 	size := int64(classes[b.class])
 	p := s.pool
 	s.mu.Lock()
@@ -291,7 +291,7 @@ func (s *Share) put(b *Buf) {
 }
 
 // readyLocked moves what was set aside into the cache and returns the callback.
-func (s *Share) readyLocked() func() {
+func (s *Quota) readyLocked() func() {
 	for s.grant != nil {
 		b := s.grant
 		s.grant = b.next
@@ -304,12 +304,12 @@ func (s *Share) readyLocked() func() {
 	return f
 }
 
-func (s *Share) push(b *Buf) {
+func (s *Quota) push(b *Buf) {
 	b.next, s.cache[b.class] = s.cache[b.class], b
 	s.cached += int64(classes[b.class])
 }
 
-func (s *Share) pop(c int) *Buf {
+func (s *Quota) pop(c int) *Buf {
 	b := s.cache[c]
 	s.cache[c], b.next = b.next, nil
 	s.cached -= int64(classes[c])
