@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/test/lib/race"
 )
 
 // lean is an initiator that allocates nothing: one command at a time from fixed buffers.
@@ -80,7 +81,7 @@ func TestNoAllocationPerIO(t *testing.T) {
 		imm    int
 	}{{"read 4 KiB", false, 8, 0}, {"write 4 KiB", true, 8, 4096}, {"read 128 KiB", false, 256, 0}, {"write 128 KiB", true, 256, 0}} {
 		warm, n, limit := 200, 2000, 0.1
-		if raceEnabled {
+		if race.Enabled {
 			warm, n, limit = 20, 100, 5
 		}
 		for range warm {

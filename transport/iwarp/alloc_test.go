@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluice-storage/sluice/mem"
+	"github.com/sluice-storage/sluice/test/lib/race"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -26,7 +27,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		}
 		runtime.ReadMemStats(&after)
 		// load itself and the test's own set-up allocate a few dozen times.
-		if got := after.Mallocs - before.Mallocs; !raceEnabled && float64(got) > 150+0.01*float64(c.n) {
+		if got := after.Mallocs - before.Mallocs; !race.Enabled && float64(got) > 150+0.01*float64(c.n) {
 			t.Errorf("%d bytes at depth %d: %d allocations in %d exchanges", c.size, c.depth, got, c.n)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/sluice-storage/sluice/mem"
+	"github.com/sluice-storage/sluice/test/lib/race"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -49,7 +50,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	for range 100 {
 		one()
 	}
-	if n := testing.AllocsPerRun(500, one); n != 0 && !raceEnabled {
+	if n := testing.AllocsPerRun(500, one); n != 0 && !race.Enabled {
 		t.Errorf("%v allocations in an exchange", n)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/test/lib/race"
 )
 
 // Requests of all lengths that come together, cut anywhere, are each answered once, and each payload is at its place.
@@ -140,7 +141,7 @@ func TestRequestsAllocateNothing(t *testing.T) {
 			exchange(t, ours, cmd, ask, got)
 		}
 		runtime.ReadMemStats(&m1)
-		if per := float64(m1.Mallocs-m0.Mallocs) / n; per > 0.05 && !raceEnabled { // the race detector allocates
+		if per := float64(m1.Mallocs-m0.Mallocs) / n; per > 0.05 && !race.Enabled { // the race detector allocates
 			t.Errorf("request %d: %.2f allocations each", cmd, per)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
+	"github.com/sluice-storage/sluice/test/lib/race"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
@@ -70,7 +71,7 @@ func TestAllocations(t *testing.T) {
 				runtime.ReadMemStats(&before)
 				l.run(t, n)
 				runtime.ReadMemStats(&after)
-				if per := float64(after.Mallocs-before.Mallocs) / n; per > 0.05 && !raceEnabled {
+				if per := float64(after.Mallocs-before.Mallocs) / n; per > 0.05 && !race.Enabled {
 					t.Errorf("%.3f allocations for an I/O", per)
 				} else {
 					t.Logf("%.4f allocations for an I/O", per)
