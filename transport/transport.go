@@ -37,7 +37,6 @@ package transport
 import (
 	"context"
 	"net"
-	"os"
 
 	"github.com/sluice-storage/sluice/mem"
 )
@@ -68,7 +67,6 @@ type Caps struct {
 	ExactWindows bool // a peer that leaves a window's bounds is refused; otherwise those of the slab below it are what holds
 	RandomSTags  bool // STags cannot be foretold (RFC 5042 section 6.1.1); otherwise they are the adapter's, and few bits change
 	RemoteInv    bool // Send with Invalidate, both ways; an initiator offers it only with PerIOWindows too
-	FileSend     bool // a Write may take its payload from a file range, on connections where QP.FileSend says so
 	InOrder      bool // completions come in the order of Post, across Reads (rule 4)
 	OwnResponder bool // Reads are answered by the device, also while the owner is elsewhere; otherwise by the owner's Poll and Wait (rule 2)
 	Terminates   bool // an end tells the peer its reason, a *TerminateError; otherwise both sides see ErrClosed and no more, and a Send without a receive waits for one
@@ -166,8 +164,6 @@ type QP interface {
 	NewWindow() (Window, error)
 	// Depth is the number of Reads that may be outstanding each way, valid once connected.
 	Depth() Depth
-	// FileSend reports, once connected, whether WR.File may be used: no CRC and a fabric able to.
-	FileSend() bool
 	// Close ends the connection, with a Terminate for reasons that have one. Any goroutine may call it, any number of
 	// times; the first Reason counts.
 	Close(Reason) error
@@ -213,7 +209,7 @@ type Op uint8
 const (
 	OpSend       Op = iota + 1
 	OpSendInv       // Send with Invalidate of WR.Inv
-	OpWrite         // RDMA Write of Local (or File) to Remote
+	OpWrite         // RDMA Write of Local to Remote
 	OpRead          // RDMA Read of Remote into Local[0], all of it
 	OpBind          // makes Window stand for Local with Access
 	OpInvalidate    // ends the STag of Window, locally
@@ -258,13 +254,6 @@ type Window interface {
 	Valid() bool
 }
 
-// FileRange is Local in the form of a part of an open file, which must not be truncated before the completion.
-type FileRange struct {
-	File *os.File
-	Off  int64
-	Len  int
-}
-
 // WR is one work request.
 type WR struct {
 	Op     Op
@@ -272,10 +261,9 @@ type WR struct {
 	Access Access // Bind
 	Token  uint64 // comes back in the WC: an index, never a pointer
 	Local  []mem.Span
-	File   FileRange // instead of Local, for Write, where FileSend
-	Remote Remote    // Write, Read
-	Window Window    // Bind, Invalidate
-	Inv    uint32    // SendInv: the peer's STag that ends
+	Remote Remote // Write, Read
+	Window Window // Bind, Invalidate
+	Inv    uint32 // SendInv: the peer's STag that ends
 }
 
 // WC is one completion.

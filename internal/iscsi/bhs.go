@@ -138,12 +138,6 @@ func (b BHS) SetExpCmdSN(v uint32) { binary.BigEndian.PutUint32(b[28:], v) }
 // SetMaxCmdSN writes MaxCmdSN of a response.
 func (b BHS) SetMaxCmdSN(v uint32) { binary.BigEndian.PutUint32(b[32:], v) }
 
-// SetCmdSN writes CmdSN of a request.
-func (b BHS) SetCmdSN(v uint32) { binary.BigEndian.PutUint32(b[24:], v) }
-
-// SetExpStatSN writes ExpStatSN of a request.
-func (b BHS) SetExpStatSN(v uint32) { binary.BigEndian.PutUint32(b[28:], v) }
-
 // EDTL is the Expected Data Transfer Length of a SCSI Command, in bytes.
 func (b BHS) EDTL() uint32 { return binary.BigEndian.Uint32(b[20:]) }
 

@@ -69,9 +69,8 @@ func (h *ISERHeader) Parse(b []byte) (ISERType, error) {
 // Bits of the first of the four bytes of private data that both sides of an iSER connection exchange. RFC 7145 leaves
 // them to the InfiniBand annex; Linux, LIO and libiscsi send them on every fabric.
 const (
-	CMNoZeroBased  = 0x80 // zero-based virtual addresses are not used
-	CMNoSendInv    = 0x40 // Send with Invalidate is not used
-	CMPrivateBytes = 4
+	CMNoZeroBased = 0x80 // zero-based virtual addresses are not used
+	CMNoSendInv   = 0x40 // Send with Invalidate is not used
 )
 
 // CMPrivate returns the private data of a side that can, or cannot, take or send Send with Invalidate.

@@ -114,14 +114,6 @@ func (n *Negotiator) Open() bool {
 // Partial reports whether text came whose end is still to come: the answer must be an empty PDU (section 6.2).
 func (n *Negotiator) Partial() bool { return len(n.in) > 0 }
 
-// NextSequence makes the negotiator ready for a negotiation in the Full Feature Phase; results so far stay.
-func (n *Negotiator) NextSequence() {
-	n.in, n.out, n.pairs = n.in[:0], n.out[:0], 0
-	clear(n.offered)
-	clear(n.sent)
-	clear(n.got)
-}
-
 // Receive takes the data segment of one PDU of a stage; more is its C bit. It returns the pairs that are the owner's to
 // act on, in order, once the sequence is complete, and queues answers to the rest. An error ends the negotiation.
 func (n *Negotiator) Receive(stage Stage, text []byte, more bool) ([]KV, error) {

@@ -49,12 +49,6 @@ func (n *Negotiator) Peer(key string) (string, bool) {
 	return v, ok
 }
 
-// Sent reports whether this side sent the key.
-func (n *Negotiator) Sent(key string) bool { return n.sent[key] }
-
-// Discovery reports whether the session is a discovery one; an initiator sets it with SetDiscovery.
-func (n *Negotiator) Discovery() bool { return n.discovery }
-
 // SetDiscovery makes the session a discovery one.
 func (n *Negotiator) SetDiscovery() { n.discovery = true }
 

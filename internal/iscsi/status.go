@@ -51,9 +51,6 @@ var loginSentences = map[LoginStatus]string{
 // Class is the Status-Class.
 func (s LoginStatus) Class() uint8 { return uint8(s >> 8) }
 
-// Retry reports whether the same login may succeed later: the class says that the target is to blame.
-func (s LoginStatus) Retry() bool { return s.Class() == 3 }
-
 func (s LoginStatus) String() string {
 	if t, ok := loginSentences[s]; ok {
 		return t

@@ -102,8 +102,8 @@ func newISERLink(c *conn, d transport.Device) *iserLink {
 	return &iserLink{c: c, dev: d, caps: d.Caps()}
 }
 
-// handOver gives a connection that began with an MPA Request to the software RNIC.
-func (x *tcpLink) handOver(m *mpaRequest) {
+// handOver gives a connection that began with an MPA Request, of which peeked has been read, to the software RNIC.
+func (x *tcpLink) handOver(peeked []byte) {
 	c := x.c
 	x.giveBuf()
 	acc, ok := c.srv.opt.Device.(ConnAccepter)
@@ -114,7 +114,7 @@ func (x *tcpLink) handOver(m *mpaRequest) {
 		c.finish(errRefused)
 		return
 	}
-	r, err := acc.Request(c.ctx, tc, m.peeked)
+	r, err := acc.Request(c.ctx, tc, peeked)
 	if err != nil {
 		c.plog.warn("RDMA connection failed before its login", zap.Stringer("remote", c.remote), zap.Error(err))
 		x.close(nil)

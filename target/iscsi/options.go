@@ -26,10 +26,8 @@ type Options struct {
 	Audit *zap.Logger
 	// DiscoveryAuth guards discovery sessions; nil lets anybody discover.
 	DiscoveryAuth *Auth
-	// Alias is TargetAlias of discovery sessions; usually empty.
-	Alias    string
-	Limits   Limits
-	Timeouts Timeouts
+	Limits        Limits
+	Timeouts      Timeouts
 }
 
 // Portal says what a listener stands for.

@@ -83,11 +83,13 @@ func newTCPLink(c *conn, nc net.Conn) *tcpLink {
 // run is the owner.
 func (x *tcpLink) run() {
 	c := x.c
-	err := x.loop()
-	var mpa *mpaRequest
-	if errors.As(err, &mpa) {
-		x.handOver(mpa)
+	rdma, err := x.first()
+	if rdma {
+		x.handOver(append([]byte(nil), x.buf[x.r:x.w]...))
 		return
+	}
+	if err == nil {
+		err = x.loop()
 	}
 	c.mu.Lock()
 	c.corked = false
@@ -103,20 +105,17 @@ func (x *tcpLink) run() {
 	c.finish(err)
 }
 
-// mpaRequest says that the connection's first bytes are an MPA Request.
-type mpaRequest struct{ peeked []byte }
-
-func (*mpaRequest) Error() string { return "iscsi: an MPA request" }
+// first waits for the connection's first bytes and reports whether they begin an MPA Request. No iSCSI login begins so: its first byte is 43h.
+func (x *tcpLink) first() (rdma bool, err error) {
+	defer x.c.guard(&err)
+	if err := x.fill(1); err != nil {
+		return false, err
+	}
+	return x.buf[x.r] == 'M' && x.c.srv.opt.Device != nil, nil
+}
 
 func (x *tcpLink) loop() (err error) {
 	defer x.c.guard(&err)
-	if err := x.fill(1); err != nil {
-		return err
-	}
-	if x.buf[x.r] == 'M' && x.c.srv.opt.Device != nil {
-		// No iSCSI login begins so: its first byte is 43h.
-		return &mpaRequest{peeked: append([]byte(nil), x.buf[x.r:x.w]...)}
-	}
 	for {
 		if err := x.pdu(); err != nil {
 			x.lastWords(err)

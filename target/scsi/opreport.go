@@ -47,7 +47,7 @@ func beginReportOpcodes(c *Command) stepResult {
 
 func (r *row) appendTimeouts(b []byte) []byte {
 	b = append(b, 0, 0x0A, 0, 0)
-	b = binary.BigEndian.AppendUint32(b, r.nominal)
+	b = binary.BigEndian.AppendUint32(b, 0) // no nominal command processing time is given
 	return binary.BigEndian.AppendUint32(b, r.recommended)
 }
 

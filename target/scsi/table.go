@@ -14,7 +14,6 @@ const (
 	dirNone dir = iota
 	dirIn
 	dirOut
-	dirBoth
 )
 
 // conflict is how a command behaves for an I_T nexus that holds no right under somebody's reservation (SPC-4 tables 43
@@ -51,8 +50,8 @@ type row struct {
 	dir    dir
 	class  conflict
 	traits trait
-	// nominal and recommended are command timeouts in seconds (SPC-4 section 6.35.4).
-	nominal, recommended uint32
+	// recommended is the command timeout in seconds (SPC-4 section 6.35.4); no nominal time is reported.
+	recommended uint32
 	// offered says whether a unit has the command at all; nil means always.
 	offered func(*LogicalUnit) bool
 	// begin checks the CDB and starts the command. It may be called for an itl without a logical unit only where the
@@ -189,7 +188,7 @@ func (r *row) prepare() error {
 		return bad("usage does not begin with the operation code")
 	case r.sa != noSA && r.sa != serviceAction(mask)&r.sa:
 		return bad("usage does not hold the service action")
-	case r.class == 0 || r.begin == nil || r.name == "" || r.recommended == 0 || r.recommended < r.nominal:
+	case r.class == 0 || r.begin == nil || r.name == "" || r.recommended == 0:
 		return bad("incomplete")
 	case r.traits&mutates != 0 && r.class != conflictWrites:
 		return bad("writes the medium, yet is allowed under reservations")

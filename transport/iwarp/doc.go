@@ -1,13 +1,9 @@
 // Package iwarp is a software RNIC: MPA (RFC 5044, RFC 6581), DDP (RFC 5041) and RDMAP (RFC 5040) over TCP, on the
 // wire the same as Linux siw and as iWARP adapters. It is a provider of package transport.
 //
-// New makes the device. Beside the methods of transport.Device there are two entries for a server whose one port
-// carries RDMA and a plain byte stream:
-//
-//   - Device.ListenConn takes a net.Listener; a connection that opens with an MPA Request Frame comes out of Accept,
-//     any other is handed to a function with the bytes that were read from it.
-//   - Device.Request takes one connection that was accepted elsewhere, with the bytes read from it, and returns the
-//     transport.Request. IsMPARequest tells from the first bytes.
+// New makes the device. Beside the methods of transport.Device there is an entry for a server whose one port carries RDMA and
+// a plain byte stream: Device.Request takes one connection that was accepted elsewhere, with the bytes read from it, and returns
+// the transport.Request. IsMPARequest tells from the first bytes.
 //
 // Device.Stats and QP.Stats count what moved and what was copied.
 //

@@ -130,10 +130,3 @@ func (h *ddpHeader) parse(b []byte) {
 	h.msn = binary.BigEndian.Uint32(b[12:])
 	h.mo = binary.BigEndian.Uint32(b[16:])
 }
-
-func (h *ddpHeader) len() int {
-	if h.tagged {
-		return taggedLen
-	}
-	return untaggedLen
-}

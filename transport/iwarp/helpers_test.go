@@ -184,3 +184,10 @@ func fill(b []byte, seed byte) {
 		b[i] = byte(i)*7 + byte(i>>8)*13 + seed
 	}
 }
+
+func (h *ddpHeader) len() int {
+	if h.tagged {
+		return taggedLen
+	}
+	return untaggedLen
+}

@@ -271,7 +271,7 @@ func TestADefectInTheNegotiationEndsThatConnection(t *testing.T) {
 	f := &faulty{closed: make(chan struct{})}
 	first := make(chan net.Conn, 1)
 	first <- f
-	l, err := dev.ListenConn(&oneConn{Listener: ln, c: first}, nil)
+	l, err := dev.listen(&oneConn{Listener: ln, c: first})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,12 +14,11 @@ import (
 
 // listener accepts connections and reads their MPA Requests, each on a goroutine of its own while that takes.
 type listener struct {
-	d     *Device
-	ln    net.Listener
-	other func(net.Conn, []byte)
-	reqs  chan *request
-	done  chan struct{}
-	wg    sync.WaitGroup
+	d    *Device
+	ln   net.Listener
+	reqs chan *request
+	done chan struct{}
+	wg   sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
@@ -33,14 +32,13 @@ func (d *Device) Listen(ctx context.Context, addr string) (transport.Listener, e
 	if err != nil {
 		return nil, fmt.Errorf("iwarp: listen: %w", err)
 	}
-	return d.ListenConn(ln, nil)
+	return d.listen(ln)
 }
 
-// ListenConn takes over ln, which yields *net.TCPConn. Connections that begin with an MPA Request Frame come out of
-// Accept; any other is given to other, with the bytes read from it, on a goroutine that other may keep; a nil other
-// closes it. A connection that says nothing for Options.RequestTimeout is closed.
-func (d *Device) ListenConn(ln net.Listener, other func(conn net.Conn, read []byte)) (transport.Listener, error) {
-	l := &listener{d: d, ln: ln, other: other, reqs: make(chan *request), done: make(chan struct{})}
+// listen takes over ln, which yields *net.TCPConn. A connection that begins with anything but an MPA Request Frame, or that says nothing
+// for Options.RequestTimeout, is closed.
+func (d *Device) listen(ln net.Listener) (transport.Listener, error) {
+	l := &listener{d: d, ln: ln, reqs: make(chan *request), done: make(chan struct{})}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -167,10 +165,7 @@ func (l *listener) greet(c net.Conn) {
 	for {
 		yes, ok := IsMPARequest(b)
 		if ok && !yes {
-			if l.leave(c) && l.other != nil && c.SetDeadline(time.Time{}) == nil {
-				handed = true
-				go l.other(c, b)
-			}
+			l.leave(c)
 			return
 		}
 		if ok {

@@ -44,9 +44,6 @@ func (q *QP) postLocked(wr *transport.WR) error {
 	default:
 		return fmt.Errorf("iwarp: work request with operation %d, which is none", wr.Op)
 	}
-	if wr.File.File != nil {
-		return errors.New("iwarp: this connection sends no file ranges")
-	}
 	m := t.nextLocked()
 	if err := m.mem.set(wr.Local); err != nil {
 		return err

@@ -179,13 +179,6 @@ func (q *QP) Depth() transport.Depth {
 	return q.depth
 }
 
-// FileSend is false. Pages of the page cache in place of a copy (splice or sendfile, one call an FPDU, MSG_MORE around it)
-// were tried: for READs of 128 KiB on loopback the target's 65 us of CPU became 48 and 44, but what an NBD client behind
-// the initiator got a second did not change, for the initiator then spent as much more as the target saved. And a page
-// is read when the peer reads its socket, a moment that nobody here learns of: until then a COMPARE AND WRITE or an
-// atomic write could be seen half done.
-func (q *QP) FileSend() bool { return false }
-
 // Path is how the packets of the connection go.
 func (q *QP) Path() transport.Path {
 	return transport.Path{Provider: "iwarp", Exposure: "the bytes of each I/O, while it lasts"}

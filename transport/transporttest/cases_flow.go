@@ -2,8 +2,6 @@ package transporttest
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"sync"
 
 	"github.com/sluice-storage/sluice/mem"
@@ -320,34 +318,6 @@ func megabyte(s *scene) {
 		s.Fatalf("the read: %+v", c)
 	}
 	a.same("a read of 1 MiB", back.Bytes(), want)
-}
-
-func fileRange(s *scene) {
-	a, b := s.connect(setup{})
-	if !a.qp.FileSend() {
-		return // the device can and this connection, with its CRC, cannot: allowed
-	}
-	const n = 300_000
-	name := filepath.Join(s.TempDir(), "range")
-	if err := os.WriteFile(name, pattern(n+5000, 7), 0o600); err != nil {
-		s.Fatal(err)
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	dst := b.span(n)
-	w := b.window(transport.RemoteWrite, dst)
-	b.recv(1, 8)
-	a.post(
-		transport.WR{Op: transport.OpWrite, Flags: transport.Signaled, Token: 1, File: transport.FileRange{File: f, Off: 4099, Len: n}, Remote: w.Remote()},
-		transport.WR{Op: transport.OpSend, Local: []mem.Span{a.span(8)}})
-	if c := a.want(transport.OpWrite, 1); c.Len != n {
-		s.Fatalf("the write: %+v", c)
-	}
-	b.want(transport.OpRecv, 1)
-	b.same("a file range", dst.Bytes(), pattern(n+5000, 7)[4099:4099+n])
 }
 
 func queueFull(s *scene) {

@@ -205,7 +205,7 @@ func size(wr *transport.WR) int {
 	default:
 		return 0
 	}
-	n := wr.File.Len
+	n := 0
 	for _, s := range wr.Local {
 		n += s.Len
 	}
@@ -217,7 +217,7 @@ func (q *faultyQP) cutLocked(wr *transport.WR, n int) error {
 	if !q.cut {
 		q.cut = true
 		q.dev.cuts.Add(1)
-		if wr.Op == transport.OpWrite && n > 0 && wr.File.File == nil {
+		if wr.Op == transport.OpWrite && n > 0 {
 			part := *wr
 			part.Flags &^= transport.Signaled
 			part.Local = nil
@@ -237,7 +237,7 @@ func (q *faultyQP) cutLocked(wr *transport.WR, n int) error {
 
 // corruptLocked replaces the source of every n-th message by a copy with one bit flipped, or marks a Read for it.
 func (q *faultyQP) corruptLocked(f *Faults, wr *transport.WR, n int) {
-	if f.CorruptEvery == 0 || n == 0 || wr.File.File != nil {
+	if f.CorruptEvery == 0 || n == 0 {
 		return
 	}
 	q.counted++

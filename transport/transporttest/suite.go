@@ -69,7 +69,6 @@ var (
 	random     = power{"RandomSTags", func(c transport.Caps) bool { return c.RandomSTags }}
 	remoteInv  = power{"RemoteInv", func(c transport.Caps) bool { return c.RemoteInv }}
 	terminates = power{"Terminates", func(c transport.Caps) bool { return c.Terminates }}
-	fileSend   = power{"FileSend", func(c transport.Caps) bool { return c.FileSend }}
 )
 
 const caseMemory = 8 << 20
@@ -98,7 +97,6 @@ var cases = []kase{
 	{name: "unsignaled memory is free after a later completion", run: unsignaledMemory},
 	{name: "zero length", run: zeroLength},
 	{name: "messages of 1 MiB in pieces", run: megabyte},
-	{name: "a file range is written", needs: []power{fileSend}, run: fileRange},
 	{name: "fence waits for earlier reads", run: fence},
 	{name: "a peer that delays a Read delays no reply for ever", run: delayedRead},
 	{name: "memory is let go of when its last work is complete", run: unregister},

@@ -69,7 +69,7 @@ func (d *twin) Caps() transport.Caps {
 	if d.like != nil {
 		return d.like.caps()
 	}
-	return transport.Caps{PerIOWindows: true, ExactWindows: true, RandomSTags: true, RemoteInv: true, FileSend: true, Terminates: true,
+	return transport.Caps{PerIOWindows: true, ExactWindows: true, RandomSTags: true, RemoteInv: true, Terminates: true,
 		MaxSGE: twinMaxSGE, MaxBindSGE: twinMaxSGE, MaxMessage: twinMaxMessage, MaxReads: twinMaxReads, MaxPrivate: twinMaxPrivate}
 }
 

@@ -2,7 +2,6 @@ package transporttest
 
 import (
 	"fmt"
-	"io"
 
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
@@ -106,14 +105,7 @@ func (q *qp) workLocked() {
 		if w.Op == transport.OpWrite {
 			f = frame{kind: frameWrite, data: f.data, stag: w.Remote.STag, off: w.Remote.Off + uint64(w.sent), total: w.total}
 		}
-		if w.File.File != nil {
-			if _, err := io.ReadFull(io.NewSectionReader(w.File.File, w.File.Off+int64(w.sent), int64(n)), f.data); err != nil {
-				q.terminateLocked(rdmap(0, 0, "RFC 5040 section 4.8", fmt.Sprintf("a file range could not be sent: %v", err)))
-				return
-			}
-		} else {
-			gather(f.data, w.local, w.sent)
-		}
+		gather(f.data, w.local, w.sent)
 		w.sent += n
 		f.last = w.sent == w.total
 		done = f.last

@@ -133,12 +133,6 @@ func Slim(of transport.QP) bool {
 	return q.opts.Slim
 }
 
-func (q *qp) FileSend() bool {
-	q.dev.net.mu.Lock()
-	defer q.dev.net.mu.Unlock()
-	return q.peer != nil && q.dev.like == nil
-}
-
 func (q *qp) PostRecv(recvs []transport.Recv) (int, error) {
 	q.dev.net.mu.Lock()
 	defer q.dev.net.mu.Unlock()
@@ -226,12 +220,6 @@ func (q *qp) sizeLocked(w *work) error {
 	case transport.OpSend, transport.OpSendInv, transport.OpWrite, transport.OpRead, transport.OpBind, transport.OpInvalidate:
 	default:
 		return fmt.Errorf("twin: unknown work request %d", w.Op)
-	}
-	if w.File.File != nil {
-		if w.Op != transport.OpWrite || len(w.WR.Local) > 0 || w.File.Len < 0 || w.File.Off < 0 {
-			return errors.New("twin: a file range goes with a Write and without Local")
-		}
-		w.total = w.File.Len
 	}
 	caps := q.dev.Caps()
 	if len(w.WR.Local) > caps.MaxSGE || w.Op == transport.OpRead && len(w.WR.Local) != 1 || w.Op == transport.OpBind && len(w.WR.Local) > caps.MaxBindSGE {

@@ -7,8 +7,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/internal/threads"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
 

@@ -129,9 +129,6 @@ func (q *QP) prepare(wr *transport.WR) (soft bool, err error) {
 			return false, transport.ErrQueueFull
 		}
 	}
-	if wr.File.File != nil {
-		return false, errFile
-	}
 	hw := sendWR{ID: uint64(s.work.tail.Load() + uint32(len(s.wrs)-s.readsIn))}
 	if wr.Op == transport.OpRead {
 		if len(wr.Local) > 1 {

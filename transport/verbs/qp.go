@@ -141,9 +141,6 @@ func (q *QP) Depth() transport.Depth {
 	return q.depth
 }
 
-// FileSend is false: an adapter sends registered memory.
-func (q *QP) FileSend() bool { return false }
-
 // Widen gives a connection with memory regions of its own those of all memory.
 func (q *QP) Widen() error {
 	if q.dead.Load() { // its end has the lock for a while

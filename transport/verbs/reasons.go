@@ -17,7 +17,6 @@ var (
 	errOnePiece      = errors.New("verbs: a window covers one contiguous range of one slab (Caps.MaxBindSGE)")
 	errReadLocal     = errors.New("verbs: an RDMA Read needs exactly one piece of local memory")
 	errNoBuf         = errors.New("verbs: a receive without memory")
-	errFile          = errors.New("verbs: an adapter sends no file ranges")
 )
 
 // LinkError is the end of a connection for a reason of the fabric below it. It is a transport.ErrClosed.

@@ -22,12 +22,12 @@ var verbsScenarios = []Scenario{
 	},
 	{
 		Name: "rxe-suite", Class: short, Limit: 25 * time.Minute, Script: "verbs-suite.sh", Files: []string{"verbs.test"}, Verbs: true,
-		Prepare: adapterSuite("rxe", 50, "FLAP=1", "LEFT_OUT=ExactWindows FileSend RandomSTags Terminates"),
+		Prepare: adapterSuite("rxe", 50, "FLAP=1", "LEFT_OUT=ExactWindows RandomSTags Terminates"),
 		About:   "the rules of the transport contract on rxe by libibverbs, case by case, and the shim's own tests",
 	},
 	{
 		Name: "siw-suite", Class: long, Limit: 25 * time.Minute, Script: "verbs-suite.sh", Files: []string{"verbs.test"}, Verbs: true,
-		Prepare: adapterSuite("siw", 35, "LEFT_OUT=ExactWindows FileSend PerIOWindows RandomSTags Terminates", "HAS_NOT=needs an adapter with windows of type 2"),
+		Prepare: adapterSuite("siw", 35, "LEFT_OUT=ExactWindows PerIOWindows RandomSTags Terminates", "HAS_NOT=needs an adapter with windows of type 2"),
 		About:   "the same on siw",
 	},
 	{
