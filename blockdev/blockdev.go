@@ -91,8 +91,8 @@ type Request struct {
 	Compare []mem.Span
 	// Extents is filled by Status up to its capacity, from Offset on, in order and without gaps.
 	Extents []Extent
-	// Runner, of Write, may be offered the work; nil for a submitter that does none.
-	Runner Runner
+	// Deferrer, of Write, may be offered the work; nil for a submitter that does none.
+	Deferrer Deferrer
 
 	Err  error          // the outcome, set before Done
 	Miss int64          // with ErrMiscompare: offset in bytes of the first difference, from Offset
@@ -109,17 +109,17 @@ type Extent struct {
 	Mapped         bool
 }
 
-// Runner is a submitter that can do a device's work itself: while the data is in its processor's cache, and without waking
-// anybody.
-type Runner interface {
-	// Run reports whether the submitter will call p.Perform(r), once and soon, from where it may block for a moment. The
-	// device asks before it gives the request to a worker of its own. Run itself does not block.
-	Run(p Performer, r *Request) bool
+// Deferrer is a submitter that can do a device's work itself, later: the data is then in its processor's cache, and no
+// worker has to be woken.
+type Deferrer interface {
+	// Defer reports whether the submitter will call p.Perform(r), once and soon, from where it may block for a moment. The
+	// device asks before it gives the request to a worker of its own. Defer itself does not block.
+	Defer(p Performer, r *Request) bool
 }
 
-// Performer is a Device that offers work that hardly ever blocks to its Runner.
+// Performer is a Device that offers work that hardly ever blocks to the request's Deferrer.
 type Performer interface {
-	// Perform does what Run was asked for, and ends with Done, on this goroutine or later on another.
+	// Perform does what Defer was asked for, and ends with Done, on this goroutine or later on another.
 	Perform(r *Request)
 }
 

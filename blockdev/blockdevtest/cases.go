@@ -204,7 +204,7 @@ func wait(t testing.TB, wg *sync.WaitGroup) {
 // helper performs what it is offered, on a goroutine of its own.
 type helper struct{}
 
-func (helper) Run(p blockdev.Performer, r *blockdev.Request) bool {
+func (helper) Defer(p blockdev.Performer, r *blockdev.Request) bool {
 	go p.Perform(r)
 	return true
 }
@@ -215,7 +215,7 @@ type taker struct {
 	r  *blockdev.Request
 }
 
-func (k *taker) Run(p blockdev.Performer, r *blockdev.Request) bool {
+func (k *taker) Defer(p blockdev.Performer, r *blockdev.Request) bool {
 	k.by, k.r = p, r
 	return true
 }
@@ -238,7 +238,7 @@ func concurrent(t *testing.T, o Options) {
 				copy(s.Bytes(), b[:n])
 				r := blockdev.Request{Op: blockdev.Write, FUA: i%10 == 0, Offset: off, Length: int64(n), Data: []mem.Span{s}}
 				if i%3 == 0 {
-					r.Runner = helper{}
+					r.Deferrer = helper{}
 				}
 				if err := blockdev.Do(t.Context(), d, &r); err != nil {
 					t.Errorf("write: %v", err)
@@ -397,7 +397,7 @@ func allocations(t *testing.T, o Options) {
 	var take taker
 	rs := []*blockdev.Request{
 		{Op: blockdev.Read, Length: 4096}, {Op: blockdev.Read, Length: 128 << 10}, {Op: blockdev.Write, Length: 4096},
-		{Op: blockdev.Write, Length: 128 << 10}, {Op: blockdev.Flush}, {Op: blockdev.Write, Length: 8192, Runner: &take},
+		{Op: blockdev.Write, Length: 128 << 10}, {Op: blockdev.Flush}, {Op: blockdev.Write, Length: 8192, Deferrer: &take},
 	}
 	for _, r := range rs {
 		if r.Length > 0 {

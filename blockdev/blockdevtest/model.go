@@ -61,7 +61,7 @@ func model(t *testing.T, o Options) {
 				r := &blockdev.Request{Op: blockdev.Write, FUA: rapid.IntRange(0, 9).Draw(rt, "fua") == 0, Offset: base + int64(off), Length: int64(n),
 					Data: []mem.Span{data.Cut(0, cut), data.Cut(cut, n-cut)}}
 				if rapid.Bool().Draw(rt, "runner") {
-					r.Runner = helper{}
+					r.Deferrer = helper{}
 				}
 				do(r)
 				copy(image[off:], data.Bytes()[:n])

@@ -48,7 +48,7 @@ func (d *Device) Submit(r *blockdev.Request) {
 			r.Finish(nil)
 			return
 		}
-		if r.Runner != nil && d.prompt(r) && r.Runner.Run(d, r) {
+		if r.Deferrer != nil && d.prompt(r) && r.Deferrer.Defer(d, r) {
 			return
 		}
 	}

@@ -69,7 +69,7 @@ func TestOnlyWhatHasANameOfItsOwnIsDistinct(t *testing.T) {
 // performer performs what it is offered, at once.
 type performer struct{ n int }
 
-func (p *performer) Run(by blockdev.Performer, r *blockdev.Request) bool {
+func (p *performer) Defer(by blockdev.Performer, r *blockdev.Request) bool {
 	p.n++
 	by.Perform(r)
 	return true
@@ -87,7 +87,7 @@ func TestAWriteThatItsSubmitterPerforms(t *testing.T) {
 	}
 	var p performer
 	write := func(fua bool) error {
-		return blockdev.Do(t.Context(), d, &blockdev.Request{Op: blockdev.Write, FUA: fua, Length: 4096, Data: []mem.Span{{Slab: slab, Len: 4096}}, Runner: &p})
+		return blockdev.Do(t.Context(), d, &blockdev.Request{Op: blockdev.Write, FUA: fua, Length: 4096, Data: []mem.Span{{Slab: slab, Len: 4096}}, Deferrer: &p})
 	}
 	if err := write(false); err != nil || p.n != 1 {
 		t.Errorf("%v, %d performed", err, p.n)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
@@ -288,3 +289,4 @@ func (c *conn) placeBytes(t *task, gen uint16, pos int, data []byte) {
 
 var _ scsi.Mover = (*task)(nil)
 var _ scsi.Canceler = (*task)(nil)
+var _ blockdev.Deferrer = (*task)(nil)

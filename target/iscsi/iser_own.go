@@ -17,9 +17,9 @@ type work struct {
 	r  *blockdev.Request
 }
 
-// Run implements blockdev.Runner. Only what is submitted while the owner handles completions is for the owner: it looks for
+// Defer implements blockdev.Deferrer. Only what is submitted while the owner handles completions is for the owner: it looks for
 // work behind them.
-func (t *task) Run(by blockdev.Performer, r *blockdev.Request) bool {
+func (t *task) Defer(by blockdev.Performer, r *blockdev.Request) bool {
 	c := t.c
 	c.mu.Lock()
 	defer c.mu.Unlock()

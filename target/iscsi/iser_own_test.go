@@ -26,7 +26,7 @@ func (l *lender) Can(op blockdev.Op) bool { return blockdev.Can(l.Device, op) }
 
 func (l *lender) Submit(r *blockdev.Request) {
 	if r.Op == blockdev.Write {
-		if r.Runner != nil && r.Runner.Run(l, r) {
+		if r.Deferrer != nil && r.Deferrer.Defer(l, r) {
 			return
 		}
 		l.queued.Add(1)

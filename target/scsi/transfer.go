@@ -102,7 +102,7 @@ func (c *Command) nextPiece() *piece {
 			p.off = t.next
 			p.req.Offset, p.req.Length, p.req.Data, p.req.FUA = t.start+t.next, int64(n), p.spans, t.fua
 			// What another command left in the request means nothing here.
-			p.req.Err, p.req.Compare, p.req.Unmap, p.req.Atomic, p.req.Extents, p.req.Runner = nil, nil, false, false, nil, nil
+			p.req.Err, p.req.Compare, p.req.Unmap, p.req.Atomic, p.req.Extents, p.req.Deferrer = nil, nil, false, false, nil, nil
 			t.next += int64(n)
 			t.tail++
 			return p
@@ -215,7 +215,7 @@ func stepWrite(c *Command) stepResult {
 					continue
 				}
 				p.state, busy, progress = pieceBusy, true, true
-				p.req.Runner, _ = c.Mover.(blockdev.Runner)
+				p.req.Deferrer, _ = c.Mover.(blockdev.Deferrer)
 				c.x.lu.dev.Submit(&p.req)
 			}
 		}
