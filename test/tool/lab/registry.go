@@ -29,7 +29,7 @@ var referenceScenarios = []Scenario{
 	{Name: "reference-rxe-knfsd", Class: reference, About: "NFS over RDMA over RoCE", Script: "reference-knfsd.sh", Limit: 20 * time.Minute, Prepare: arguments("rxe")},
 	{Name: "reference-port", Class: reference, About: "RoCE whose interface goes down and comes back: what the kernel's own connection manager makes of it", Limit: 20 * time.Minute},
 	{Name: "reference-port-6.12", Class: reference, Script: "reference-port.sh", Kernel: "6.12", About: "the same on the newer kernel", Limit: 20 * time.Minute},
-	{Name: "reference-wire", Class: reference, About: "two guests with RoCE on a wire: rping, lost packets, an interface that goes down", Second: "wire-serve.sh", Limit: 20 * time.Minute},
+	{Name: "reference-wire", Class: reference, About: "two guests with RoCE on a wire: rping, lost packets", Second: "wire-serve.sh", Limit: 20 * time.Minute},
 }
 
 // arguments are those of the script.
