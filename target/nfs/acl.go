@@ -36,32 +36,31 @@ func (p *aclProgram) Versions() (low, high uint32) { return nfs3.ACLVers, nfs3.A
 // Keeps is false: setting a list twice does no harm.
 func (p *aclProgram) Keeps(_, _ uint32) bool { return false }
 
+// Classify leaves all to workers.
+func (p *aclProgram) Classify(*rpcserver.Call) rpcserver.Class { return rpcserver.Worker }
+
 // Serve executes one call.
 func (p *aclProgram) Serve(c *rpcserver.Call) rpcserver.Verdict {
-	if !c.Worker {
-		return rpcserver.Again
+	if c.Proc != nfs3.ProcGetACL && c.Proc != nfs3.ProcSetACL {
+		return c.NoProc()
 	}
-	if c.Proc == nfs3.ProcGetACL || c.Proc == nfs3.ProcSetACL {
-		in, ok := (*Server)(p).admit(c)
-		if !ok {
-			return later(c, 1)
-		}
-		defer in.leave()
-	}
-	switch c.Proc {
-	case nfs3.ProcGetACL:
-		return (*Server)(p).getacl(c)
-	case nfs3.ProcSetACL:
-		return (*Server)(p).setacl(c)
-	}
-	return c.NoProc()
-}
-
-func (s *Server) getacl(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.ACLArgs
+	a := nfs3.ACLArgs{Set: c.Proc == nfs3.ProcSetACL}
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
 	}
+	s := (*Server)(p)
+	in, ok := s.enter(c.Peer, a.FH)
+	if !ok {
+		return later(c, 1)
+	}
+	defer in.leave()
+	if a.Set {
+		return s.setacl(c, &a)
+	}
+	return s.getacl(c, &a)
+}
+
+func (s *Server) getacl(c *rpcserver.Call, a *nfs3.ACLArgs) rpcserver.Verdict {
 	var q request
 	r := nfs3.ACLRes{Mask: a.Mask}
 	if r.Status = s.find(c, a.FH, &q); r.Status == nfs3.OK {
@@ -171,18 +170,14 @@ func wireACL(l []nfs3.ACE, st *unix.Stat_t, flag uint32) []nfs3.ACE {
 	return out
 }
 
-func (s *Server) setacl(c *rpcserver.Call) rpcserver.Verdict {
-	a := nfs3.ACLArgs{Set: true}
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+func (s *Server) setacl(c *rpcserver.Call, a *nfs3.ACLArgs) rpcserver.Verdict {
 	var q request
 	r := nfs3.ACLRes{Set: true}
 	if r.Status = s.findFile(c, a.FH, &q); r.Status == nfs3.OK {
 		defer s.end(&q)
 		var w nfs3.Wcc // an answer to SETACL has no room for it
 		var st unix.Stat_t
-		err := s.changing(q.n, &w, &st, func() error { return s.writeACLs(&q, &a) })
+		err := s.changing(q.n, &w, &st, func() error { return s.writeACLs(&q, a) })
 		if err == nil {
 			err = s.durable(q.n)
 		}

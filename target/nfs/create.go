@@ -134,10 +134,7 @@ func needed(dir, fd int, had bool, a *nfs3.SetAttr) (bool, error) {
 }
 
 func (s *Server) create(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.CreateArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).create
 	switch a.How {
 	case nfs3.Exclusive:
 		return s.make(c, &a.Where, nil, func(dir int, name string) (int, bool, error) { return createExclusive(dir, name, a.Verf) })
@@ -257,10 +254,7 @@ func createWithTimes(dir int, name string, ts []unix.Timespec) (int, error) {
 }
 
 func (s *Server) mkdir(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.MkdirArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).mkdir
 	a.Attr.SizeSet = false
 	return s.make(c, &a.Where, &a.Attr, func(dir int, name string) (int, bool, error) {
 		mode := uint32(0o700)
@@ -283,10 +277,9 @@ func (s *Server) mkdir(c *rpcserver.Call) rpcserver.Verdict {
 }
 
 func (s *Server) symlink(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.SymlinkArgs
-	a.Parse(&c.Args)
+	a := &argsOf(c).symlink
 	data, err := c.Data(int(min(a.PathLen, 1<<30)))
-	if c.Args.Err() != nil || err != nil {
+	if err != nil {
 		return c.Garbage()
 	}
 	var target []byte
@@ -310,10 +303,7 @@ func (s *Server) symlink(c *rpcserver.Call) rpcserver.Verdict {
 }
 
 func (s *Server) mknod(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.MknodArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).mknod
 	var mode uint32
 	switch a.Type {
 	case nfs3.TypeBlk:

@@ -240,12 +240,6 @@ func (s *Server) enter(peer *rpcserver.Peer, fh []byte) (p pass, ok bool) {
 	return pass{}, true
 }
 
-// admit is enter for a call whose first argument is a handle.
-func (s *Server) admit(c *rpcserver.Call) (p pass, ok bool) {
-	args := c.Args
-	return s.enter(c.Peer, args.Opaque(nfs3.MaxFH))
-}
-
 // later answers NFS3ERR_JUKEBOX; words of the result are the flags of attributes that are not there.
 func later(c *rpcserver.Call, words int) rpcserver.Verdict {
 	c.Out = binary.BigEndian.AppendUint32(c.Out[:oncrpc.ReplyLen], uint32(nfs3.ErrJukebox))

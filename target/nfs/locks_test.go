@@ -46,10 +46,11 @@ type life struct {
 	now atomic.Pointer[rpcserver.Program]
 }
 
-func (l *life) ID() uint32                                { return (*l.now.Load()).ID() }
-func (l *life) Versions() (low, high uint32)              { return (*l.now.Load()).Versions() }
-func (l *life) Serve(c *rpcserver.Call) rpcserver.Verdict { return (*l.now.Load()).Serve(c) }
-func (l *life) Keeps(vers, proc uint32) bool              { return (*l.now.Load()).Keeps(vers, proc) }
+func (l *life) ID() uint32                                 { return (*l.now.Load()).ID() }
+func (l *life) Versions() (low, high uint32)               { return (*l.now.Load()).Versions() }
+func (l *life) Serve(c *rpcserver.Call) rpcserver.Verdict  { return (*l.now.Load()).Serve(c) }
+func (l *life) Classify(c *rpcserver.Call) rpcserver.Class { return (*l.now.Load()).Classify(c) }
+func (l *life) Keeps(vers, proc uint32) bool               { return (*l.now.Load()).Keeps(vers, proc) }
 
 // lockStand is a file with two clients of its lock manager, which answers one procedure late.
 type lockStand struct {

@@ -30,11 +30,11 @@ func (p *mountProgram) Versions() (low, high uint32) { return 1, mount3.Vers }
 // Keeps is false: mounting twice does no harm.
 func (p *mountProgram) Keeps(_, _ uint32) bool { return false }
 
+// Classify leaves all to workers.
+func (p *mountProgram) Classify(*rpcserver.Call) rpcserver.Class { return rpcserver.Worker }
+
 // Serve executes one call.
 func (p *mountProgram) Serve(c *rpcserver.Call) rpcserver.Verdict {
-	if !c.Worker {
-		return rpcserver.Again
-	}
 	s := (*Server)(p)
 	addr := c.Peer.Addr.Addr()
 	switch c.Proc {

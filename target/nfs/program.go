@@ -23,34 +23,34 @@ func (p *program) ID() uint32 { return nfs3.Prog }
 func (p *program) Versions() (low, high uint32) { return nfs3.Vers, nfs3.Vers }
 
 type procedure struct {
-	run    func(*Server, *rpcserver.Call) rpcserver.Verdict
-	inline bool // may be tried without leave to block
-	attrs  int  // flags of attributes in a result that is an error
-	keep   bool // does harm when executed twice (RFC 1813 section 4.5)
+	run   func(*Server, *rpcserver.Call) rpcserver.Verdict
+	class rpcserver.Class
+	attrs int  // flags of attributes in a result that is an error
+	keep  bool // does harm when executed twice (RFC 1813 section 4.5)
 }
 
 var procedures = [nfs3.NumProcs]procedure{
-	nfs3.ProcGetattr:     {run: (*Server).getattr, inline: true},
-	nfs3.ProcSetattr:     {run: (*Server).setattr, attrs: 2, keep: true},
-	nfs3.ProcLookup:      {run: (*Server).lookup, attrs: 1},
-	nfs3.ProcAccess:      {run: (*Server).access, attrs: 1},
-	nfs3.ProcReadlink:    {run: (*Server).readlink, attrs: 1},
-	nfs3.ProcRead:        {run: (*Server).read, attrs: 1, inline: true},
-	nfs3.ProcWrite:       {run: (*Server).write, attrs: 2},
-	nfs3.ProcCreate:      {run: (*Server).create, attrs: 2, keep: true},
-	nfs3.ProcMkdir:       {run: (*Server).mkdir, attrs: 2, keep: true},
-	nfs3.ProcSymlink:     {run: (*Server).symlink, attrs: 2, keep: true},
-	nfs3.ProcMknod:       {run: (*Server).mknod, attrs: 2, keep: true},
-	nfs3.ProcRemove:      {run: (*Server).remove, attrs: 2, keep: true},
-	nfs3.ProcRmdir:       {run: (*Server).rmdir, attrs: 2, keep: true},
-	nfs3.ProcRename:      {run: (*Server).rename, attrs: 4, keep: true},
-	nfs3.ProcLink:        {run: (*Server).link, attrs: 3, keep: true},
-	nfs3.ProcReaddir:     {run: (*Server).readdir, attrs: 1},
-	nfs3.ProcReaddirplus: {run: (*Server).readdirplus, attrs: 1},
-	nfs3.ProcFsstat:      {run: (*Server).fsstat, attrs: 1},
-	nfs3.ProcFsinfo:      {run: (*Server).fsinfo, attrs: 1},
-	nfs3.ProcPathconf:    {run: (*Server).pathconf, attrs: 1},
-	nfs3.ProcCommit:      {run: (*Server).commit, attrs: 2},
+	nfs3.ProcGetattr:     {run: (*Server).getattr, class: rpcserver.Inline},
+	nfs3.ProcSetattr:     {run: (*Server).setattr, attrs: 2, keep: true, class: rpcserver.Worker},
+	nfs3.ProcLookup:      {run: (*Server).lookup, attrs: 1, class: rpcserver.Worker},
+	nfs3.ProcAccess:      {run: (*Server).access, attrs: 1, class: rpcserver.Worker},
+	nfs3.ProcReadlink:    {run: (*Server).readlink, attrs: 1, class: rpcserver.Worker},
+	nfs3.ProcRead:        {run: (*Server).read, attrs: 1, class: rpcserver.Inline},
+	nfs3.ProcWrite:       {run: (*Server).write, attrs: 2, class: rpcserver.Brief},
+	nfs3.ProcCreate:      {run: (*Server).create, attrs: 2, keep: true, class: rpcserver.Worker},
+	nfs3.ProcMkdir:       {run: (*Server).mkdir, attrs: 2, keep: true, class: rpcserver.Worker},
+	nfs3.ProcSymlink:     {run: (*Server).symlink, attrs: 2, keep: true, class: rpcserver.Worker},
+	nfs3.ProcMknod:       {run: (*Server).mknod, attrs: 2, keep: true, class: rpcserver.Worker},
+	nfs3.ProcRemove:      {run: (*Server).remove, attrs: 2, keep: true, class: rpcserver.Worker},
+	nfs3.ProcRmdir:       {run: (*Server).rmdir, attrs: 2, keep: true, class: rpcserver.Worker},
+	nfs3.ProcRename:      {run: (*Server).rename, attrs: 4, keep: true, class: rpcserver.Worker},
+	nfs3.ProcLink:        {run: (*Server).link, attrs: 3, keep: true, class: rpcserver.Worker},
+	nfs3.ProcReaddir:     {run: (*Server).readdir, attrs: 1, class: rpcserver.Worker},
+	nfs3.ProcReaddirplus: {run: (*Server).readdir, attrs: 1, class: rpcserver.Worker},
+	nfs3.ProcFsstat:      {run: (*Server).fsstat, attrs: 1, class: rpcserver.Worker},
+	nfs3.ProcFsinfo:      {run: (*Server).fsinfo, attrs: 1, class: rpcserver.Worker},
+	nfs3.ProcPathconf:    {run: (*Server).pathconf, attrs: 1, class: rpcserver.Worker},
+	nfs3.ProcCommit:      {run: (*Server).commit, attrs: 2, class: rpcserver.Worker},
 }
 
 // Keeps reports the procedures that must not be executed twice.
@@ -64,31 +64,39 @@ func (p *program) Overwrites(vers, proc uint32) bool {
 	return nfs3.Proc(proc) == nfs3.ProcWrite || p.Keeps(vers, proc)
 }
 
-// Prompt reports WRITEs into the page cache, and all WRITEs where there is nothing below it.
-func (p *program) Prompt(c *rpcserver.Call) bool {
-	if nfs3.Proc(c.Proc) != nfs3.ProcWrite {
-		return false
+// Classify parses the arguments. A READ or a GETATTR is tried by who reads the connection, but of a medium that may hang; a WRITE is brief where it
+// goes to the page cache, or where there is nothing below that.
+func (p *program) Classify(c *rpcserver.Call) rpcserver.Class {
+	s, proc := (*Server)(p), nfs3.Proc(c.Proc)
+	if proc >= nfs3.NumProcs || procedures[proc].run == nil {
+		c.NoProc()
+		return rpcserver.Answered
 	}
-	var a nfs3.WriteArgs
-	args := c.Args
-	if a.Parse(&args); args.Err() != nil {
-		return false
+	a := argsOf(c)
+	if !a.parse(proc, c) {
+		c.Garbage()
+		p.stray.observe(c, 0)
+		return rpcserver.Answered
 	}
-	e := (*Server)(p).exportOf(a.FH)
-	return a.Stable == nfs3.Unstable || e != nil && e.inMemory
+	class := procedures[proc].class
+	switch class {
+	case rpcserver.Inline:
+		if e := s.exportOf(a.handle); e != nil && e.mayHang {
+			return rpcserver.Worker
+		}
+	case rpcserver.Brief:
+		if e := s.exportOf(a.handle); a.write.Stable != nfs3.Unstable && (e == nil || !e.inMemory) {
+			return rpcserver.Worker
+		}
+	}
+	return class
 }
 
 // Serve executes one call.
 func (p *program) Serve(c *rpcserver.Call) rpcserver.Verdict {
-	if c.Proc >= uint32(nfs3.NumProcs) || procedures[c.Proc].run == nil {
-		return c.NoProc()
-	}
 	pr := &procedures[c.Proc]
-	if !c.Worker && !pr.inline {
-		return rpcserver.Again
-	}
 	if c.Worker {
-		in, ok := (*Server)(p).admit(c)
+		in, ok := (*Server)(p).enter(c.Peer, argsOf(c).handle)
 		if !ok {
 			return later(c, pr.attrs)
 		}

@@ -11,10 +11,7 @@ import (
 )
 
 func (s *Server) getattr(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.FHArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).fh
 	var q request
 	var r nfs3.AttrRes
 	if r.Status = s.find(c, a.FH, &q); r.Status == nfs3.OK {
@@ -33,10 +30,7 @@ func (s *Server) getattr(c *rpcserver.Call) rpcserver.Verdict {
 }
 
 func (s *Server) lookup(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.DirOp
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).dirOp
 	var q request
 	var r nfs3.LookupRes
 	if r.Status = s.findDir(c, a.Dir, &q, false); r.Status == nfs3.OK {
@@ -163,10 +157,7 @@ func checkName(name []byte) nfs3.Status {
 }
 
 func (s *Server) access(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.AccessArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).access
 	var q request
 	var r nfs3.AccessRes
 	if r.Status = s.find(c, a.FH, &q); r.Status == nfs3.OK {
@@ -231,10 +222,7 @@ func (a asked) may() (is [3]bool, err error) {
 }
 
 func (s *Server) readlink(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.FHArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).fh
 	var q request
 	var r nfs3.ReadlinkRes
 	if r.Status = s.find(c, a.FH, &q); r.Status == nfs3.OK {
@@ -249,24 +237,23 @@ func (s *Server) readlink(c *rpcserver.Call) rpcserver.Verdict {
 			r.Status = statusOf(err)
 		} else {
 			r.Len = uint32(n)
-			c.SetPayload(n)
 		}
 		s.post(q.n, &r.Attr)
 	}
 	c.Out = r.Append(c.Out)
+	if r.Status == nfs3.OK {
+		c.SetPayload(int(r.Len))
+	}
 	return rpcserver.Done
 }
 
 func (s *Server) read(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.RangeArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).span
 	var q request
 	var r nfs3.ReadRes
 	if r.Status = s.find(c, a.FH, &q); r.Status == nfs3.OK {
 		defer s.end(&q)
-		if s.readFrom(c, &q, &a, &r) {
+		if s.readFrom(c, &q, a, &r) {
 			return rpcserver.Again
 		}
 	}
@@ -277,6 +264,9 @@ func (s *Server) read(c *rpcserver.Call) rpcserver.Verdict {
 		return rpcserver.Later
 	}
 	c.Out = r.Append(c.Out)
+	if r.Status == nfs3.OK {
+		c.SetPayload(int(r.Len))
+	}
 	return rpcserver.Done
 }
 
@@ -369,7 +359,6 @@ func (s *Server) readDone(c *rpcserver.Call, q *request, r *nfs3.ReadRes, st *un
 	r.Count, r.Len, r.EOF = uint32(n), uint32(n), end
 	s.attr(q.n.e, st, &r.Attr)
 	q.n.e.counters.read.Add(uint64(n))
-	c.SetPayload(n)
 }
 
 // lend answers READ with pages of the file. ok is false when the file system has none to lend. The attributes are those
@@ -377,12 +366,12 @@ func (s *Server) readDone(c *rpcserver.Call, q *request, r *nfs3.ReadRes, st *un
 func (s *Server) lend(c *rpcserver.Call, q *request, a *nfs3.RangeArgs, r *nfs3.ReadRes, o *openFile, pipe, want int) (again, stale, ok bool) {
 	var st unix.Stat_t
 	if err := s.stat(q.n, &st); err != nil {
-		c.SetPayload(0)
+		c.Unlend()
 		r.Status = statusOf(err)
 		return false, false, true
 	}
 	if !q.n.still(o, &st) {
-		c.SetPayload(0)
+		c.Unlend()
 		return false, true, true
 	}
 	have := int(min(max(st.Size-int64(a.Offset), 0), int64(want)))
@@ -391,7 +380,7 @@ func (s *Server) lend(c *rpcserver.Call, q *request, a *nfs3.RangeArgs, r *nfs3.
 		n, err = s.lender.Lend(o.fd, pipe, have, int64(a.Offset), nowait(c, q))
 	}
 	if n == 0 {
-		c.SetPayload(0) // the pipe is empty
+		c.Unlend()
 	}
 	switch {
 	case errors.Is(err, unix.EAGAIN) && !c.Worker:
@@ -417,10 +406,7 @@ func (s *Server) lend(c *rpcserver.Call, q *request, a *nfs3.RangeArgs, r *nfs3.
 }
 
 func (s *Server) fsstat(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.FHArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).fh
 	var q request
 	var r nfs3.FsstatRes
 	if r.Status = s.find(c, a.FH, &q); r.Status == nfs3.OK {
@@ -440,10 +426,7 @@ func (s *Server) fsstat(c *rpcserver.Call) rpcserver.Verdict {
 }
 
 func (s *Server) fsinfo(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.FHArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).fh
 	var q request
 	r := nfs3.FsinfoRes{RTMax: MaxTransfer, RTPref: MaxTransfer, RTMult: 4096, WTMax: MaxTransfer, WTPref: MaxTransfer, WTMult: 4096,
 		DTPref: maxReaddir, MaxFileSize: 1<<63 - 1, TimeDelta: nfs3.Time{Nsec: 1},
@@ -461,10 +444,7 @@ func (s *Server) fsinfo(c *rpcserver.Call) rpcserver.Verdict {
 }
 
 func (s *Server) pathconf(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.FHArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).fh
 	var q request
 	// Linux file systems cut no name short and let nobody give a file away.
 	r := nfs3.PathconfRes{LinkMax: 32000, NameMax: maxName, NoTrunc: true, ChownRestricted: true, CasePreserving: true}

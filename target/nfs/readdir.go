@@ -10,16 +10,10 @@ import (
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
-func (s *Server) readdir(c *rpcserver.Call) rpcserver.Verdict     { return s.list(c, false) }
-func (s *Server) readdirplus(c *rpcserver.Call) rpcserver.Verdict { return s.list(c, true) }
-
 var direntBufs = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
-func (s *Server) list(c *rpcserver.Call, plus bool) rpcserver.Verdict {
-	a := nfs3.ReaddirArgs{Plus: plus}
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+func (s *Server) readdir(c *rpcserver.Call) rpcserver.Verdict {
+	a := &argsOf(c).readdir
 	var q request
 	r := nfs3.ReaddirRes{Verf: cookieVerf}
 	r.Status = s.findDir(c, a.Dir, &q, false)
@@ -36,8 +30,8 @@ func (s *Server) list(c *rpcserver.Call, plus bool) rpcserver.Verdict {
 	}
 	mark := len(c.Out)
 	c.Out = r.Append(c.Out)
-	l := lister{s: s, c: c, q: &q, plus: plus, names: int(min(a.DirCount, maxReaddir))}
-	if !plus || l.names == 0 {
+	l := lister{s: s, c: c, q: &q, plus: a.Plus, names: int(min(a.DirCount, maxReaddir))}
+	if !a.Plus || l.names == 0 {
 		l.names = maxReaddir
 	}
 	l.end = mark + int(min(a.MaxCount, maxReaddir)) - 8 // the list's end and the flag have to fit

@@ -14,10 +14,7 @@ func (s *Server) remove(c *rpcserver.Call) rpcserver.Verdict { return s.unlink(c
 func (s *Server) rmdir(c *rpcserver.Call) rpcserver.Verdict  { return s.unlink(c, unix.AT_REMOVEDIR) }
 
 func (s *Server) unlink(c *rpcserver.Call, flags int) rpcserver.Verdict {
-	var a nfs3.DirOp
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).dirOp
 	var q request
 	var r nfs3.WccRes
 	if r.Status = s.findDir(c, a.Dir, &q, true); r.Status == nfs3.OK {
@@ -79,17 +76,14 @@ func (s *Server) release(n *node) {
 }
 
 func (s *Server) rename(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.RenameArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).rename
 	var from, to request
 	var r nfs3.RenameRes
 	if r.Status = s.findDir(c, a.From.Dir, &from, true); r.Status == nfs3.OK {
 		defer s.end(&from)
 		if r.Status = s.findDir(c, a.To.Dir, &to, true); r.Status == nfs3.OK {
 			defer s.end(&to)
-			r.Status = s.renameIn(&from, &to, &a, &r)
+			r.Status = s.renameIn(&from, &to, a, &r)
 		}
 	}
 	c.Out = r.Append(c.Out)
@@ -157,10 +151,7 @@ func (s *Server) moved(dir *node, name string) {
 }
 
 func (s *Server) link(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.LinkArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).link
 	var file, dir request
 	var r nfs3.LinkRes
 	if r.Status = s.findFile(c, a.FH, &file); r.Status == nfs3.OK {

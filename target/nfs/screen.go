@@ -9,22 +9,12 @@ import (
 // procedures whose arguments have bulk data (RFC 8267 section 2).
 func (p *program) Screen(c *rpcserver.Call) rpcserver.Verdict {
 	s := (*Server)(p)
-	var fh []byte
 	switch nfs3.Proc(c.Proc) {
-	case nfs3.ProcWrite:
-		var a nfs3.WriteArgs
-		a.Parse(&c.Args)
-		fh = a.FH
-	case nfs3.ProcSymlink:
-		var a nfs3.SymlinkArgs
-		a.Parse(&c.Args)
-		fh = a.Where.Dir
+	case nfs3.ProcWrite, nfs3.ProcSymlink:
 	default:
 		return c.Garbage()
 	}
-	if c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	fh := argsOf(c).handle
 	var q request
 	st := nfs3.ErrJukebox
 	if in, ok := s.enter(c.Peer, fh); ok {

@@ -22,10 +22,7 @@ func (s *Server) findFile(c *rpcserver.Call, h []byte, q *request) nfs3.Status {
 }
 
 func (s *Server) write(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.WriteArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).write
 	data, err := c.Data(int(a.Len))
 	if err != nil {
 		return c.Garbage()
@@ -34,7 +31,7 @@ func (s *Server) write(c *rpcserver.Call) rpcserver.Verdict {
 	var r nfs3.WriteRes
 	if r.Status = s.findFile(c, a.FH, &q); r.Status == nfs3.OK {
 		defer s.end(&q)
-		if !s.writeTo(c, &q, &a, data, &r) {
+		if !s.writeTo(c, &q, a, data, &r) {
 			return rpcserver.Drop
 		}
 	}
@@ -173,10 +170,7 @@ func skip(bufs [][]byte, n int) [][]byte {
 }
 
 func (s *Server) commit(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.RangeArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).span
 	var q request
 	r := nfs3.WriteRes{Commit: true}
 	if r.Status = s.findFile(c, a.FH, &q); r.Status == nfs3.OK {
@@ -216,10 +210,7 @@ func (s *Server) commitNode(q *request, r *nfs3.WriteRes) {
 }
 
 func (s *Server) setattr(c *rpcserver.Call) rpcserver.Verdict {
-	var a nfs3.SetattrArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
-		return c.Garbage()
-	}
+	a := &argsOf(c).setattr
 	var q request
 	var r nfs3.WccRes
 	if r.Status = s.findFile(c, a.FH, &q); r.Status == nfs3.OK {

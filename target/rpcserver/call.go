@@ -2,121 +2,11 @@ package rpcserver
 
 import (
 	"encoding/binary"
-	"fmt"
-	"net/netip"
-	"sync/atomic"
-	"time"
 
 	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/mem"
 )
-
-// Program is one RPC program. Serve may be called by any number of goroutines.
-type Program interface {
-	// ID is the program number.
-	ID() uint32
-	// Versions are the lowest and highest version served; there must be no gap.
-	Versions() (low, high uint32)
-	// Serve executes a call: it reads c.Args and appends results to c.Out. With c.Worker false it must not block and
-	// answers Again when it would; it is then called once more with the arguments unread, from a worker.
-	Serve(c *Call) Verdict
-	// Keeps reports whether executing this procedure a second time would do harm, so that a retransmission has to be
-	// answered from the reply cache.
-	Keeps(vers, proc uint32) bool
-}
-
-// Overwriter is a Program with procedures that must not be executed once more after what their client has sent since.
-type Overwriter interface {
-	Overwrites(vers, proc uint32) bool
-}
-
-// Screener is a Program with bulk arguments, which judges a call before the memory for its bulk argument is taken. It is asked over RDMA, of
-// clients that have shown no right yet (Peer.Trust), so that strangers cannot hold the memory that all clients share.
-type Screener interface {
-	// Screen may block. It answers Again to have the argument fetched and the call served, Done when c.Out is a refusal.
-	Screen(c *Call) Verdict
-}
-
-// Spoiled is what a program panics with where state that its clients share may be half changed: the process ends then, and
-// clients recover. Any other panic ends the connection whose call it was.
-type Spoiled struct{ Cause any }
-
-func (s Spoiled) Error() string {
-	return fmt.Sprintf("state that clients share may be half changed: %v", s.Cause)
-}
-
-// Guard turns a panic into Spoiled. It is deferred by code that changes what clients share.
-func Guard() {
-	if p := recover(); p != nil {
-		if _, is := p.(Spoiled); is {
-			panic(p)
-		}
-		panic(Spoiled{p})
-	}
-}
-
-// Verdict is Serve's answer.
-type Verdict uint8
-
-const (
-	// Done says that c.Out is the reply.
-	Done Verdict = iota
-	// Again asks to be called from a worker.
-	Again
-	// Drop says that there will be no reply.
-	Drop
-	// Later asks to be called again, from a worker, when there is memory for what Sink answered ErrNoMemory to. No worker
-	// waits meanwhile: others may need it to give memory back.
-	Later
-)
-
-// Peer is who called. One Peer serves all calls of a connection.
-type Peer struct {
-	Addr  netip.AddrPort // port 0 over RDMA
-	Local netip.AddrPort
-	RDMA  bool
-	UDP   bool
-	// Memo is the program's to use: what it decided about this peer.
-	Memo atomic.Pointer[any]
-
-	shown atomic.Pointer[time.Time] // until when its right counts that a program has found last
-	slots atomic.Int32
-	state *connState // nil for what is no connection
-}
-
-// Trust notes that a program has found a right of this peer's. That counts for a while: a program is to say it again while the peer
-// makes use of it.
-func (p *Peer) Trust() {
-	now := time.Now()
-	if was := p.shown.Load(); was != nil && now.Add(trustTime-trustAgain).Before(*was) {
-		return
-	}
-	until := now.Add(trustTime)
-	if p.shown.Swap(&until) == nil && p.state != nil && p.state.proved != nil {
-		p.state.proved()
-	}
-}
-
-// trusted reports whether a right has been found lately.
-func (p *Peer) trusted() bool { return lasts(p.shown.Load()) }
-
-func lasts(until *time.Time) bool { return until != nil && time.Now().Before(*until) }
-
-// Slots is how many calls the peer may have in flight on its connection as things are, 0 for what is no connection.
-func (p *Peer) Slots() int { return int(p.slots.Load()) }
-
-// HostMemo is as Memo, and shared by all connections of the peer's host while there are some; nil for what is no connection.
-func (p *Peer) HostMemo() *atomic.Pointer[any] {
-	if p.state == nil {
-		return nil
-	}
-	return &p.state.host.memo
-}
-
-// Privileged reports whether the peer's port is one that only root may use. A fabric hides the port; its peers count as
-// privileged, as with knfsd.
-func (p *Peer) Privileged() bool { return p.RDMA || p.Addr.Port() < 1024 }
 
 // Call is one call and its reply. It belongs to Serve until Serve returns.
 type Call struct {
@@ -124,57 +14,84 @@ type Call struct {
 	Sys    oncrpc.Sys // with flavor AUTH_SYS
 	Args   xdr.Reader
 	Peer   *Peer
-	Worker bool
+	Worker bool   // Serve may block
 	Out    []byte // begins with the reply header of a Success
 	// Scope is the program's to use while it serves the call: what the call turned out to be about.
 	Scope any
+	// Parsed is the program's to keep the arguments in. It stays when the Call is used again, for a call of the same program or of another,
+	// so that a record of one type is made once a Call.
+	Parsed any
 
-	server *Server
-	from   replier
-	prog   Program
-	start  int // of Args in the message
-	msg    []byte
-	body   *[]byte // pooled memory of msg, nil where msg is in small
-	small  [inlineBody]byte
-	copied int // bytes of msg that were elsewhere first
+	server  *Server
+	recycle func() // gives the memory of the call back
+	from    carrier
+	prog    Program
+	life    life
+	class   Class
+	start   int // of the arguments in the message
+	parsed  int // how far Classify went in the message
+	msg     []byte
+	body    *[]byte // pooled memory of msg, nil where msg is in small
+	small   [inlineBody]byte
+	copied  int // bytes of msg that were elsewhere first
 
 	sink    [][]byte // what Sink gave
-	payload int      // bytes of sink that follow Out, -1 for none
-	sinkArr [2][]byte
+	payload int      // bytes of it that are part of the reply, -1 for none
+	at      int      // where they stand in Out
 	dataArr [1][]byte
-	plain   *[]byte // pooled memory of sink, for streams
-	loan    *pipe   // in place of sink, for streams
-	lent    int     // bytes that loan was asked for
-	rdma    *rdmaCall
-	held    int // of what a stream holds, bytes
 	cached  *cacheEntry
-	trailer [4]byte
-	mark    [4]byte
 	next    *Call
-	screen  bool // a worker is to ask the program before the argument is fetched
-	dead    bool // Superseded has said so
-	own     bool // the goroutine at hand may execute it though it might block
-	polled  bool // the goroutine at hand is the owner of an RDMA connection, in its Poll's completions
-	lane    *lane
-	room    int64  // taken of the room for requests, bytes
-	strange bool   // of the strangers' rooms too
-	key     uint64 // claimKey
-	keyed   bool
+	key     uint64 // claimKey, 0 where it was not asked for
 }
 
-// replier is the transport that a call came from.
-type replier interface {
-	// reply sends c's reply and takes c over; drop only takes it over. flush is false when more calls are about to be
+// carrier is what a transport keeps for one call, from its arrival to the end of its reply: a stream its result until the client has taken it, an
+// RDMA connection its chunks and registered memory.
+type carrier interface {
+	// reply sends the call's reply and takes the call over; drop only takes it over. flush is false when more calls are about to be
 	// answered by the same goroutine.
-	reply(c *Call, flush bool)
-	drop(c *Call)
+	reply(flush bool)
+	drop()
 	// finish does what the verdict says; an error ends the connection.
-	finish(c *Call, v Verdict, err error, flush bool)
+	finish(v Verdict, err error, flush bool)
 	// gone reports that the call's connection is lost: a call that no worker has begun is not to be executed.
 	gone() bool
-	// sinkFor returns memory for n bytes of result.
-	sinkFor(c *Call, n int) ([][]byte, error)
+	// chunk is n bytes of the argument where they came apart from the message; apart is false where they are in it.
+	chunk(n int) (data [][]byte, apart bool, err error)
+	// sinkFor returns memory for n bytes of result, loanFor the end of a pipe for them.
+	sinkFor(n int) ([][]byte, error)
+	loanFor(n, skew int) (fd int, ok bool)
+	// filled is told how many bytes of the loan are part of the reply, and 0 when nothing was put into the pipe.
+	filled(n int)
+	// dropSink gives back what sinkFor and loanFor gave, dropRoom the room that the message took.
+	dropSink()
+	dropRoom()
+	// brief takes a Brief call for whoever executes such ones in their turn, or reports false.
+	brief(turn) bool
+	// work does on a worker what is the transport's way of executing a call.
+	work()
 }
+
+// turn says which goroutine has a call that is complete.
+type turn uint8
+
+const (
+	// turnReader is the one that reads the connection, or another that must not be kept.
+	turnReader turn = iota
+	// turnPoll is the owner of an RDMA connection that takes completions: it executes what is brief when it has taken all.
+	turnPoll
+	// turnOwner is the owner of an RDMA connection, free to execute the call.
+	turnOwner
+)
+
+// inMessage is the half of a carrier that has no chunks, loans, or ways of its own.
+type inMessage struct{}
+
+func (inMessage) chunk(int) ([][]byte, bool, error) { return nil, false, nil }
+func (inMessage) loanFor(int, int) (int, bool)      { return -1, false }
+func (inMessage) filled(int)                        {}
+func (inMessage) dropRoom()                         {}
+func (inMessage) brief(turn) bool                   { return false }
+func (inMessage) work()                             {}
 
 // Data takes n bytes of opaque argument, whose length has just been read from Args, and its padding. They are in Args
 // or, over RDMA, were read from the client's memory.
@@ -182,8 +99,8 @@ func (c *Call) Data(n int) ([][]byte, error) {
 	if n < 0 || n > MaxPayload {
 		return nil, &xdr.LimitError{Len: uint32(n), Max: MaxPayload}
 	}
-	if c.rdma != nil && c.rdma.hasChunk {
-		return c.rdma.chunkData(c, n)
+	if data, apart, err := c.from.chunk(n); apart {
+		return data, err
 	}
 	before := c.Args.Offset()
 	b := c.Args.Fixed(n)
@@ -200,20 +117,67 @@ var ErrNoMemory = mem.ErrNoMemory
 
 // Sink returns memory for n bytes of opaque result. SetPayload says how many were used.
 func (c *Call) Sink(n int) ([][]byte, error) {
-	if c.sink != nil || c.loan != nil {
-		c.dropSink()
-	}
-	s, err := c.from.sinkFor(c, min(n, MaxPayload))
+	c.dropSink()
+	s, err := c.from.sinkFor(min(n, MaxPayload))
 	c.sink = s
 	return s, err
 }
 
-// SetPayload makes the first n bytes of the Sink, or the n bytes of the Loan, and their padding, follow Out.
-func (c *Call) SetPayload(n int) {
-	c.payload = n
-	if c.loan != nil {
-		c.loan.left = n
+// Loan returns the end of an empty pipe to put a result of up to n bytes into, instead of a Sink; the first of them lies
+// skew bytes into a page. SetPayload says how many there are, Unlend that there are none. ok is false where the transport, or the
+// kernel, takes no loans, or where n is not worth one: then there is still Sink.
+func (c *Call) Loan(n, skew int) (fd int, ok bool) {
+	if n < minLoan || (skew+n+pageSize-1)/pageSize > loanPages || c.server.opt.NoLoan {
+		return -1, false
 	}
+	c.dropSink()
+	return c.from.loanFor(n, skew)
+}
+
+// Unlend gives the pipe of a Loan back that nothing was put into.
+func (c *Call) Unlend() {
+	c.from.filled(0)
+	c.dropSink()
+}
+
+// SetPayload puts the first n bytes of the Sink, or the n bytes of the Loan, and their padding, behind what Out has now. What is appended to
+// Out after that stands behind them.
+func (c *Call) SetPayload(n int) {
+	c.payload, c.at = n, len(c.Out)
+	c.from.filled(n)
+}
+
+// replyLen is the length of the reply message in bytes.
+func (c *Call) replyLen() int {
+	n := max(c.payload, 0)
+	return len(c.Out) + n + xdr.Pad(n)
+}
+
+// before and behind are what of the message stands before the payload and its padding, and behind them.
+func (c *Call) before() []byte {
+	if c.payload < 0 {
+		return c.Out
+	}
+	return c.Out[:c.at]
+}
+
+func (c *Call) behind() []byte {
+	if c.payload < 0 {
+		return nil
+	}
+	return c.Out[c.at:]
+}
+
+// appendReply appends the whole message, its payload copied.
+func (c *Call) appendReply(b []byte) []byte {
+	b = append(b, c.before()...)
+	left := max(c.payload, 0)
+	for _, s := range c.sink {
+		s = s[:min(len(s), left)]
+		left -= len(s)
+		b = append(b, s...)
+	}
+	return append(xdr.AppendPad(b, max(c.payload, 0)), c.behind()...)
 }
 
 // Fail makes the reply an accepted one that is no success.
@@ -246,42 +210,37 @@ func (c *Call) NoProc() Verdict { return c.Fail(oncrpc.ProcUnavail) }
 func (c *Call) Restart() {
 	c.Out = c.Out[:oncrpc.ReplyLen]
 	c.dropSink()
-	c.payload = -1
 }
 
 func (c *Call) dropSink() {
-	c.dropLoan()
-	if c.held > 0 {
-		if st, ok := c.from.(*stream); ok {
-			st.letGo(c.held)
-		}
-		c.held = 0
-	}
-	if c.plain != nil {
-		putBytes(c.plain)
-		c.plain = nil
-	}
-	if c.rdma != nil {
-		c.rdma.dropSink()
+	if c.from != nil {
+		c.from.dropSink()
 	}
 	c.sink = nil
 	c.payload = -1
+}
+
+// begin makes the call one that arrives from a peer.
+func (c *Call) begin(from carrier, peer *Peer) {
+	lives.Move(&c.life, lifeArriving)
+	c.server.stats.active.Add(1)
+	c.from, c.Peer, c.payload = from, peer, -1
 }
 
 // release gives the call's memory back. The call is not to be used after it.
 func (c *Call) release() {
 	c.dropSink()
 	c.letMsgGo()
+	lives.Move(&c.life, lifeIdle)
 	out := c.Out[:0]
 	if cap(out) > maxReply {
 		out = nil
 	}
-	s := c.server
 	c.Call = oncrpc.Call{}
-	c.Peer, c.from, c.prog, c.cached, c.next, c.rdma = nil, nil, nil, nil, nil, nil
-	c.Worker, c.own, c.polled, c.screen, c.dead, c.keyed, c.copied, c.lane = false, false, false, false, false, false, 0, nil
-	c.dataArr[0], c.sinkArr = nil, [2][]byte{}
+	c.Peer, c.from, c.prog, c.cached, c.next = nil, nil, nil, nil, nil
+	c.Worker, c.class, c.copied, c.key = false, unclassed, 0, 0
+	c.dataArr[0] = nil
 	c.Out = out
-	s.stats.active.Add(-1)
-	s.calls.Put(c)
+	c.server.stats.active.Add(-1)
+	c.recycle()
 }

@@ -30,8 +30,8 @@ type claims struct {
 
 // claimKey tells calls of one host apart; by as much of a message as knfsd takes for its checksum. A WRITE asks for it three times.
 func (s *Server) claimKey(c *Call) uint64 {
-	if !c.keyed {
-		c.key, c.keyed = s.claimKeyOf(c), true
+	if c.key == 0 {
+		c.key = s.claimKeyOf(c)
 	}
 	return c.key
 }
@@ -47,7 +47,7 @@ func (s *Server) claimKeyOf(c *Call) uint64 {
 	binary.NativeEndian.PutUint32(b[12:], uint32(len(args)))
 	_, _ = h.Write(b[:]) // never fails
 	_, _ = h.Write(args[:min(len(args), claimBytes)])
-	return h.Sum64()
+	return max(h.Sum64(), 1)
 }
 
 func overwrites(c *Call) bool {
@@ -84,8 +84,10 @@ func (s *Server) claim(c *Call) {
 // program whose call waited asks once more, in the order in which calls change what they are about, and answers Drop then:
 // the client may have had the repetition's answer, and have gone on.
 func (c *Call) Superseded() bool {
-	c.dead = c.dead || c.from != nil && (c.from.gone() || c.server.claimed(c))
-	return c.dead
+	if c.life != lifeOvertaken && c.from != nil && (c.from.gone() || c.server.claimed(c)) {
+		lives.Move(&c.life, lifeOvertaken)
+	}
+	return c.life == lifeOvertaken
 }
 
 // claimed reports that the call has come by a newer connection as well.

@@ -4,17 +4,17 @@
 // # Who runs what
 //
 //  1. A connection has one goroutine that reads: the record marks of a stream, or the completions of a queue pair.
-//  2. It tries each call at once (Call.Worker is false). What would block answers Again and goes to the worker pool;
-//     so a cached READ costs no hand-over.
-//  3. A worker runs the call again, with leave to block; short calls of a stream that hardly ever block share one (lane.go),
-//     and over RDMA the owner runs them itself (own.go). Calls of one connection run side by side and are answered in
+//  2. The program classes each call (Classify), its arguments parsed once. What is Inline the reader executes at once, so a cached READ costs
+//     no hand-over; if it would block after all it answers Again, and a worker executes it.
+//  3. What is Brief goes to the serial queue of its stream (lane.go), or over RDMA to the owner of the connection (own.go). The rest is the
+//     worker pool's. Calls of one connection run side by side and are answered in
 //     the order in which they end; a connection has a bounded number of calls in flight, and a stream's reader stops
-//     at the bound.
+//     at the bound. life.go has a call's states.
 //  4. Replies of a stream are queued and written with one writev, by whoever finds no one writing. What the socket
 //     does not take at once is left to one flusher, so that a client that does not read holds no worker.
 //
 // Bulk data is not part of the message: a program asks Call.Data for the bytes of an argument and Call.Sink for memory
-// for a result, and the transport puts both where they belong.
+// for a result, and the transport puts both where they belong. Call.SetPayload says where in the reply a result stands; further results may follow it.
 //
 //	nfsd, err := nfs.NewServer(nfs.Options{}, nfs.Export{Path: "/data", Dir: "/srv/data"})
 //	srv := rpcserver.NewServer(rpcserver.Options{}, nfsd.Programs()...)

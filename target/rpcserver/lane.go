@@ -20,11 +20,6 @@ type lane struct {
 	running    bool // somebody executes, or is about to
 }
 
-// takes reports whether a call, which may block, is one for the lane.
-func (l *lane) takes(c *Call) bool {
-	return len(c.msg) < bulkRecord && !l.c.s.opt.NoInline && c.prompt()
-}
-
 // add queues a call.
 func (l *lane) add(c *Call) {
 	c.next = nil
@@ -49,7 +44,6 @@ func (l *lane) add(c *Call) {
 }
 
 func (l *lane) submit(c *Call) {
-	c.lane = l
 	l.c.s.pool.submit(c)
 }
 
@@ -76,13 +70,13 @@ func (l *lane) run(c *Call) {
 		v := Drop
 		var err error
 		if !c.from.gone() {
-			v, err = l.c.s.run(c, true)
+			v, err = l.c.s.run(c)
 		}
 		var next *Call
 		if l.role.Leave(s) {
 			next = l.next()
 		} // or else a deputy has the rest
-		c.from.finish(c, v, err, next == nil)
+		c.from.finish(v, err, next == nil)
 		if v == Drop && next == nil {
 			l.c.out.flush()
 		}

@@ -17,7 +17,7 @@ import (
 // pipe carries one loan at a time.
 type pipe struct {
 	r, w int
-	left int // bytes in it that are to be sent
+	left int // bytes in it that are to be sent, less than 0 where that is not known
 	next *pipe
 }
 
@@ -41,7 +41,7 @@ func newPipe() *pipe {
 	if unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK) != nil {
 		return nil
 	}
-	p := &pipe{r: fd[0], w: fd[1]}
+	p := &pipe{r: fd[0], w: fd[1], left: -1}
 	// Up to this size (pipe-max-size) every user may; one who has many pipes gets no more (pipe(7)).
 	if size, err := unix.FcntlInt(uintptr(p.w), unix.F_SETPIPE_SZ, MaxPayload); err != nil || size < MaxPayload {
 		p.close()
@@ -67,6 +67,7 @@ func (l *pipes) get() *pipe {
 	}
 	l.mu.Unlock()
 	if p != nil {
+		p.left = -1
 		return p
 	}
 	if l.s.stats.pipes.Add(1) > maxPipes {
@@ -80,10 +81,10 @@ func (l *pipes) get() *pipe {
 	return p
 }
 
-// put takes a pipe back; one that is not empty holds pages for nobody.
-func (l *pipes) put(p *pipe, empty bool) {
+// put takes a pipe back, and closes one that may hold pages.
+func (l *pipes) put(p *pipe) {
 	l.mu.Lock()
-	if empty && !l.ended {
+	if p.left == 0 && !l.ended {
 		p.next, l.idle = l.idle, p
 		l.mu.Unlock()
 		return
@@ -103,36 +104,6 @@ func (l *pipes) end() {
 		l.s.stats.pipes.Add(-1)
 	}
 	l.idle = nil
-}
-
-// Loan returns the end of an empty pipe to put a result of up to n bytes into, instead of a Sink; the first of them lies
-// skew bytes into a page. SetPayload says how many there are, none included. ok is false where the transport, or the
-// kernel, takes no loans, or where n is not worth one: then there is still Sink.
-func (c *Call) Loan(n, skew int) (fd int, ok bool) {
-	st, is := c.from.(*stream)
-	if !is || st.raw == nil || n < minLoan || (skew+n+pageSize-1)/pageSize > loanPages || c.server.opt.NoLoan {
-		return -1, false
-	}
-	if c.sink != nil || c.loan != nil {
-		c.dropSink()
-	}
-	p := st.pipes.get()
-	if p == nil {
-		return -1, false
-	}
-	c.loan, c.lent = p, n
-	return p.w, true
-}
-
-// dropLoan gives the pipe back. Nobody knows what is in one that SetPayload was not told of.
-func (c *Call) dropLoan() {
-	if p := c.loan; p != nil {
-		st := c.from.(*stream)
-		empty := c.payload >= 0 && p.left == 0
-		p.left = 0
-		st.pipes.put(p, empty)
-		c.loan, c.lent = nil, 0
-	}
 }
 
 // spliceOut moves up to n bytes from a pipe to a socket. more says that something of the same record follows.

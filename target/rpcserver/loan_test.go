@@ -54,6 +54,7 @@ func newLibrary(t *testing.T) *library {
 func (*library) ID() uint32                   { return 400000 }
 func (*library) Versions() (low, high uint32) { return 1, 1 }
 func (*library) Keeps(_, _ uint32) bool       { return false }
+func (*library) Classify(*Call) Class         { return Inline }
 func (l *library) Serve(c *Call) Verdict {
 	n := int(c.Args.Uint32())
 	c.Out = xdr.AppendUint32(c.Out, uint32(n))
@@ -314,6 +315,7 @@ type taker struct{ crooked atomic.Int32 }
 func (*taker) ID() uint32                   { return 400000 }
 func (*taker) Versions() (low, high uint32) { return 1, 1 }
 func (*taker) Keeps(_, _ uint32) bool       { return false }
+func (*taker) Classify(*Call) Class         { return Inline }
 func (p *taker) Serve(c *Call) Verdict {
 	data, err := c.Data(int(c.Args.Uint32()))
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
 
@@ -18,7 +17,7 @@ type outQueue struct {
 	c  *stream
 	mu sync.Mutex
 	// guarded by mu:
-	queue  []*Call
+	queue  []*streamCall
 	bytes  int
 	active bool
 	failed bool
@@ -27,7 +26,7 @@ type outQueue struct {
 	waits   atomic.Bool   // the flusher waits for the peer to take something, for the watch
 	written atomic.Uint64 // how often the peer took something since
 
-	batch   []*Call
+	batch   []*streamCall
 	out     []piece
 	iovs    []unix.Iovec
 	hdr     unix.Msghdr
@@ -43,7 +42,7 @@ type outQueue struct {
 // piece is a part of the stream: memory, or what is in a pipe.
 type piece struct {
 	b    []byte
-	loan *Call
+	loan *streamCall
 }
 
 func (q *outQueue) init(c *stream) {
@@ -52,17 +51,15 @@ func (q *outQueue) init(c *stream) {
 }
 
 // send queues a reply, and writes the queue if flush is set, or it has grown, and nobody writes.
-func (q *outQueue) send(call *Call, flush bool) {
-	n := len(call.Out) + max(call.payload, 0)
-	n += xdr.Pad(n)
-	oncrpc.PutMark(call.mark[:], n, true)
+func (q *outQueue) send(sc *streamCall, flush bool) {
+	n := sc.call.replyLen()
 	q.mu.Lock()
 	if q.failed {
 		q.mu.Unlock()
-		q.c.drop(call)
+		sc.drop()
 		return
 	}
-	q.queue = append(q.queue, call)
+	q.queue = append(q.queue, sc)
 	q.bytes += n
 	if q.active || !flush && q.bytes < flushBytes {
 		q.mu.Unlock()
@@ -142,12 +139,13 @@ func (q *outQueue) drain(mayWait bool) {
 // gather lists the pieces of the batch.
 func (q *outQueue) gather() {
 	q.out, q.done = q.out[:0], 0
-	for _, c := range q.batch {
-		q.out = append(q.out, piece{b: c.mark[:]}, piece{b: c.Out})
+	for _, sc := range q.batch {
+		c := &sc.call
+		q.out = append(q.out, piece{b: sc.mark[:]}, piece{b: c.before()})
 		if c.payload > 0 {
 			left := c.payload
-			if c.loan != nil {
-				q.out = append(q.out, piece{loan: c})
+			if sc.loan != nil {
+				q.out = append(q.out, piece{loan: sc})
 			}
 			for _, b := range c.sink {
 				b = b[:min(len(b), left)]
@@ -156,8 +154,11 @@ func (q *outQueue) gather() {
 				}
 			}
 			if p := xdr.Pad(c.payload); p > 0 {
-				q.out = append(q.out, piece{b: c.trailer[:p]})
+				q.out = append(q.out, piece{b: sc.trailer[:p]})
 			}
+		}
+		if b := c.behind(); len(b) > 0 {
+			q.out = append(q.out, piece{b: b})
 		}
 	}
 }
@@ -168,8 +169,8 @@ func (q *outQueue) finish() {
 	q.out, q.done = q.out[:0], 0
 	for i, c := range q.batch {
 		q.batch[i] = nil
-		q.c.s.stats.bytesOut.Add(uint64(len(c.Out) + max(c.payload, 0)))
-		q.c.drop(c)
+		q.c.s.stats.bytesOut.Add(uint64(len(c.call.Out) + max(c.call.payload, 0)))
+		c.drop()
 	}
 	q.batch = q.batch[:0]
 }
@@ -271,7 +272,7 @@ func (q *outQueue) sendBytes(fd uintptr) syscall.Errno {
 }
 
 // sendLoan sends from the pipe of a loan. A socket that takes no pages is sent what they hold.
-func (q *outQueue) sendLoan(fd uintptr, c *Call) syscall.Errno {
+func (q *outQueue) sendLoan(fd uintptr, c *streamCall) syscall.Errno {
 	p := c.loan
 	n, e := q.c.s.splice(p.r, fd, p.left, q.done+1 < len(q.out))
 	switch {
@@ -286,12 +287,12 @@ func (q *outQueue) sendLoan(fd uintptr, c *Call) syscall.Errno {
 	case refused(e):
 		q.c.pipes.off.Store(true)
 		c.plain = getBytes(p.left)
-		c.hold(q.c, len(*c.plain))
+		c.hold(len(*c.plain))
 		b := (*c.plain)[:p.left]
 		if err := p.take(b); err != nil {
 			return unix.EIO
 		}
-		q.c.s.stats.copiedOut.add(c.payload, len(b))
+		q.c.s.stats.copiedOut.add(c.call.payload, len(b))
 		q.out[q.done] = piece{b: b}
 		return 0
 	}

@@ -4,18 +4,6 @@ import (
 	"context"
 )
 
-// Prompter is a Program some of whose calls hardly ever block, although they may.
-type Prompter interface {
-	// Prompt reports such a call. It must not take from c.Args.
-	Prompt(c *Call) bool
-}
-
-// prompt asks the call's program.
-func (c *Call) prompt() bool {
-	p, is := c.prog.(Prompter)
-	return is && p.Prompt(c)
-}
-
 // run owns the connection to its end, itself or by deputies, and returns when nothing of it is outstanding.
 func (c *rdmaConn) run() error {
 	c.role.Init(blockTime, func() {
@@ -70,12 +58,11 @@ func (c *rdmaConn) own() (err error, mine bool) {
 // executeOwn executes a call whose data is in place. It reports whether the caller still owns the connection.
 func (c *rdmaConn) executeOwn(r *rdmaCall) bool {
 	s := c.role.Enter()
-	if r.tried {
-		v, err := c.s.run(r.call, true)
+	if r.call.life == lifeOwner {
+		v, err := c.s.run(r.call)
 		c.finish(r.call, v, err, false)
 	} else {
-		r.call.own = !c.s.opt.NoInline
-		c.execute(r)
+		c.execute(r, turnOwner)
 	}
 	if c.role.Leave(s) {
 		return true
@@ -86,14 +73,13 @@ func (c *rdmaConn) executeOwn(r *rdmaCall) bool {
 	return false
 }
 
-// takesUp lists a call that would block, as far as was tried, and hardly ever does, for the owner to execute it after this Poll. It
-// reports false where the call is not such a one, or not the owner's to begin with.
-func (c *rdmaConn) takesUp(call *Call) bool {
-	if !call.polled || c.s.opt.NoInline || !call.prompt() {
+// brief lists a call for the owner to execute after this Poll, where it is the owner that has it.
+func (r *rdmaCall) brief(at turn) bool {
+	if at != turnPoll {
 		return false
 	}
-	call.rdma.tried = true
-	c.keepPlaced(call.rdma)
+	lives.Move(&r.call.life, lifeOwner)
+	r.conn.keepPlaced(r)
 	return true
 }
 

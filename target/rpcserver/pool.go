@@ -150,15 +150,15 @@ func (p *pool) endLocked(w *worker) {
 // perform takes a call off the queue through to its end.
 func (p *pool) perform(c *Call) {
 	switch {
-	case c.lane != nil:
-		c.lane.run(c)
+	case c.life == lifeSerial:
+		c.from.work()
 	case c.from.gone():
-		c.from.drop(c)
-	case c.screen:
-		c.rdma.conn.screened(c)
+		c.from.drop()
+	case c.life == lifeScreening:
+		c.from.work()
 	default:
-		v, err := p.s.run(c, true)
-		c.from.finish(c, v, err, true)
+		v, err := p.s.run(c)
+		c.from.finish(v, err, true)
 	}
 }
 

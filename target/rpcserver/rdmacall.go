@@ -11,6 +11,7 @@ import (
 
 // rdmaCall is a slot: the RDMA side of one call, from its receive to the completion of its reply.
 type rdmaCall struct {
+	inMessage
 	conn *rdmaConn
 	idx  int
 	next *rdmaCall // in the idle list
@@ -25,7 +26,6 @@ type rdmaCall struct {
 	zeroLen  int    // bytes of the position-zero chunk
 	pending  int    // Reads not complete
 	failed   bool
-	tried    bool // the server has begun it and leaves it to the owner
 
 	dataBufs, zeroBufs, sinkBufs, outBufs []*mem.Buf
 	data, sink                            [][]byte
@@ -144,7 +144,7 @@ func (r *rdmaCall) abandonLocked() {
 	if call == nil {
 		return
 	}
-	r.call, call.rdma = nil, nil
+	r.call, call.from = nil, nil
 	call.release()
 	r.conn.calls--
 	r.conn.inFlight.Done()
@@ -174,21 +174,24 @@ func (r *rdmaCall) assemble(call *Call) bool {
 	return true
 }
 
-// chunkData is Call.Data for a data item in a read chunk. Its position must be where the decoder stands (RFC 8166
+// chunk is a data item in a read chunk. Its position must be where the decoder stands (RFC 8166
 // section 3.4.5); its padding may be there or not.
-func (r *rdmaCall) chunkData(c *Call, n int) ([][]byte, error) {
-	if int(r.dataAt) != c.Args.Offset() {
-		return nil, fmt.Errorf("rpc: the read chunk's position is %d, the data item's is %d (RFC 8166 section 3.4.5)", r.dataAt, c.Args.Offset())
+func (r *rdmaCall) chunk(n int) (data [][]byte, apart bool, err error) {
+	if !r.hasChunk {
+		return nil, false, nil
+	}
+	if at := r.call.Args.Offset(); int(r.dataAt) != at {
+		return nil, true, fmt.Errorf("rpc: the read chunk's position is %d, the data item's is %d (RFC 8166 section 3.4.5)", r.dataAt, at)
 	}
 	if n > r.dataLen || r.dataLen > n+xdr.Pad(n)+4 {
-		return nil, fmt.Errorf("rpc: a read chunk of %d bytes for a data item of %d", r.dataLen, n)
+		return nil, true, fmt.Errorf("rpc: a read chunk of %d bytes for a data item of %d", r.dataLen, n)
 	}
-	return r.data, nil
+	return r.data, true, nil
 }
 
-func (r *rdmaCall) sinkFor(quota *mem.Quota, n int) ([][]byte, error) {
+func (r *rdmaCall) sinkFor(n int) ([][]byte, error) {
 	var err error
-	if r.sinkBufs, err = quota.GetAll(max(n, 1), r.sinkBufs[:0]); err != nil {
+	if r.sinkBufs, err = r.conn.quota.GetAll(max(n, 1), r.sinkBufs[:0]); err != nil {
 		return nil, err
 	}
 	r.sink = r.sink[:0]
@@ -269,15 +272,14 @@ func (r *rdmaCall) build(call *Call) (bool, error) {
 		}
 		n = len(h.Append(b))
 	case h.Len()+total <= c.maxSend:
-		b = append(h.Append(b), call.Out...)
-		left := payload
-		for _, s := range call.sink {
-			s = s[:min(len(s), left)]
-			left -= len(s)
-			b = append(b, s...)
+		b = h.Append(b)
+		if payload > 0 {
+			b = call.appendReply(b)
+			c.s.stats.copiedOut.add(payload, payload)
+		} else {
+			b = append(b, call.Out...)
 		}
-		c.s.stats.copiedOut.add(payload, payload)
-		n = len(append(b, call.trailer[:pad]...))
+		n = len(b)
 	default:
 		return false, nil
 	}
@@ -289,23 +291,29 @@ func (r *rdmaCall) build(call *Call) (bool, error) {
 	return true, nil
 }
 
+// noBytes are a payload's padding.
+var noBytes [3]byte
+
 // writeReply copies the message, but not the payload, into registered memory and lists the Writes of a long reply.
 func (r *rdmaCall) writeReply(call *Call, payload, pad, total int) error {
 	var err error
-	// The message and, after it, the payload's padding.
-	if r.outBufs, err = r.conn.quota.GetAll(len(call.Out)+4, r.outBufs[:0]); err != nil {
+	if r.outBufs, err = r.conn.quota.GetAll(len(call.Out)+pad, r.outBufs[:0]); err != nil {
 		return err
 	}
-	k := 0
-	for _, o := range r.outBufs {
-		k += copy(o.Bytes(), call.Out[min(k, len(call.Out)):])
+	// What stands before the payload, its padding, and what stands behind it.
+	before, behind := call.Out, []byte(nil)
+	if payload > 0 {
+		before, behind = call.before(), call.behind()
 	}
-	last := r.outBufs[len(r.outBufs)-1].Span()
-	padSpan := last.Cut(last.Len-4, 4)
-	clear(padSpan.Bytes())
-	src := spans{bufs: r.outBufs, limit: len(call.Out)}
+	var to cursor
+	to.bufs = r.outBufs
+	for _, b := range [...][]byte{before, noBytes[:pad], behind} {
+		for len(b) > 0 {
+			b = b[copy(to.next(len(b)).Bytes(), b):]
+		}
+	}
+	src := spans{bufs: r.outBufs, limit: len(before)}
 	src.then(r.sinkBufs, payload)
-	src.tail = padSpan.Cut(0, pad)
 	r.write(r.h.Reply, &src, total)
 	return nil
 }
@@ -373,28 +381,21 @@ func (r *rdmaCall) oneHandle() (h uint32, ok bool) {
 	return h, ok
 }
 
-// spans hands out registered memory of a reply: some buffers up to a limit, then others, then a tail.
+// spans hands out registered memory of a reply: that of some buffers up to a place, then that of others, then the rest of the first.
 type spans struct {
 	bufs  []*mem.Buf
 	off   int
-	limit int // bytes left of bufs, 0 for all
+	limit int // bytes left of bufs before the others come, 0 for all
 	more  []*mem.Buf
 	left  int // bytes of more
-	tail  mem.Span
+	rest  []*mem.Buf
+	from  int // in the first of rest
 }
 
 func (s *spans) then(bufs []*mem.Buf, n int) { s.more, s.left = bufs, n }
 
 func (s *spans) next(n int) mem.Span {
 	for {
-		if len(s.bufs) == 0 {
-			if s.left > 0 {
-				s.bufs, s.off, s.limit = s.more, 0, s.left
-				s.left = 0
-				continue
-			}
-			return s.tail
-		}
 		sp := s.bufs[0].Span()
 		if s.off == sp.Len {
 			s.bufs, s.off = s.bufs[1:], 0
@@ -408,9 +409,19 @@ func (s *spans) next(n int) mem.Span {
 		s.off += k
 		if s.limit > 0 {
 			if s.limit -= k; s.limit == 0 {
-				s.bufs = nil
+				s.turn()
 			}
 		}
 		return sp
 	}
+}
+
+// turn goes on to the others, or from their end to the rest.
+func (s *spans) turn() {
+	if s.left > 0 {
+		s.rest, s.from = s.bufs, s.off
+		s.bufs, s.off, s.limit, s.left = s.more, 0, s.left, 0
+		return
+	}
+	s.bufs, s.off = s.rest, s.from
 }

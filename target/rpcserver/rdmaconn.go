@@ -214,7 +214,7 @@ func (c *rdmaConn) received(recv, n int) {
 
 // take begins a call in its slot with the message in a receive. mine says that the owner calls it.
 func (c *rdmaConn) take(r *rdmaCall, recv, n int, mine bool) {
-	r.recv, r.tried = recv, false
+	r.recv = recv
 	c.s.stats.bytesIn.Add(uint64(n))
 	var rd xdr.Reader
 	rd.Reset(c.recvs[recv].Buf.Bytes()[:n])
@@ -230,8 +230,8 @@ func (c *rdmaConn) take(r *rdmaCall, recv, n int, mine bool) {
 		c.unlockAndFree()
 		return
 	}
-	call := c.s.newCall(c, &c.peer)
-	call.rdma, r.call = r, call
+	call := c.s.newCall(r, &c.peer)
+	r.call = call
 	c.inFlight.Add(1)
 	c.mu.Lock()
 	c.calls++
@@ -245,8 +245,11 @@ func (c *rdmaConn) take(r *rdmaCall, recv, n int, mine bool) {
 	call.grow(0, len(inline))
 	call.copied = copy(call.msg, inline)
 	if len(r.h.Reads) == 0 {
-		call.polled = mine
-		c.execute(r)
+		at := turnReader
+		if mine {
+			at = turnPoll
+		}
+		c.execute(r, at)
 		return
 	}
 	if !c.peer.trusted() {
@@ -255,7 +258,7 @@ func (c *rdmaConn) take(r *rdmaCall, recv, n int, mine bool) {
 			return
 		}
 		if r.zeroLen == 0 {
-			call.screen = true
+			lives.Move(&call.life, lifeScreening)
 			c.s.pool.submit(call)
 			return
 		}
@@ -281,7 +284,6 @@ func (c *rdmaConn) takeHeld(mine bool) (some bool) {
 
 // screened asks the program, on a worker, whether the data of a call is to be fetched at all.
 func (c *rdmaConn) screened(call *Call) {
-	call.screen = false
 	ok, err := c.s.parse(call)
 	if err != nil {
 		c.finish(call, Drop, err, true)
@@ -299,7 +301,8 @@ func (c *rdmaConn) screened(call *Call) {
 		c.finish(call, v, err, true)
 		return
 	}
-	c.start(call.rdma)
+	lives.Move(&call.life, lifeArriving)
+	c.start(slotOf(call))
 	c.mu.Lock()
 	c.pushLocked() // the owner may be asleep
 	c.mu.Unlock()
@@ -394,7 +397,7 @@ func (c *rdmaConn) resume() {
 	}
 	if len(c.stalled) == 0 {
 		for _, r := range c.later {
-			c.s.pool.submit(r.call)
+			c.s.giveWorker(r.call)
 		}
 		c.later = nil
 	}

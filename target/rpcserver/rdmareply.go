@@ -6,13 +6,13 @@ import (
 )
 
 // execute gives a complete call to the server.
-func (c *rdmaConn) execute(r *rdmaCall) {
+func (c *rdmaConn) execute(r *rdmaCall, at turn) {
 	call := r.call
 	if !r.assemble(call) {
 		c.drop(call)
 		return
 	}
-	if _, err := c.s.handle(call, false); err != nil {
+	if _, err := c.s.handle(call, at, false); err != nil {
 		// RFC 8166 section 4.5.3 has no answer for a payload that is no RPC call; the connection ends.
 		c.fail(err)
 	}
@@ -26,7 +26,7 @@ func (c *rdmaConn) refuse(r *rdmaCall, code uint32) {
 	c.mu.Lock()
 	if r.call != nil {
 		call := r.call
-		r.call, call.rdma = nil, nil
+		r.call, call.from = nil, nil
 		call.release()
 		c.calls--
 		c.inFlight.Done()
@@ -56,7 +56,7 @@ func (c *rdmaConn) sendLocked(r *rdmaCall) {
 
 // reply builds and sends a call's reply.
 func (c *rdmaConn) reply(call *Call, flush bool) {
-	r := call.rdma
+	r := slotOf(call)
 	switch ok, err := r.build(call); {
 	case err != nil:
 		c.mu.Lock()
@@ -73,7 +73,7 @@ func (c *rdmaConn) reply(call *Call, flush bool) {
 		return
 	}
 	c.mu.Lock()
-	r.call, call.rdma = nil, nil
+	r.call, call.from = nil, nil
 	c.s.stats.bytesOut.Add(uint64(len(call.Out) + max(call.payload, 0)))
 	c.calls--
 	c.sendLocked(r)
@@ -107,18 +107,18 @@ func (c *rdmaConn) putOff(call *Call) {
 		c.drop(call)
 		return
 	}
-	c.later = append(c.later, call.rdma)
+	c.later = append(c.later, slotOf(call))
 	c.quota.Wait(c.resumeSoon)
 	c.mu.Unlock()
 }
 
 // drop ends a call without a reply.
 func (c *rdmaConn) drop(call *Call) {
-	r := call.rdma
+	r := slotOf(call)
 	c.mu.Lock()
 	c.calls--
 	if r != nil {
-		r.call, call.rdma = nil, nil
+		r.call, call.from = nil, nil
 		c.repostLocked(r, true)
 		r.freeLocked()
 	}
@@ -132,4 +132,14 @@ func (c *rdmaConn) drop(call *Call) {
 	c.inFlight.Done()
 }
 
-func (c *rdmaConn) sinkFor(call *Call, n int) ([][]byte, error) { return call.rdma.sinkFor(c.quota, n) }
+// slotOf is the slot of a call, nil where its reply has it.
+func slotOf(call *Call) *rdmaCall {
+	r, _ := call.from.(*rdmaCall)
+	return r
+}
+
+func (r *rdmaCall) reply(flush bool)                        { r.conn.reply(r.call, flush) }
+func (r *rdmaCall) drop()                                   { r.conn.drop(r.call) }
+func (r *rdmaCall) finish(v Verdict, err error, flush bool) { r.conn.finish(r.call, v, err, flush) }
+func (r *rdmaCall) gone() bool                              { return r.conn.gone() }
+func (r *rdmaCall) work()                                   { r.conn.screened(r.call) }

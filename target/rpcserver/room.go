@@ -86,25 +86,26 @@ func (r *room) admitLocked() {
 
 // takeRoom waits for room for n bytes, in the order in which who waits keeps nothing from those that wait for less: that of its
 // host's strangers, its host's, all strangers', the server's. It reports false when the server ends.
-func (c *stream) takeRoom(call *Call, n int64) bool {
-	call.strange = !c.peer.trusted() && !lasts(c.believed.Load())
-	l := call.rooms(c.host)
+func (c *stream) takeRoom(sc *streamCall, n int64) bool {
+	sc.strange = !c.peer.trusted() && !lasts(c.believed.Load())
+	l := sc.rooms()
 	for i, r := range l {
 		if r != nil && !r.take(n, c.s.ending) {
 			giveRoom(l[:i], n)
 			return false
 		}
 	}
-	call.room = n
+	sc.room = n
 	return true
 }
 
-// rooms are those that a call of a host's stream takes of, in order; nil for none.
-func (c *Call) rooms(h *host) [4]*room {
-	if c.strange {
-		return [...]*room{&h.strangers, &h.room, &c.server.strangers, &c.server.room}
+// rooms are those that a call of a stream takes of, in order; nil for none.
+func (sc *streamCall) rooms() [4]*room {
+	s, h := sc.st.s, sc.st.host
+	if sc.strange {
+		return [...]*room{&h.strangers, &h.room, &s.strangers, &s.room}
 	}
-	return [...]*room{nil, &h.room, nil, &c.server.room}
+	return [...]*room{nil, &h.room, nil, &s.room}
 }
 
 func giveRoom(l []*room, n int64) {
@@ -122,12 +123,16 @@ func (c *Call) letMsgGo() {
 		c.body = nil
 	}
 	c.msg, c.Args = nil, xdr.Reader{}
-	if c.room == 0 {
+	if c.from != nil {
+		c.from.dropRoom()
+	}
+}
+
+func (sc *streamCall) dropRoom() {
+	if sc.room == 0 {
 		return
 	}
-	if st, ok := c.from.(*stream); ok {
-		l := c.rooms(st.host)
-		giveRoom(l[:], c.room)
-	}
-	c.room = 0
+	l := sc.rooms()
+	giveRoom(l[:], sc.room)
+	sc.room = 0
 }

@@ -47,6 +47,9 @@ func (b *Binder) Versions() (low, high uint32) { return rpcbind.VersPmap, rpcbin
 // Keeps is false.
 func (b *Binder) Keeps(_, _ uint32) bool { return false }
 
+// Classify leaves a call to who reads the connection: the list is short, and in memory.
+func (b *Binder) Classify(*Call) Class { return Inline }
+
 // Serve executes one call.
 func (b *Binder) Serve(c *Call) Verdict {
 	if c.Vers == rpcbind.VersPmap {

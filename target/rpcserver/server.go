@@ -13,7 +13,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/oncrpc"
-	"github.com/sluice-storage/sluice/internal/xdr"
 )
 
 // ErrServerClosed is what the Serve methods return after Close.
@@ -39,7 +38,8 @@ type Server struct {
 	progs map[uint32]Program
 	pool  pool
 	cache replyCache
-	calls sync.Pool
+
+	calls, streamCalls sync.Pool // *Call of RDMA connections, *streamCall
 
 	mu      sync.Mutex
 	closed  bool
@@ -139,19 +139,20 @@ func (s *Server) isClosed() bool {
 	return s.closed
 }
 
-func (s *Server) newCall(from replier, peer *Peer) *Call {
+// newCall returns a call that arrives at an RDMA connection's slot.
+func (s *Server) newCall(from carrier, peer *Peer) *Call {
 	c, ok := s.calls.Get().(*Call)
 	if !ok {
 		c = &Call{server: s}
+		c.recycle = func() { s.calls.Put(c) }
 	}
-	s.stats.active.Add(1)
-	c.from, c.Peer, c.payload = from, peer, -1
+	c.begin(from, peer)
 	return c
 }
 
-// begin parses the header of the message and prepares the reply. It reports true when the call can be executed, and
+// header parses the header of the message and prepares the reply. It reports true when the call can be executed, and
 // otherwise has built a refusal, or an error that means that this is no call at all.
-func (s *Server) begin(c *Call) (bool, error) {
+func (s *Server) header(c *Call) (bool, error) {
 	c.Args.Reset(c.msg)
 	if err := c.Parse(&c.Args); err != nil {
 		return false, s.noCall(c, err)
@@ -199,24 +200,22 @@ func (s *Server) noCall(c *Call, err error) error {
 	return fmt.Errorf("rpc: a peer sends what is no RPC call: %w", err)
 }
 
-// run executes a call that begin accepted.
+// run executes a call that parse has classed, in the place that its life names.
 //
 // A panic in a program ends the call's connection: what is the connection's own goes with it, and its client repeats the
 // call on another. A panic with Spoiled ends the process.
-func (s *Server) run(c *Call, worker bool) (v Verdict, err error) {
-	c.Worker = worker
+func (s *Server) run(c *Call) (v Verdict, err error) {
+	c.Worker = c.life != lifeInline
 	if s.claimed(c) {
 		s.refuse(refRepeated)
 		return Drop, errRepeated
 	}
 	if c.cached == nil && c.prog.Keeps(c.Vers, c.Proc) {
-		if !worker {
-			return Again, nil
-		}
 		switch e, state := s.cache.begin(c); state {
 		case cacheBusy:
 			return Drop, nil // the first one is about to be answered
 		case cacheHit:
+			lives.Move(&c.life, lifeAnswered)
 			s.stats.replays.Add(1)
 			return Done, nil
 		case cacheNew:
@@ -229,11 +228,16 @@ func (s *Server) run(c *Call, worker bool) (v Verdict, err error) {
 			v = Drop
 			c.dropSink()
 		}
-		if v == Again || v == Later {
-			c.Args = xdr.NewReader(c.msg)
-			var h oncrpc.Call
-			_ = h.Parse(&c.Args) // it parsed before
+		switch v {
+		case Done:
+			lives.Move(&c.life, lifeAnswered)
+		case Again, Later:
+			c.Args.Reset(c.msg)
+			c.Args.Fixed(c.parsed)
 			c.Restart()
+			if v == Later {
+				lives.Move(&c.life, lifeWaiting)
+			}
 		}
 		if c.cached != nil && v != Again && v != Later {
 			s.cache.end(c.cached, c.Out, v == Done && c.payload < 0 && c.Peer.trusted() && c.succeeded())
@@ -241,7 +245,7 @@ func (s *Server) run(c *Call, worker bool) (v Verdict, err error) {
 		}
 	}()
 	s.stats.calls.Add(1)
-	if v = c.prog.Serve(c); v == Drop && c.dead {
+	if v = c.prog.Serve(c); v == Drop && c.life == lifeOvertaken {
 		s.refuse(refRepeated)
 		err = errRepeated
 	}
@@ -262,14 +266,23 @@ func (s *Server) defect(c *Call, p any) error {
 	return errDefect
 }
 
-// parse is begin, a panic in which is an error.
+// parse takes the header and the arguments of a call, and classes it; a panic is an error. It reports false for a call whose reply is there
+// already.
 func (s *Server) parse(c *Call) (ok bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			ok, err = false, s.defect(c, p)
 		}
 	}()
-	return s.begin(c)
+	if ok, err = s.header(c); ok {
+		c.class = c.prog.Classify(c)
+		c.parsed = c.Args.Offset()
+		ok = c.class != Answered
+	}
+	if !ok && err == nil {
+		lives.Move(&c.life, lifeAnswered)
+	}
+	return ok, err
 }
 
 // screen asks a program about a call whose argument is not here yet.
@@ -280,44 +293,52 @@ func (s *Server) screen(c *Call, p Screener) (v Verdict, err error) {
 		}
 	}()
 	c.Worker = true
-	return p.Screen(c), nil
+	if v = p.Screen(c); v == Done {
+		lives.Move(&c.life, lifeAnswered)
+	}
+	return v, nil
 }
 
-// handle takes a call whose message is complete through to its reply, or to the worker pool. It reports whether a reply
+// handle takes a call whose message is complete through to its reply, or to those who execute it. It reports whether a reply
 // was queued without a flush. An error means that the connection carries something else than calls.
-func (s *Server) handle(c *Call, flush bool) (queued bool, err error) {
-	ok, err := s.parse(c)
-	if err != nil {
-		c.from.drop(c)
-		return false, err
-	}
-	if !ok {
-		c.from.reply(c, flush)
-		return true, nil
+func (s *Server) handle(c *Call, at turn, flush bool) (queued bool, err error) {
+	if c.class == unclassed { // or else it was screened
+		ok, err := s.parse(c)
+		if err != nil {
+			c.from.drop()
+			return false, err
+		}
+		if !ok {
+			c.from.reply(flush)
+			return true, nil
+		}
 	}
 	s.claim(c)
+	class := c.class
+	if s.opt.NoInline {
+		class = Worker
+	}
 	v := Again
 	switch {
-	case c.own && c.prompt():
-		v, err = s.run(c, true)
-	case !s.opt.NoInline:
-		v, err = s.run(c, false)
-	}
-	if v == Again {
-		switch from := c.from.(type) {
-		case *stream:
-			if from.lane.takes(c) {
-				from.lane.add(c)
-				return false, nil
-			}
-		case *rdmaConn:
-			if from.takesUp(c) {
-				return false, nil
-			}
-		}
-		s.pool.submit(c)
+	case class == Inline:
+		lives.Move(&c.life, lifeInline)
+		v, err = s.run(c)
+	case class == Brief && at == turnOwner:
+		lives.Move(&c.life, lifeOwner)
+		v, err = s.run(c)
+	case class == Brief && c.from.brief(at):
 		return false, nil
 	}
-	c.from.finish(c, v, err, flush)
+	if v == Again {
+		s.giveWorker(c)
+		return false, nil
+	}
+	c.from.finish(v, err, flush)
 	return v == Done, err
+}
+
+// giveWorker queues a call for a worker.
+func (s *Server) giveWorker(c *Call) {
+	lives.Move(&c.life, lifeWorker)
+	s.pool.submit(c)
 }

@@ -27,28 +27,38 @@ const patience = time.Minute
 
 // Procedures of the program that the tests serve.
 const (
-	procEcho  = 1 // its word back, at once
-	procWait  = 2 // its word back when the gate opens
-	procWrite = 9 // how often it was executed
-	procCount = 3 // kept: how often it was executed
-	procBulk  = 4 // that many bytes of payload
-	procPanic = 5
-	procSpoil = 6  // panics in what is shared
-	procHold  = 7  // that many bytes of payload when the gate opens
-	procTrust = 8  // the caller has a right
-	procAsk   = 10 // kept: how often it was executed, for callers without a right
+	procEcho   = 1 // its word back, at once
+	procWait   = 2 // its word back when the gate opens
+	procWrite  = 9 // how often it was executed
+	procCount  = 3 // kept: how often it was executed
+	procBulk   = 4 // that many bytes of payload
+	procPanic  = 5
+	procSpoil  = 6  // panics in what is shared
+	procHold   = 7  // that many bytes of payload when the gate opens
+	procTrust  = 8  // the caller has a right
+	procAsk    = 10 // kept: how often it was executed, for callers without a right
+	procMiddle = 11 // that many bytes of payload, and more results behind them
 )
 
 type program struct {
 	gate    chan struct{}
 	entered chan struct{}
 	count   atomic.Uint32
-	prompt  atomic.Bool // it says that procWait hardly ever blocks
-	refuses atomic.Bool // it refuses calls before their data is fetched
-	drops   atomic.Bool // procWait has no reply
+	prompt  atomic.Bool  // it says that procWait hardly ever blocks
+	refuses atomic.Bool  // it refuses calls before their data is fetched
+	drops   atomic.Bool  // procWait has no reply
+	lent    atomic.Int32 // results of procMiddle
 }
 
-func (p *program) Prompt(c *Call) bool { return p.prompt.Load() && c.Proc == procWait }
+func (p *program) Classify(c *Call) Class {
+	switch {
+	case c.Proc == procEcho, c.Proc == procBulk, c.Proc == procMiddle, c.Proc == procTrust:
+		return Inline
+	case c.Proc == procWait && p.prompt.Load():
+		return Brief
+	}
+	return Worker
+}
 func (p *program) Screen(c *Call) Verdict {
 	if p.refuses.Load() {
 		return c.Fail(oncrpc.SystemErr)
@@ -64,8 +74,8 @@ func (p *program) Serve(c *Call) Verdict {
 	if c.Args.Err() != nil {
 		return c.Garbage()
 	}
-	if !c.Worker && c.Proc != procEcho && c.Proc != procBulk && c.Proc != procTrust {
-		return Again
+	if !c.Worker && c.Proc != procEcho && c.Proc != procBulk && c.Proc != procTrust && c.Proc != procMiddle {
+		panic("a call that may block is executed by who must not")
 	}
 	switch c.Proc {
 	case procEcho:
@@ -99,6 +109,8 @@ func (p *program) Serve(c *Call) Verdict {
 		}
 		c.SetPayload(int(v))
 		return Done
+	case procMiddle:
+		return p.middle(c, v)
 	case procPanic:
 		panic("a mistake")
 	case procSpoil:

@@ -190,16 +190,16 @@ func (c *stream) readLoop() error {
 		c.records.Add(1)
 		c.slots <- struct{}{} // given back when the reply is out
 		c.inFlight.Add(1)
-		call := c.s.newCall(c, &c.peer)
-		err = c.readRecord(call, n, last)
+		sc := c.newStreamCall()
+		err = c.readRecord(sc, n, last)
 		c.partial.Store(0)
 		if err != nil {
-			c.drop(call)
+			sc.drop()
 			return err
 		}
 		// Replies wait for company while the next call is here already.
 		more := c.w-c.r >= oncrpc.MarkLen && len(c.slots) < maxInFlight
-		queued, err := c.s.handle(call, !more)
+		queued, err := c.s.handle(&sc.call, turnReader, !more)
 		if err != nil {
 			return err
 		}
@@ -218,14 +218,15 @@ func (c *stream) readLoop() error {
 }
 
 // readRecord takes a record into call.msg. What is not in the look-ahead yet is read to its place at once.
-func (c *stream) readRecord(call *Call, n int, last bool) error {
+func (c *stream) readRecord(sc *streamCall, n int, last bool) error {
+	call := &sc.call
 	have := 0
 	for frags := 1; ; frags++ {
 		if n > MaxRecord-have || frags > maxFragments {
 			c.s.refuse(refRecord)
 			return &oncrpc.RecordError{Len: have + n, Max: MaxRecord}
 		}
-		if !c.makeRoom(call, have+n, last) {
+		if !c.makeRoom(sc, have+n, last) {
 			return net.ErrClosed
 		}
 		if have+n > c.w-c.r {
@@ -255,14 +256,14 @@ func (c *stream) readRecord(call *Call, n int, last bool) error {
 
 // makeRoom waits for room for a record that is n bytes long so far. A record of several fragments takes all that it could
 // need at once: two that have a part each could wait for one another.
-func (c *stream) makeRoom(call *Call, n int, last bool) bool {
-	if n <= inlineBody || call.room > 0 {
+func (c *stream) makeRoom(sc *streamCall, n int, last bool) bool {
+	if n <= inlineBody || sc.room > 0 {
 		return true
 	}
 	if !last {
 		n = MaxRecord
 	}
-	return c.takeRoom(call, int64(n))
+	return c.takeRoom(sc, int64(n))
 }
 
 // lookAhead decides how far to look ahead behind a fragment of n bytes. Bulk data comes in powers of two behind a header
@@ -383,51 +384,6 @@ func (c *stream) readv(fd uintptr) bool {
 		c.got, c.readErr = int(n), e
 		return true
 	}
-}
-
-func (c *stream) sinkFor(call *Call, n int) ([][]byte, error) {
-	call.plain = getBytes(max(n, 1))
-	call.sinkArr[0] = (*call.plain)[:n]
-	return call.sinkArr[:1], nil
-}
-
-// reply counts the result from here on: what is still being executed, perhaps on a medium that hangs, is bounded by the workers,
-// and must not keep the connection's other calls from being read. The call itself has been executed, and keeps no memory until
-// its client takes the reply.
-func (c *stream) reply(call *Call, flush bool) {
-	call.letMsgGo()
-	if call.plain != nil {
-		call.hold(c, len(*call.plain))
-	}
-	if call.loan != nil {
-		call.hold(c, call.lent)
-	}
-	c.out.send(call, flush)
-}
-
-func (c *Call) hold(st *stream, n int) {
-	c.held += n
-	st.held.Add(int64(n))
-}
-
-func (c *stream) finish(call *Call, v Verdict, err error, flush bool) {
-	if err != nil {
-		if call.Worker { // or else the reader tells
-			c.s.log.Info("an RPC connection is closed", zap.Stringer("peer", c.peer.Addr), zap.Error(err))
-		}
-		c.lost.Store(true)
-		_ = c.nc.Close()
-	}
-	if v == Drop {
-		c.drop(call)
-		return
-	}
-	c.reply(call, flush)
-}
-
-func (c *stream) drop(call *Call) {
-	call.release()
-	c.ended()
 }
 
 // letGo is told that n bytes of result are no longer held.

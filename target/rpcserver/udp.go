@@ -47,50 +47,64 @@ func (u *datagrams) loop() error {
 			continue
 		}
 		u.slots <- struct{}{}
-		c := u.s.newCall(u, &Peer{Addr: netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), Local: local, UDP: true})
-		c.grow(0, n)
-		copy(c.msg, buf[:n])
-		if _, err := u.s.handle(c, true); err != nil {
+		d := &datagram{u: u}
+		d.call.server, d.call.recycle = u.s, func() {}
+		d.call.begin(d, &Peer{Addr: netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), Local: local, UDP: true})
+		d.call.grow(0, n)
+		copy(d.call.msg, buf[:n])
+		if _, err := u.s.handle(&d.call, turnReader, true); err != nil {
 			continue // no call: a datagram needs no answer
 		}
 	}
 }
 
-func (u *datagrams) gone() bool { return false } // a datagram has no connection to lose
+// datagram is a call that came in one.
+type datagram struct {
+	inMessage
+	call  Call
+	u     *datagrams
+	plain *[]byte // pooled memory of the result
+	spans [1][]byte
+}
 
-func (u *datagrams) reply(c *Call, _ bool) {
+func (d *datagram) gone() bool { return false } // a datagram has no connection to lose
+
+func (d *datagram) reply(bool) {
+	c := &d.call
 	b := c.Out
 	if c.payload > 0 {
-		left := c.payload
-		for _, p := range c.sink {
-			p = p[:min(len(p), left)]
-			left -= len(p)
-			b = append(b, p...)
-		}
-		b = append(b, c.trailer[:-c.payload&3]...)
+		b = c.appendReply(nil)
 	}
 	if len(b) <= 64<<10-512 {
 		// A datagram that cannot be sent is lost, as any may be; the client asks again.
-		_, _ = u.pc.WriteToUDPAddrPort(b, c.Peer.Addr)
+		_, _ = d.u.pc.WriteToUDPAddrPort(b, c.Peer.Addr)
 	}
-	u.drop(c)
+	d.drop()
 }
 
-func (u *datagrams) finish(c *Call, v Verdict, _ error, flush bool) {
+func (d *datagram) finish(v Verdict, _ error, flush bool) {
 	if v == Drop {
-		u.drop(c)
+		d.drop()
 		return
 	}
-	u.reply(c, flush)
+	d.reply(flush)
 }
 
-func (u *datagrams) drop(c *Call) {
-	c.release()
+func (d *datagram) drop() {
+	u := d.u
+	d.call.release()
 	<-u.slots
 }
 
-func (u *datagrams) sinkFor(c *Call, n int) ([][]byte, error) {
-	c.plain = getBytes(max(n, 1))
-	c.sinkArr[0] = (*c.plain)[:n]
-	return c.sinkArr[:1], nil
+func (d *datagram) sinkFor(n int) ([][]byte, error) {
+	d.plain = getBytes(max(n, 1))
+	d.spans[0] = (*d.plain)[:n]
+	return d.spans[:1], nil
+}
+
+func (d *datagram) dropSink() {
+	if d.plain != nil {
+		putBytes(d.plain)
+		d.plain = nil
+	}
 }

@@ -137,11 +137,11 @@ func (f *forward) Overwrites(vers, proc uint32) bool {
 	return f.id == nfs3.Prog && nfs3.Proc(proc) == nfs3.ProcWrite || f.Keeps(vers, proc)
 }
 
+// Classify leaves all to workers.
+func (f *forward) Classify(*rpcserver.Call) rpcserver.Class { return rpcserver.Worker }
+
 // Serve makes the call above.
 func (f *forward) Serve(c *rpcserver.Call) rpcserver.Verdict {
-	if !c.Worker {
-		return rpcserver.Again
-	}
 	u := rpcclient.Call{Prog: c.Prog, Vers: c.Vers, Proc: c.Proc, Cred: c.Cred, MaxReply: 8 << 10}
 	if f.id != nfs3.Prog {
 		u.Args = c.Args.Rest()

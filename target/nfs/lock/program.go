@@ -46,12 +46,12 @@ func syncOf(proc uint32) uint32 {
 	return proc
 }
 
+// Classify leaves all to workers.
+func (p *nlm) Classify(*rpcserver.Call) rpcserver.Class { return rpcserver.Worker }
+
 // Serve executes one call. The asynchronous procedures do what the others do; their results go to the client by a call of
 // the procedure that is for them (C702 section 14.3).
 func (p *nlm) Serve(c *rpcserver.Call) rpcserver.Verdict {
-	if !c.Worker {
-		return rpcserver.Again
-	}
 	m := (*Manager)(p)
 	proc := syncOf(c.Proc)
 	to := answerTo{addr: c.Peer.Addr.Addr(), local: c.Peer.Local.Addr(), msg: proc != c.Proc, secure: c.Peer.Privileged()}
@@ -282,11 +282,11 @@ func (p *nsm) Versions() (low, high uint32) { return nlm4.NSMVers, nlm4.NSMVers 
 // Keeps is false.
 func (p *nsm) Keeps(_, _ uint32) bool { return false }
 
+// Classify leaves all to workers.
+func (p *nsm) Classify(*rpcserver.Call) rpcserver.Class { return rpcserver.Worker }
+
 // Serve executes one call. Others cannot use this monitor: MON and its like are not there.
 func (p *nsm) Serve(c *rpcserver.Call) rpcserver.Verdict {
-	if !c.Worker {
-		return rpcserver.Again
-	}
 	m := (*Manager)(p)
 	switch c.Proc {
 	case nlm4.NSMProcNull:

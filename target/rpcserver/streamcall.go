@@ -1,0 +1,137 @@
+package rpcserver
+
+import (
+	"go.uber.org/zap"
+
+	"github.com/sluice-storage/sluice/internal/oncrpc"
+)
+
+// streamCall is a call of a stream, and what the stream keeps for it: room for its message, and its result until it is written.
+type streamCall struct {
+	inMessage
+	call Call
+	st   *stream
+
+	room    int64     // taken of the room for requests, bytes
+	strange bool      // of the strangers' rooms too
+	mark    [4]byte   // of the reply's record
+	trailer [4]byte   // zeroes, the payload's padding
+	plain   *[]byte   // pooled memory of the result
+	spans   [1][]byte // plain, as Sink gives it
+	loan    *pipe     // in place of plain
+	lent    int       // bytes that loan was asked for
+	held    int       // of the result, counted by the stream, bytes
+}
+
+// newStreamCall returns a call that arrives by a stream.
+func (c *stream) newStreamCall() *streamCall {
+	sc, ok := c.s.streamCalls.Get().(*streamCall)
+	if !ok {
+		sc = &streamCall{}
+		sc.call.server = c.s
+		sc.call.recycle = func() {
+			sc.st = nil
+			sc.call.server.streamCalls.Put(sc)
+		}
+	}
+	sc.st = c
+	sc.call.begin(sc, &c.peer)
+	return sc
+}
+
+func (sc *streamCall) gone() bool { return sc.st.gone() }
+
+func (sc *streamCall) sinkFor(n int) ([][]byte, error) {
+	sc.plain = getBytes(max(n, 1))
+	sc.spans[0] = (*sc.plain)[:n]
+	return sc.spans[:1], nil
+}
+
+func (sc *streamCall) loanFor(n, _ int) (fd int, ok bool) {
+	if sc.st.raw == nil {
+		return -1, false
+	}
+	p := sc.st.pipes.get()
+	if p == nil {
+		return -1, false
+	}
+	sc.loan, sc.lent = p, n
+	return p.w, true
+}
+
+func (sc *streamCall) filled(n int) {
+	if sc.loan != nil {
+		sc.loan.left = n
+	}
+}
+
+// dropSink gives the result's memory back, and the pipe. What is in a pipe that filled was not called for is not known, so that one is
+// closed.
+func (sc *streamCall) dropSink() {
+	if p := sc.loan; p != nil {
+		sc.st.pipes.put(p)
+		sc.loan, sc.lent = nil, 0
+	}
+	if sc.held > 0 {
+		sc.st.letGo(sc.held)
+		sc.held = 0
+	}
+	if sc.plain != nil {
+		putBytes(sc.plain)
+		sc.plain, sc.spans[0] = nil, nil
+	}
+}
+
+// reply counts the result from here on: what is still being executed, perhaps on a medium that hangs, is bounded by the workers,
+// and must not keep the connection's other calls from being read. The call itself has been executed, and keeps no memory until
+// its client takes the reply.
+func (sc *streamCall) reply(flush bool) {
+	sc.call.letMsgGo()
+	if sc.plain != nil {
+		sc.hold(len(*sc.plain))
+	}
+	if sc.loan != nil {
+		sc.hold(sc.lent)
+	}
+	oncrpc.PutMark(sc.mark[:], sc.call.replyLen(), true)
+	sc.st.out.send(sc, flush)
+}
+
+func (sc *streamCall) hold(n int) {
+	sc.held += n
+	sc.st.held.Add(int64(n))
+}
+
+func (sc *streamCall) finish(v Verdict, err error, flush bool) {
+	c := sc.st
+	if err != nil {
+		if sc.call.Worker { // or else the reader tells
+			c.s.log.Info("an RPC connection is closed", zap.Stringer("peer", c.peer.Addr), zap.Error(err))
+		}
+		c.lost.Store(true)
+		_ = c.nc.Close()
+	}
+	if v == Drop {
+		sc.drop()
+		return
+	}
+	sc.reply(flush)
+}
+
+func (sc *streamCall) drop() {
+	c := sc.st
+	sc.call.release()
+	c.ended()
+}
+
+// brief queues a short call in the stream's serial queue. One with bulk data has a worker of its own.
+func (sc *streamCall) brief(turn) bool {
+	if len(sc.call.msg) >= bulkRecord {
+		return false
+	}
+	lives.Move(&sc.call.life, lifeSerial)
+	sc.st.lane.add(&sc.call)
+	return true
+}
+
+func (sc *streamCall) work() { sc.st.lane.run(&sc.call) }
