@@ -17,7 +17,7 @@ import (
 // its name. The handle is the Object's own memory.
 type Object struct {
 	FH   []byte
-	Attr nfs3.Attr
+	Attr Attr
 }
 
 // Identity is who calls: what AUTH_SYS tells the server (RFC 5531 appendix A). The server sees the first 16 groups.
@@ -27,7 +27,7 @@ type Identity struct {
 }
 
 // Caller makes calls by file handle as one identity: what a file system below a kernel needs, where FS serves programs
-// that know paths. Errors are nfs3.Status where the server refused, others where it could not be asked. A Caller may be
+// that know paths. Errors are a Status where the server refused, others where it could not be asked. A Caller may be
 // used by any goroutine, and is good for as long as its FS.
 type Caller struct{ v *FS }
 
@@ -36,7 +36,7 @@ func (v *FS) As(id Identity) *Caller {
 	w := &FS{rpc: v.rpc, root: v.root, machine: v.machine, stamp: v.stamp, rsize: v.rsize, wsize: v.wsize, dsize: v.dsize}
 	sys := oncrpc.Sys{UID: id.UID, GID: id.GID}
 	sys.NGroups = copy(sys.Groups[:], id.Groups)
-	w.cred = oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, v.stamp, v.machine)}
+	w.cred = rpcclient.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, v.stamp, v.machine)}
 	return &Caller{v: w}
 }
 
@@ -49,33 +49,22 @@ func (v *FS) Root() []byte { return v.root }
 // WriteSize is the most bytes that one WRITE carries.
 func (v *FS) WriteSize() int { return v.wsize }
 
-// RPC is the client that the calls go through, for other programs of the server's that answer on the same connection.
-func (v *FS) RPC() *rpcclient.Client { return v.rpc }
-
 // Machine is what calls name as the client's host.
 func (v *FS) Machine() string { return v.machine }
 
 // Getattr asks for a file's attributes.
-func (c *Caller) Getattr(ctx context.Context, fh []byte) (nfs3.Attr, error) {
+func (c *Caller) Getattr(ctx context.Context, fh []byte) (Attr, error) {
 	return c.v.getattr(ctx, fh)
 }
 
 // Setattr changes attributes, and returns what the server says of the file afterwards, if it does.
-func (c *Caller) Setattr(ctx context.Context, fh []byte, s nfs3.SetAttr) (nfs3.Wcc, error) {
-	a := nfs3.SetattrArgs{FH: fh, Attr: s}
+func (c *Caller) Setattr(ctx context.Context, fh []byte, s SetAttr) (Wcc, error) {
+	a := nfs3.SetattrArgs{FH: fh, Attr: s.wire()}
 	var r nfs3.WccRes
 	if err := c.v.call(ctx, nfs3.ProcSetattr, a.Append(nil), 0, r.Parse); err != nil {
-		return r.Wcc, err
+		return wccOf(&r.Wcc), err
 	}
-	return r.Wcc, status(r.Status)
-}
-
-// status is nil for NFS3_OK: a Status in an error would not be.
-func status(s nfs3.Status) error {
-	if s != nfs3.OK {
-		return s
-	}
-	return nil
+	return wccOf(&r.Wcc), status(r.Status)
 }
 
 // Lookup resolves one name in a directory.
@@ -84,7 +73,7 @@ func (c *Caller) Lookup(ctx context.Context, dir []byte, name string) (Object, e
 	return Object{FH: o.fh, Attr: o.attr}, err
 }
 
-// Access reports which of the wanted rights (nfs3.AccessRead and so on) the server grants.
+// Access reports which of the wanted rights (AccessRead and so on) the server grants.
 func (c *Caller) Access(ctx context.Context, fh []byte, want uint32) (uint32, error) {
 	a := nfs3.AccessArgs{FH: fh, Access: want}
 	var r nfs3.AccessRes
@@ -101,22 +90,22 @@ func (c *Caller) Readlink(ctx context.Context, fh []byte) (string, error) {
 
 // Create makes a file or, unless excl is set, opens the one there is. With excl the server keeps a number of ours with
 // the file, so that a call sent twice does not refuse itself (RFC 1813 section 3.3.8).
-func (c *Caller) Create(ctx context.Context, dir []byte, name string, s nfs3.SetAttr, excl bool) (Object, error) {
+func (c *Caller) Create(ctx context.Context, dir []byte, name string, s SetAttr, excl bool) (Object, error) {
 	where := nfs3.DirOp{Dir: dir, Name: []byte(name)}
-	a := nfs3.CreateArgs{Where: where, How: nfs3.Unchecked, Attr: s}
+	a := nfs3.CreateArgs{Where: where, How: nfs3.Unchecked, Attr: s.wire()}
 	if excl {
 		a.How = nfs3.Exclusive
 		_, _ = rand.Read(a.Verf[:]) // never fails
 	}
 	o, err := c.v.made(ctx, nfs3.ProcCreate, a.Append(nil), &where)
-	if excl && errors.Is(err, nfs3.ErrNotsupp) {
+	if excl && errors.Is(err, ErrNotSupported) {
 		a.How = nfs3.Guarded
 		o, err = c.v.made(ctx, nfs3.ProcCreate, a.Append(nil), &where)
 		excl = false
 	}
 	if err == nil && excl {
 		// The server may have put the number into the times: they are to be set too.
-		s.Atime.How, s.Mtime.How = nfs3.ServerTime, nfs3.ServerTime
+		s.Atime.How, s.Mtime.How = ServerTime, ServerTime
 		if err = c.v.setattrOf(ctx, o.fh, s); err == nil {
 			o.attr, err = c.v.getattr(ctx, o.fh)
 		}
@@ -133,9 +122,9 @@ func (c *Caller) Mkdir(ctx context.Context, dir []byte, name string, mode uint32
 }
 
 // Mknod makes a FIFO, a socket or a device's node.
-func (c *Caller) Mknod(ctx context.Context, dir []byte, name string, t nfs3.FileType, mode, major, minor uint32) (Object, error) {
+func (c *Caller) Mknod(ctx context.Context, dir []byte, name string, t FileType, mode, major, minor uint32) (Object, error) {
 	where := nfs3.DirOp{Dir: dir, Name: []byte(name)}
-	a := nfs3.MknodArgs{Where: where, Type: t, Attr: nfs3.SetAttr{ModeSet: true, Mode: mode}, Major: major, Minor: minor}
+	a := nfs3.MknodArgs{Where: where, Type: nfs3.FileType(t), Attr: nfs3.SetAttr{ModeSet: true, Mode: mode}, Major: major, Minor: minor}
 	o, err := c.v.made(ctx, nfs3.ProcMknod, a.Append(nil), &where)
 	return Object{FH: o.fh, Attr: o.attr}, err
 }
@@ -174,19 +163,19 @@ func (c *Caller) Rename(ctx context.Context, dir []byte, name string, toDir []by
 }
 
 // Link gives a file one more name, and returns its attributes.
-func (c *Caller) Link(ctx context.Context, fh, dir []byte, name string) (nfs3.Attr, error) {
+func (c *Caller) Link(ctx context.Context, fh, dir []byte, name string) (Attr, error) {
 	a := nfs3.LinkArgs{FH: fh, Link: nfs3.DirOp{Dir: dir, Name: []byte(name)}}
 	var r nfs3.LinkRes
 	if err := c.v.call(ctx, nfs3.ProcLink, a.Append(nil), 0, r.Parse); err != nil {
-		return r.Attr.Attr, err
+		return Attr{}, err
 	}
 	if r.Status != nfs3.OK {
-		return r.Attr.Attr, r.Status
+		return Attr{}, status(r.Status)
 	}
 	if !r.Attr.Set {
 		return c.v.getattr(ctx, fh)
 	}
-	return r.Attr.Attr, nil
+	return attrOf(&r.Attr.Attr), nil
 }
 
 // DirEntry is one name of a directory. FH and Attr are there if the server gave them.
@@ -195,13 +184,13 @@ type DirEntry struct {
 	FileID uint64
 	Cookie uint64 // where the listing goes on after this name
 	FH     []byte
-	Attr   nfs3.OptAttr
+	Attr   OptAttr
 }
 
 // DirPage is a position in a listing: what the next Readdirplus is to be given.
 type DirPage struct {
 	Cookie uint64
-	Verf   nfs3.Verf
+	Verf   [8]byte
 	EOF    bool
 }
 
@@ -227,14 +216,14 @@ func (c *Caller) Readdirplus(ctx context.Context, dir []byte, at *DirPage) ([]Di
 			if bad = checkName(string(e.Name)); bad != nil {
 				return
 			}
-			l = append(l, DirEntry{Name: string(e.Name), FileID: e.FileID, Cookie: e.Cookie, FH: slices.Clone([]byte(e.FH)), Attr: e.Attr})
+			l = append(l, DirEntry{Name: string(e.Name), FileID: e.FileID, Cookie: e.Cookie, FH: slices.Clone([]byte(e.FH)), Attr: optAttrOf(&e.Attr)})
 		}
 	})
 	if err = cmp.Or(err, bad); err != nil {
 		return nil, err
 	}
 	if r.Status != nfs3.OK {
-		return nil, r.Status
+		return nil, status(r.Status)
 	}
 	if len(l) > 0 {
 		at.Cookie = l[len(l)-1].Cookie
@@ -249,8 +238,8 @@ func (c *Caller) Statfs(ctx context.Context) (Space, error) { return c.v.Statfs(
 
 // Open returns a File by handle. Its own methods call as this Caller; all who share a file on one machine share one
 // File, so that what the server forgot is sent again in the order it was written in.
-func (c *Caller) Open(ctx context.Context, fh []byte, name string) *File {
-	return &File{v: c.v, ctx: ctx, name: name, fh: fh}
+func (c *Caller) Open(fh []byte, name string) *File {
+	return &File{v: c.v, name: name, fh: fh}
 }
 
 // Read reads from a File as this Caller, like ReadAt.
@@ -259,15 +248,15 @@ func (c *Caller) Read(ctx context.Context, f *File, p []byte, off int64) (int, e
 }
 
 // Write writes to a File as this Caller, like WriteAt. The Wcc is the server's, where one WRITE did it all.
-func (c *Caller) Write(ctx context.Context, f *File, p []byte, off int64) (nfs3.Wcc, error) {
+func (c *Caller) Write(ctx context.Context, f *File, p []byte, off int64) (Wcc, error) {
 	if len(p) > c.v.wsize {
-		return nfs3.Wcc{}, f.writeAt(ctx, c.v, p, off)
+		return Wcc{}, f.writeAt(ctx, c.v, p, off)
 	}
 	w, err := f.write(ctx, c.v, p, off)
 	if err == nil {
 		err = f.limitDirty(ctx)
 	}
-	return w, err
+	return wccOf(&w), err
 }
 
 // Sync is File.Sync with a context.

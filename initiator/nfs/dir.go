@@ -3,10 +3,8 @@ package nfs
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"io/fs"
 	"slices"
-	"strings"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/xdr"
@@ -21,11 +19,15 @@ func (v *FS) ReadDir(name string) ([]fs.DirEntry, error) {
 	if err != nil {
 		return nil, err
 	}
+	return entries(l), nil
+}
+
+func entries(l []*Info) []fs.DirEntry {
 	out := make([]fs.DirEntry, len(l))
 	for i, e := range l {
 		out[i] = fs.FileInfoToDirEntry(e)
 	}
-	return out, nil
+	return out
 }
 
 // ReadDirContext lists a directory with the attributes of its files, sorted by name.
@@ -34,27 +36,14 @@ func (v *FS) ReadDirContext(ctx context.Context, name string) ([]*Info, error) {
 	if err != nil {
 		return nil, pathError("readdir", name, err)
 	}
-	l, err := v.list(ctx, o.fh)
-	if err != nil {
-		return nil, pathError("readdir", name, err)
-	}
+	l, err := v.sorted(ctx, o.fh)
+	return l, pathError("readdir", name, err)
+}
+
+func (v *FS) sorted(ctx context.Context, dir []byte) ([]*Info, error) {
+	l, err := v.list(ctx, dir)
 	slices.SortFunc(l, func(a, b *Info) int { return cmp.Compare(a.name, b.name) })
-	return l, nil
-}
-
-// NameError is a name that a server lists and that no file can have. It is refused: joined to a path it would lead elsewhere.
-type NameError struct{ Name string }
-
-func (e *NameError) Error() string {
-	return fmt.Sprintf("nfs: the server lists a file called %q, which is no name", e.Name)
-}
-
-// checkName refuses what cannot be one element of a path; "." and ".." are the server's to list.
-func checkName(s string) error {
-	if s == "" || strings.ContainsAny(s, "/\x00") {
-		return &NameError{s}
-	}
-	return nil
+	return l, err
 }
 
 func (v *FS) list(ctx context.Context, dir []byte) ([]*Info, error) {
@@ -83,7 +72,7 @@ func (v *FS) list(ctx context.Context, dir []byte) ([]*Info, error) {
 						bad = err
 						return
 					}
-					i := &Info{name: s, attr: e.Attr.Attr}
+					i := &Info{name: s, attr: attrOf(&e.Attr.Attr)}
 					l = append(l, i)
 					if !e.Attr.Set {
 						missing = append(missing, i)
@@ -95,7 +84,7 @@ func (v *FS) list(ctx context.Context, dir []byte) ([]*Info, error) {
 			return nil, err
 		}
 		if r.Status != nfs3.OK {
-			return nil, r.Status
+			return nil, status(r.Status)
 		}
 		if !eof && a.Cookie == before {
 			break // a server that does not get on would be asked for ever

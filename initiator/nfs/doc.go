@@ -1,11 +1,37 @@
-// Package nfs is an NFS version 3 client (RFC 1813) over RPC-over-RDMA and over TCP. Mount takes an nfs:// URL; the FS
-// it returns is an fs.FS, and does what a local file system does: directories, links, attributes, and files with
-// ReadAt, WriteAt, Sync and Truncate. Everything may be called by any goroutine, and calls go out side by side.
+// Package nfs is an NFS version 3 client (RFC 1813) over RPC-over-RDMA and over TCP, for programs that import it.
 //
-// A server that goes away is waited for, as long as the context lets it. What was written and not synced is kept here
-// until the server says that it is on its medium, and is sent again when the server's write verifier shows that it
-// forgot (RFC 1813 section 4.8): what Sync has returned for is not lost.
+// # Opening
 //
-//	v, name, err := nfs.Mount(ctx, "nfs://server/export/dir", nfs.Options{})
-//	data, err := fs.ReadFile(v, name+"/file")
+// Open takes an nfs:// or nfs+rdma:// URL, and makes what RDMA goes through: software iWARP, or the adapters of this machine with
+// ?provider=verbs. The FS that it returns is an fs.FS with the methods that package os has for changes. Close it.
+//
+//	fsys, err := nfs.Open(ctx, "nfs+rdma://server/export", nfs.Options{})
+//	data, err := fs.ReadFile(fsys, "dir/file")
+//
+// Everything may be called by any goroutine, and calls go out side by side. A server that goes away is waited for: a method that
+// takes a context gives up when the context ends, the others when the FS is closed.
+//
+// # What is durable
+//
+// What was written is durable when File.Sync or File.Close has returned without an error, or WriteFile. Until then it is kept here
+// too, and is sent again when the server's write verifier shows that the server forgot it (RFC 1813 section 4.8). Changes of names
+// and attributes are durable when their method has returned, on a server that keeps to RFC 1813 section 4.8.
+//
+// # Errors
+//
+// A refusal of the server is a Status in an *Error in an *fs.PathError:
+//
+//	errors.Is(err, fs.ErrNotExist)  // also ErrExist, ErrPermission, ErrInvalid
+//	errors.Is(err, nfs.ErrNoSpace)  // also ErrStale, ErrQuota, ErrReadOnly and all other statuses
+//	var e *nfs.Error                // operation, path and status
+//	errors.As(err, &e)
+//
+// A refusal to mount is a *MountError. A call that the server's RPC layer refused is an *RPCError, and matches ErrCredential where it
+// was for the credential. Other errors are those of the network or of the context. NFS3ERR_JUKEBOX is waited out, and seen only when
+// a context ends meanwhile.
+//
+// # By handle
+//
+// A Caller works by file handles and under identities of other users, as a file system below a kernel does; Locks is the client of
+// the server's lock manager.
 package nfs

@@ -20,12 +20,13 @@ var (
 	_ fs.StatFS     = (*FS)(nil)
 	_ fs.ReadFileFS = (*FS)(nil)
 	_ fs.ReadLinkFS = (*FS)(nil)
+	_ fs.SubFS      = (*FS)(nil)
 )
 
 // Info describes a file; it is the fs.FileInfo of this package, and Sys returns the attributes as the server gave them.
 type Info struct {
 	name string
-	attr nfs3.Attr
+	attr Attr
 	fh   []byte // nil in a listing
 }
 
@@ -36,12 +37,12 @@ func (i *Info) Name() string { return i.name }
 func (i *Info) Size() int64 { return int64(i.attr.Size) }
 
 // ModTime is the time of the last change of the data.
-func (i *Info) ModTime() time.Time { return goTime(i.attr.Mtime) }
+func (i *Info) ModTime() time.Time { return i.attr.Mtime.Go() }
 
 // IsDir reports a directory.
-func (i *Info) IsDir() bool { return i.attr.Type == nfs3.TypeDir }
+func (i *Info) IsDir() bool { return i.attr.Type == TypeDir }
 
-// Sys is an *nfs3.Attr.
+// Sys is an *Attr.
 func (i *Info) Sys() any { return &i.attr }
 
 // UID is the owner.
@@ -73,23 +74,21 @@ func (i *Info) Mode() fs.FileMode {
 		}
 	}
 	switch i.attr.Type {
-	case nfs3.TypeDir:
+	case TypeDir:
 		m |= fs.ModeDir
-	case nfs3.TypeLnk:
+	case TypeSymlink:
 		m |= fs.ModeSymlink
-	case nfs3.TypeBlk:
+	case TypeBlock:
 		m |= fs.ModeDevice
-	case nfs3.TypeChr:
+	case TypeChar:
 		m |= fs.ModeDevice | fs.ModeCharDevice
-	case nfs3.TypeSock:
+	case TypeSocket:
 		m |= fs.ModeSocket
-	case nfs3.TypeFifo:
+	case TypeFIFO:
 		m |= fs.ModeNamedPipe
 	}
 	return m
 }
-
-func goTime(t nfs3.Time) time.Time { return time.Unix(int64(t.Sec), int64(t.Nsec)) }
 
 func wireMode(m fs.FileMode) uint32 {
 	w := uint32(m.Perm())
@@ -105,17 +104,10 @@ func wireMode(m fs.FileMode) uint32 {
 	return w
 }
 
-func pathError(op, name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &fs.PathError{Op: op, Path: name, Err: err}
-}
-
 // object is a resolved name.
 type object struct {
 	fh   []byte
-	attr nfs3.Attr
+	attr Attr
 }
 
 // walk resolves a slash-separated path from the root. Links in the middle are followed, and the last one if follow is
@@ -137,7 +129,7 @@ func (v *FS) walk(ctx context.Context, name string, follow bool) (object, error)
 		if err != nil {
 			return object{}, err
 		}
-		if o.attr.Type == nfs3.TypeLnk && (follow || len(todo) > 0) {
+		if o.attr.Type == TypeSymlink && (follow || len(todo) > 0) {
 			if links++; links > maxLinks {
 				return object{}, errors.New("nfs: too many symbolic links")
 			}
@@ -173,9 +165,9 @@ func (v *FS) lookup(ctx context.Context, dir []byte, name string) (object, error
 		return object{}, err
 	}
 	if r.Status != nfs3.OK {
-		return object{}, r.Status
+		return object{}, status(r.Status)
 	}
-	o := object{fh: slices.Clone(r.FH), attr: r.Attr.Attr}
+	o := object{fh: slices.Clone(r.FH), attr: attrOf(&r.Attr.Attr)}
 	if !r.Attr.Set {
 		var err error
 		o.attr, err = v.getattr(ctx, o.fh)
@@ -184,16 +176,16 @@ func (v *FS) lookup(ctx context.Context, dir []byte, name string) (object, error
 	return o, nil
 }
 
-func (v *FS) getattr(ctx context.Context, fh []byte) (nfs3.Attr, error) {
+func (v *FS) getattr(ctx context.Context, fh []byte) (Attr, error) {
 	a := nfs3.FHArgs{FH: fh}
 	var r nfs3.AttrRes
 	if err := v.call(ctx, nfs3.ProcGetattr, a.Append(nil), 0, r.Parse); err != nil {
-		return r.Attr, err
+		return Attr{}, err
 	}
 	if r.Status != nfs3.OK {
-		return r.Attr, r.Status
+		return Attr{}, status(r.Status)
 	}
-	return r.Attr, nil
+	return attrOf(&r.Attr), nil
 }
 
 func (v *FS) readlink(ctx context.Context, fh []byte) (string, error) {
@@ -203,17 +195,18 @@ func (v *FS) readlink(ctx context.Context, fh []byte) (string, error) {
 		return "", err
 	}
 	var r nfs3.ReadlinkRes
-	r.Parse(&c.Res)
-	if err := c.Res.Err(); err != nil {
+	res := xdr.NewReader(c.Results)
+	r.Parse(&res)
+	if err := res.Err(); err != nil {
 		return "", err
 	}
 	if r.Status != nfs3.OK {
-		return "", r.Status
+		return "", status(r.Status)
 	}
 	if r.Len > nfs3.MaxPath {
 		return "", &xdr.LimitError{Len: r.Len, Max: nfs3.MaxPath}
 	}
-	if err := c.Result(int(r.Len)); err != nil {
+	if err := c.Result(res.Rest(), int(r.Len)); err != nil {
 		return "", err
 	}
 	return string(c.Sink[:r.Len]), nil
@@ -234,7 +227,11 @@ func (v *FS) Stat(name string) (fs.FileInfo, error) {
 	if !fs.ValidPath(name) {
 		return nil, pathError("stat", name, fs.ErrInvalid)
 	}
-	return v.StatContext(context.Background(), name)
+	i, err := v.StatContext(context.Background(), name)
+	if err != nil {
+		return nil, err
+	}
+	return i, nil
 }
 
 // StatContext is Stat with a context.
@@ -248,7 +245,19 @@ func (v *FS) StatContext(ctx context.Context, name string) (*Info, error) {
 
 // Lstat describes a name itself, be it a symbolic link.
 func (v *FS) Lstat(name string) (fs.FileInfo, error) {
-	o, err := v.walk(context.Background(), name, false)
+	if !fs.ValidPath(name) {
+		return nil, pathError("lstat", name, fs.ErrInvalid)
+	}
+	i, err := v.LstatContext(context.Background(), name)
+	if err != nil {
+		return nil, err
+	}
+	return i, nil
+}
+
+// LstatContext is Lstat with a context.
+func (v *FS) LstatContext(ctx context.Context, name string) (*Info, error) {
+	o, err := v.walk(ctx, name, false)
 	if err != nil {
 		return nil, pathError("lstat", name, err)
 	}
@@ -257,7 +266,14 @@ func (v *FS) Lstat(name string) (fs.FileInfo, error) {
 
 // ReadLink returns the target of a symbolic link.
 func (v *FS) ReadLink(name string) (string, error) {
-	ctx := context.Background()
+	if !fs.ValidPath(name) {
+		return "", pathError("readlink", name, fs.ErrInvalid)
+	}
+	return v.ReadLinkContext(context.Background(), name)
+}
+
+// ReadLinkContext is ReadLink with a context.
+func (v *FS) ReadLinkContext(ctx context.Context, name string) (string, error) {
 	o, err := v.walk(ctx, name, false)
 	if err == nil {
 		var s string
@@ -275,12 +291,12 @@ func (v *FS) made(ctx context.Context, p nfs3.Proc, args []byte, where *nfs3.Dir
 		return object{}, err
 	}
 	if r.Status != nfs3.OK {
-		return object{}, r.Status
+		return object{}, status(r.Status)
 	}
 	if r.FH == nil || !r.Attr.Set {
 		return v.lookup(ctx, where.Dir, string(where.Name))
 	}
-	return object{fh: slices.Clone(r.FH), attr: r.Attr.Attr}, nil
+	return object{fh: slices.Clone(r.FH), attr: attrOf(&r.Attr.Attr)}, nil
 }
 
 // Mkdir makes a directory.
@@ -309,8 +325,9 @@ func (v *FS) symlink(ctx context.Context, where nfs3.DirOp, target string) error
 		return err
 	}
 	var r nfs3.CreateRes
-	r.Parse(&c.Res)
-	if err := c.Res.Err(); err != nil {
+	res := xdr.NewReader(c.Results)
+	r.Parse(&res)
+	if err := res.Err(); err != nil {
 		return err
 	}
 	return status(r.Status)
@@ -323,12 +340,12 @@ func (v *FS) Remove(ctx context.Context, name string) error {
 		var o object
 		if o, err = v.lookup(ctx, where.Dir, string(where.Name)); err == nil {
 			p := nfs3.ProcRemove
-			if o.attr.Type == nfs3.TypeDir {
+			if o.attr.Type == TypeDir {
 				p = nfs3.ProcRmdir
 			}
 			var r nfs3.WccRes
-			if err = v.call(ctx, p, where.Append(nil), 0, r.Parse); err == nil && r.Status != nfs3.OK {
-				err = r.Status
+			if err = v.call(ctx, p, where.Append(nil), 0, r.Parse); err == nil {
+				err = status(r.Status)
 			}
 		}
 	}
@@ -343,8 +360,8 @@ func (v *FS) Rename(ctx context.Context, from, to string) error {
 		if b, err = v.dirOf(ctx, to); err == nil {
 			args := nfs3.RenameArgs{From: a, To: b}
 			var r nfs3.RenameRes
-			if err = v.call(ctx, nfs3.ProcRename, args.Append(nil), 0, r.Parse); err == nil && r.Status != nfs3.OK {
-				err = r.Status
+			if err = v.call(ctx, nfs3.ProcRename, args.Append(nil), 0, r.Parse); err == nil {
+				err = status(r.Status)
 			}
 		}
 	}
@@ -358,15 +375,15 @@ func (v *FS) Link(ctx context.Context, old, name string) error {
 		a := nfs3.LinkArgs{FH: o.fh}
 		if a.Link, err = v.dirOf(ctx, name); err == nil {
 			var r nfs3.LinkRes
-			if err = v.call(ctx, nfs3.ProcLink, a.Append(nil), 0, r.Parse); err == nil && r.Status != nfs3.OK {
-				err = r.Status
+			if err = v.call(ctx, nfs3.ProcLink, a.Append(nil), 0, r.Parse); err == nil {
+				err = status(r.Status)
 			}
 		}
 	}
 	return pathError("link", name, err)
 }
 
-func (v *FS) setattr(ctx context.Context, name string, s nfs3.SetAttr) error {
+func (v *FS) setattr(ctx context.Context, name string, s SetAttr) error {
 	o, err := v.walk(ctx, name, true)
 	if err == nil {
 		err = v.setattrOf(ctx, o.fh, s)
@@ -374,39 +391,36 @@ func (v *FS) setattr(ctx context.Context, name string, s nfs3.SetAttr) error {
 	return pathError("setattr", name, err)
 }
 
-func (v *FS) setattrOf(ctx context.Context, fh []byte, s nfs3.SetAttr) error {
-	a := nfs3.SetattrArgs{FH: fh, Attr: s}
+func (v *FS) setattrOf(ctx context.Context, fh []byte, s SetAttr) error {
+	a := nfs3.SetattrArgs{FH: fh, Attr: s.wire()}
 	var r nfs3.WccRes
 	if err := v.call(ctx, nfs3.ProcSetattr, a.Append(nil), 0, r.Parse); err != nil {
 		return err
 	}
-	if r.Status != nfs3.OK {
-		return r.Status
-	}
-	return nil
+	return status(r.Status)
 }
 
 // Chmod sets permissions.
 func (v *FS) Chmod(ctx context.Context, name string, m fs.FileMode) error {
-	return v.setattr(ctx, name, nfs3.SetAttr{ModeSet: true, Mode: wireMode(m)})
+	return v.setattr(ctx, name, SetAttr{ModeSet: true, Mode: wireMode(m)})
 }
 
 // Chown sets owner and group.
 func (v *FS) Chown(ctx context.Context, name string, uid, gid uint32) error {
-	return v.setattr(ctx, name, nfs3.SetAttr{UIDSet: true, UID: uid, GIDSet: true, GID: gid})
+	return v.setattr(ctx, name, SetAttr{UIDSet: true, UID: uid, GIDSet: true, GID: gid})
 }
 
 // Chtimes sets the times of access and change; NFS version 3 ends in 2106.
 func (v *FS) Chtimes(ctx context.Context, name string, atime, mtime time.Time) error {
-	w := func(t time.Time) nfs3.SetTime {
-		return nfs3.SetTime{How: nfs3.ClientTime, Time: nfs3.Time{Sec: uint32(t.Unix()), Nsec: uint32(t.Nanosecond())}}
+	w := func(t time.Time) SetTime {
+		return SetTime{How: ClientTime, Time: Time{Sec: uint32(t.Unix()), Nsec: uint32(t.Nanosecond())}}
 	}
-	return v.setattr(ctx, name, nfs3.SetAttr{Atime: w(atime), Mtime: w(mtime)})
+	return v.setattr(ctx, name, SetAttr{Atime: w(atime), Mtime: w(mtime)})
 }
 
 // Truncate sets a file's size.
 func (v *FS) Truncate(ctx context.Context, name string, size int64) error {
-	return v.setattr(ctx, name, nfs3.SetAttr{SizeSet: true, Size: uint64(size)})
+	return v.setattr(ctx, name, SetAttr{SizeSet: true, Size: uint64(size)})
 }
 
 // Space is how full a file system is, in bytes and files.
@@ -420,7 +434,7 @@ func (v *FS) Statfs(ctx context.Context) (Space, error) {
 		return Space{}, err
 	}
 	if r.Status != nfs3.OK {
-		return Space{}, r.Status
+		return Space{}, status(r.Status)
 	}
 	return Space{Total: r.Total, Free: r.Free, Avail: r.Avail, Files: r.Files, FilesFree: r.FFree}, nil
 }

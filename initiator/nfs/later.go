@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/internal/xdr"
 )
 
 // do makes a call of the NFS program. A server that answers NFS3ERR_JUKEBOX has done nothing yet and means to: it is asked
@@ -16,7 +17,7 @@ func (v *FS) do(ctx context.Context, c *rpcclient.Call) error {
 		if err := v.rpc.Do(ctx, c); err != nil {
 			return err
 		}
-		res := c.Res
+		res := xdr.NewReader(c.Results)
 		if nfs3.Status(res.Uint32()) != nfs3.ErrJukebox {
 			return nil
 		}
@@ -25,7 +26,7 @@ func (v *FS) do(ctx context.Context, c *rpcclient.Call) error {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return fmt.Errorf("%w: %w", context.Cause(ctx), nfs3.ErrJukebox)
+			return fmt.Errorf("%w: %w", context.Cause(ctx), ErrJukebox)
 		}
 	}
 }

@@ -17,6 +17,12 @@ const (
 	maxTransfer = 1 << 20
 	// parallel is how many READs or WRITEs one ReadAt or WriteAt has in flight.
 	parallel = 8
+	// streamDepth is how many READs or WRITEs io.Copy has in flight.
+	streamDepth = 4
+	// streamFirst is its first piece, bytes.
+	streamFirst = 256 << 10
+	// maxEmpty is how often a reader may give nothing and no error, as bufio has it.
+	maxEmpty = 100
 	// maxDirty is how many bytes of unsynced data a file keeps before it asks the server to commit.
 	maxDirty = 32 << 20
 	// maxMemory bounds Memory of a mount that is not over RDMA, bytes: the same as over it.

@@ -3,10 +3,10 @@ package nfs
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/sluice-storage/sluice/internal/nlm4"
-	"go.uber.org/zap"
 )
 
 // doubt is what the server may hold for an owner of ours that gave a call up before its answer came.
@@ -36,7 +36,7 @@ func (l *Locks) settle(fh []byte, o LockOwner, r LockRange) {
 // turn is that of one owner and file: one call is under way at a time. What a call that was given up has left could not be told from
 // what another has got meanwhile.
 type turn struct {
-	taken chan struct{} // holds one while it is somebody's
+	taken chan struct{} // holds one while an owner has it
 	users int           // who has it or waits for it; guarded by the lock of all
 }
 
@@ -156,8 +156,8 @@ func (l *Locks) settleOne(k lockKey, r LockRange) bool {
 		case err != nil || st == nlm4.DeniedGrace:
 			return false
 		case st != nlm4.Granted:
-			l.log.Error("a lock was lost when a call for it was given up: another client has it", zap.Uint32("pid", k.owner.PID),
-				zap.Uint64("start", h.Start), zap.Uint64("end", h.End), zap.Error(&LockError{st}))
+			l.log.Error("a lock was lost when a call for it was given up: another client has it", slog.Uint64("pid", uint64(k.owner.PID)),
+				slog.Uint64("start", h.Start), slog.Uint64("end", h.End), slog.Any("error", lockError(st)))
 			l.note(fh, k.owner, h, false)
 		}
 	}

@@ -5,47 +5,18 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math"
 	"slices"
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-storage/sluice/initiator/rpcclient"
+	"github.com/sluice-storage/sluice/internal/logging"
 	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
-
-// Errors of locks.
-var (
-	// ErrNoLocks says that the server has no lock manager that we can reach.
-	ErrNoLocks = errors.New("nfs: the server's lock manager (NLM) cannot be reached")
-	// ErrLocked says that somebody else holds a lock in the range.
-	ErrLocked = errors.New("nfs: locked by somebody else")
-)
-
-// LockError is a refusal of the lock manager other than ErrLocked.
-type LockError struct{ Stat nlm4.Stat }
-
-func (e *LockError) Error() string {
-	switch e.Stat {
-	case nlm4.DeniedNolocks:
-		return "nfs: the lock manager has no room for more locks"
-	case nlm4.DeniedGrace:
-		return "nfs: the lock manager has just started and waits for its clients of before"
-	case nlm4.Deadlock:
-		return "nfs: the lock would be a deadlock"
-	case nlm4.Rofs:
-		return "nfs: no exclusive locks on a read-only export"
-	case nlm4.StaleFH:
-		return "nfs: the lock manager does not know the file any more"
-	case nlm4.Fbig:
-		return "nfs: the lock's range is too large"
-	}
-	return fmt.Sprintf("nfs: the lock manager answers %d", e.Stat)
-}
 
 // LockOwner identifies who holds locks: one owner's locks never conflict. PID is what other clients are shown.
 type LockOwner struct {
@@ -67,7 +38,7 @@ type Locks struct {
 	own  bool // c is ours to close
 	v    *FS
 	name string
-	log  *zap.Logger
+	log  *slog.Logger
 
 	mu     sync.Mutex
 	held   map[lockKey][]LockRange
@@ -88,11 +59,8 @@ type lockKey struct {
 
 // Locks connects to the server's lock manager, or says ErrNoLocks. name tells this client from others, of the same
 // machine too, and what an earlier one of the name has left is freed. Close it before the FS.
-func (v *FS) Locks(ctx context.Context, name string, log *zap.Logger) (*Locks, error) {
-	if log == nil {
-		log = zap.NewNop()
-	}
-	l := &Locks{v: v, c: v.rpc, name: name, log: log, held: map[lockKey][]LockRange{}, doubt: map[lockKey]*doubt{}, turns: map[lockKey]*turn{}, done: make(chan struct{})}
+func (v *FS) Locks(ctx context.Context, name string, log *slog.Logger) (*Locks, error) {
+	l := &Locks{v: v, c: v.rpc, name: name, log: logging.OrNone(log), held: map[lockKey][]LockRange{}, doubt: map[lockKey]*doubt{}, turns: map[lockKey]*turn{}, done: make(chan struct{})}
 	null := func() error {
 		return l.c.Do(ctx, &rpcclient.Call{Prog: nlm4.Prog, Vers: nlm4.Vers, Proc: nlm4.ProcNull, Cred: v.cred})
 	}
@@ -136,8 +104,9 @@ func (l *Locks) call(ctx context.Context, proc uint32, args []byte, parse func(*
 	if err := l.c.Do(ctx, &c); err != nil {
 		return fmt.Errorf("nfs: lock manager: %w", err)
 	}
-	parse(&c.Res)
-	return c.Res.Err()
+	res := xdr.NewReader(c.Results)
+	parse(&res)
+	return res.Err()
 }
 
 func (l *Locks) next() []byte {
@@ -155,7 +124,7 @@ func (l *Locks) wire(fh []byte, o LockOwner, r LockRange) nlm4.Lock {
 	return w
 }
 
-// Lock takes a lock; ErrLocked if somebody else's is in the way. With wait it waits for that one's end, as long as the
+// Lock takes a lock; ErrLocked if another owner's is in the way. With wait it waits for that one's end, as long as the
 // context allows. A server in its grace period is waited for in any case.
 func (l *Locks) Lock(ctx context.Context, fh []byte, o LockOwner, r LockRange, wait bool) error {
 	for pause := lockPoll; ; pause = min(2*pause, lockPollMax) {
@@ -167,7 +136,7 @@ func (l *Locks) Lock(ctx context.Context, fh []byte, o LockOwner, r LockRange, w
 			return nil
 		case st == nlm4.DeniedGrace:
 		case st != nlm4.Denied && st != nlm4.Blocked:
-			return &LockError{st}
+			return lockError(st)
 		case !wait:
 			return ErrLocked
 		}
@@ -230,7 +199,7 @@ func (l *Locks) unlock(ctx context.Context, fh []byte, o LockOwner, r LockRange)
 		return err
 	}
 	if res.Stat != nlm4.Granted && res.Stat != nlm4.DeniedGrace { // in its grace period the server has forgotten it anyway
-		return &LockError{res.Stat}
+		return lockError(res.Stat)
 	}
 	return nil
 }
@@ -253,7 +222,7 @@ func (l *Locks) Test(ctx context.Context, fh []byte, o LockOwner, r LockRange) (
 		}
 		return other, h.SVID, true, nil
 	}
-	return other, 0, false, &LockError{res.Stat}
+	return other, 0, false, lockError(res.Stat)
 }
 
 // Holds reports whether the owner has any lock on a file.
@@ -351,8 +320,8 @@ func (l *Locks) reclaimOf(ctx context.Context, k lockKey) bool {
 			return false
 		}
 		if st != nlm4.Granted {
-			l.log.Error("a lock was lost when the server restarted: somebody else has it", zap.Uint32("pid", k.owner.PID),
-				zap.Uint64("start", r.Start), zap.Uint64("end", r.End), zap.Error(&LockError{st}))
+			l.log.Error("a lock was lost when the server restarted: another client has it", slog.Uint64("pid", uint64(k.owner.PID)),
+				slog.Uint64("start", r.Start), slog.Uint64("end", r.End), slog.Any("error", lockError(st)))
 			l.note(fh, k.owner, r, false)
 		}
 	}

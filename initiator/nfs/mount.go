@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
+	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
 // Options configure a mount.
@@ -27,6 +29,8 @@ type Options struct {
 	Provider func(name, exposure string) (transport.Device, error)
 	// Timeout is how long a call waits for its reply before the connection is made again; 0 for a default.
 	Timeout time.Duration
+	// Log takes what there is to say that is no call's error, such as a lock that another client has got; nil for nothing.
+	Log *slog.Logger
 	// Dial replaces the connection to the server, for tests: with it, MOUNT is called over the same connection.
 	Dial rpcclient.Dialer
 }
@@ -36,7 +40,7 @@ type FS struct {
 	rpc  *rpcclient.Client
 	rdma *rpcclient.RDMA
 	pool *mem.Pool // of the RDMA connection, or of plain memory
-	cred oncrpc.Auth
+	cred rpcclient.Auth
 	root []byte
 
 	machine string // of calls' credentials, and when they began
@@ -44,13 +48,10 @@ type FS struct {
 	target  *Target // nil where a Dial of the caller's makes the connection
 
 	rsize, wsize, dsize int
+
+	shared bool        // of Sub: the connection is another FS's
+	fabric *fabric.Set // that Open made, or nil
 }
-
-// ErrNoDevice says that an RDMA URL needs a fabric.
-var ErrNoDevice = errors.New("nfs: the URL asks for RDMA, and no RDMA device is given")
-
-// ErrExposure says that a URL asks for an exposure that the one device there is was not opened with, for all that is known.
-var ErrExposure = errors.New("nfs: the URL asks for an exposure, and there is only the device that the program has opened: leave exposure out, or give a Provider")
 
 // Mount mounts the directory that a URL names. When it names something else, the directory above is mounted and name is
 // the rest; otherwise name is ".".
@@ -72,7 +73,7 @@ func Mount(ctx context.Context, rawURL string, o Options) (v *FS, name string, e
 	}
 	sys := oncrpc.Sys{UID: t.UID, GID: t.GID}
 	v.machine, v.stamp = host[:min(len(host), oncrpc.MaxMachine)], uint32(time.Now().Unix())
-	v.cred = oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, v.stamp, v.machine)}
+	v.cred = rpcclient.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, v.stamp, v.machine)}
 	if err := v.connect(ctx, t, o); err != nil {
 		return v, "", err
 	}
@@ -91,13 +92,13 @@ func Mount(ctx context.Context, rawURL string, o Options) (v *FS, name string, e
 		}
 		// A file, or something below a directory that is exported: the directory above.
 		if !errors.Is(err, mount3.ErrNotdir) && !errors.Is(err, mount3.ErrNoent) && !errors.Is(err, mount3.ErrAcces) || dir == "/" {
-			return v, "", fmt.Errorf("%s: %w", t.Path, err)
+			return v, "", mountError(t.Path, err)
 		}
 		first := err
 		name = path.Join(path.Base(dir), name)
 		if dir = path.Dir(dir); dir == "/" && !errors.Is(err, mount3.ErrNotdir) {
 			if v.root, err = v.mnt(ctx, mnt, dir); err != nil {
-				return v, "", fmt.Errorf("%s: %w", t.Path, first)
+				return v, "", mountError(t.Path, first)
 			}
 			break
 		}
@@ -182,9 +183,10 @@ func getport(ctx context.Context, t *Target, prog, vers uint32) (int, error) {
 	m := rpcbind.Mapping{Prog: prog, Vers: vers, Prot: rpcbind.ProtoTCP}
 	call := rpcclient.Call{Prog: rpcbind.Prog, Vers: rpcbind.VersPmap, Proc: rpcbind.ProcGetport, Args: m.Append(nil)}
 	err := c.Do(ctx, &call)
-	port := int(call.Res.Uint32())
+	res := xdr.NewReader(call.Results)
+	port := int(res.Uint32())
 	if err == nil {
-		err = call.Res.Err()
+		err = res.Err()
 	}
 	err = errors.Join(err, c.Close())
 	if err == nil && (port == 0 || port > 65535) {
@@ -200,8 +202,9 @@ func (v *FS) mnt(ctx context.Context, c *rpcclient.Client, dir string) ([]byte, 
 		return nil, err
 	}
 	var r mount3.MntRes
-	r.Parse(&call.Res)
-	if err := call.Res.Err(); err != nil {
+	res := xdr.NewReader(call.Results)
+	r.Parse(&res)
+	if err := res.Err(); err != nil {
 		return nil, err
 	}
 	if r.Status != mount3.OK {
@@ -217,7 +220,7 @@ func (v *FS) fsinfo(ctx context.Context) error {
 		return err
 	}
 	if r.Status != nfs3.OK {
-		return r.Status
+		return status(r.Status)
 	}
 	size := func(n uint32) int {
 		if n == 0 {
@@ -231,19 +234,35 @@ func (v *FS) fsinfo(ctx context.Context) error {
 
 // call makes a call whose results hold no bulk data.
 func (v *FS) call(ctx context.Context, p nfs3.Proc, args []byte, maxReply int, parse func(*xdr.Reader)) error {
-	c := rpcclient.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(p), Cred: v.cred, Args: args, MaxReply: maxReply}
-	if err := v.do(ctx, &c); err != nil {
+	c := struct { // in one piece of memory: parse keeps it from the stack
+		rpcclient.Call
+		res xdr.Reader
+	}{Call: rpcclient.Call{Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(p), Cred: v.cred, Args: args, MaxReply: maxReply}}
+	if err := v.do(ctx, &c.Call); err != nil {
 		return fmt.Errorf("nfs: %s: %w", p, err)
 	}
-	parse(&c.Res)
-	if err := c.Res.Err(); err != nil {
+	c.res.Reset(c.Results)
+	parse(&c.res)
+	if err := c.res.Err(); err != nil {
 		return fmt.Errorf("nfs: %s: the server's answer: %w", p, err)
 	}
 	return nil
 }
 
-// Close ends the connection. Unsynced data is lost; File.Close syncs.
+// Close ends the connection, and with it all calls under way. Unsynced data is lost; File.Close syncs. Memory must have been
+// released before.
 func (v *FS) Close() error {
+	if v.shared {
+		return nil
+	}
+	err := v.disconnect()
+	if v.fabric != nil {
+		err = errors.Join(err, v.fabric.Close())
+	}
+	return err
+}
+
+func (v *FS) disconnect() error {
 	var err error
 	if v.rpc != nil {
 		err = v.rpc.Close()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -14,13 +13,16 @@ import (
 	"github.com/sluice-storage/sluice/mem"
 )
 
-// ErrClosed ends the calls of a closed client.
-var ErrClosed = errors.New("rpc: the client is closed")
+// Auth is a credential in its wire form (opaque_auth, RFC 5531 section 8.2). The zero value is AUTH_NONE.
+type Auth struct {
+	Flavor uint32
+	Body   []byte
+}
 
 // Call is one call. Its memory belongs to the client from Client.Do's call to its return.
 type Call struct {
 	Prog, Vers, Proc uint32
-	Cred             oncrpc.Auth
+	Cred             Auth
 	// Args are the encoded arguments, up to and with the length of Data.
 	Args []byte
 	// Data is bulk data that ends the arguments; its padding is added.
@@ -33,8 +35,8 @@ type Call struct {
 	// MaxReply bounds the results without Sink, bytes; 0 means that they fit an inline message.
 	MaxReply int
 
-	// Res is at the results when Do returned nil.
-	Res xdr.Reader
+	// Results are the encoded results when Do returned nil, up to the bulk data that Result takes.
+	Results []byte
 
 	reply  []byte
 	placed int      // bytes of the sink's data that came by chunk, 0 for none
@@ -66,10 +68,10 @@ func (c *Call) settle() {
 	c.bounce = nil
 }
 
-// Result takes n bytes of bulk data, whose length has just been read from Res, into Sink.
-func (c *Call) Result(n int) error {
+// Result takes n bytes of bulk data into Sink. n was read from Results, and rest is what of Results follows it.
+func (c *Call) Result(rest []byte, n int) error {
 	sink := c.sink()
-	if n > len(sink) {
+	if n < 0 || n > len(sink) {
 		return fmt.Errorf("rpc: the server returned %d bytes where %d were asked for", n, len(sink))
 	}
 	if c.placed > 0 {
@@ -79,8 +81,11 @@ func (c *Call) Result(n int) error {
 		}
 		return nil
 	}
-	copy(sink, c.Res.Fixed(n))
-	return c.Res.Err()
+	if len(rest) < n+xdr.Pad(n) {
+		return xdr.ErrShort
+	}
+	copy(sink, rest[:n])
+	return nil
 }
 
 // conn is one connection of a client.
@@ -94,12 +99,19 @@ type conn interface {
 	close()
 }
 
-// Dialer makes a connection that reports to the client.
-type Dialer func(ctx context.Context, c *Client) (conn, error)
+// Dialer makes a client's connections: TCP, Stream and RDMA.Dialer return one.
+type Dialer interface {
+	// dial makes a connection that reports to the client.
+	dial(ctx context.Context, c *Client) (conn, error)
+}
+
+type dialFunc func(ctx context.Context, c *Client) (conn, error)
+
+func (f dialFunc) dial(ctx context.Context, c *Client) (conn, error) { return f(ctx, c) }
 
 // Client makes calls to one server. Its methods may be called by any goroutine.
 type Client struct {
-	dial    Dialer
+	dialer  Dialer
 	woken   func() <-chan struct{}
 	timeout time.Duration
 
@@ -140,7 +152,7 @@ type Options struct {
 
 // NewClient returns a client of the server that dial reaches. It connects with the first call.
 func NewClient(dial Dialer, o Options) *Client {
-	c := &Client{dial: dial, woken: o.Woken, timeout: o.Timeout, pending: make(map[uint32]*pending)}
+	c := &Client{dialer: dial, woken: o.Woken, timeout: o.Timeout, pending: make(map[uint32]*pending)}
 	if c.woken == nil {
 		c.woken = func() <-chan struct{} { return nil }
 	}
@@ -184,7 +196,7 @@ func (c *Client) endLocked(err error) {
 }
 
 // Do makes a call and waits for its reply, for as long as the context lets it: a server that is away is waited for. A
-// refusal is a *oncrpc.ReplyError of package internal/oncrpc.
+// refusal is a *ReplyError.
 func (c *Client) Do(ctx context.Context, call *Call) error {
 	p := &pending{call: call, done: make(chan error, 1)}
 	c.mu.Lock()
@@ -194,7 +206,7 @@ func (c *Client) Do(ctx context.Context, call *Call) error {
 	}
 	c.xid++
 	p.xid = c.xid
-	h := oncrpc.Call{XID: p.xid, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Cred: call.Cred}
+	h := oncrpc.Call{XID: p.xid, Prog: call.Prog, Vers: call.Vers, Proc: call.Proc, Cred: oncrpc.Auth(call.Cred)}
 	p.msg = append(h.Append(make([]byte, 0, 128+len(call.Args))), call.Args...)
 	c.pending[p.xid] = p
 	c.wg.Add(1) // Close waits for copies to and from memory that dies with it
@@ -250,9 +262,12 @@ func (p *pending) finish(err error) error {
 	if err != nil {
 		return err
 	}
-	p.call.Res.Reset(p.call.reply)
-	_, err = oncrpc.ParseReply(&p.call.Res)
-	return err
+	r := xdr.NewReader(p.call.reply)
+	if _, err := oncrpc.ParseReply(&r); err != nil {
+		return replyError(err)
+	}
+	p.call.Results = r.Rest()
+	return nil
 }
 
 // connectLocked makes a connection in the background and sends all pending calls over it.
@@ -270,7 +285,7 @@ func (c *Client) connect() {
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		woken := c.woken() // before the attempt: what comes while it is made counts
 		ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
-		conn, err := c.dial(ctx, c)
+		conn, err := c.dialer.dial(ctx, c)
 		cancel()
 		if err == nil {
 			c.mu.Lock()

@@ -83,7 +83,8 @@ func do(ctx context.Context, c *Client) (uint32, error) {
 	if err := c.Do(ctx, &k); err != nil {
 		return 0, err
 	}
-	return k.Res.Uint32(), k.Res.Err()
+	r := xdr.NewReader(k.Results)
+	return r.Uint32(), r.Err()
 }
 
 func TestResentWithItsXIDWhenTheConnectionBreaks(t *testing.T) {

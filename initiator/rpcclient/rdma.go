@@ -39,7 +39,7 @@ func (r *RDMA) Close() error { return r.pool.Close() }
 
 // Dialer returns a Dialer for RPC-over-RDMA to addr, "host:port".
 func (r *RDMA) Dialer(addr string) Dialer {
-	return func(ctx context.Context, c *Client) (conn, error) {
+	return dialFunc(func(ctx context.Context, c *Client) (conn, error) {
 		t := &rdma{c: c, r: r, granted: 1, quota: r.pool.Quota(rdmaMemory / 2)}
 		if err := t.connect(ctx, addr); err != nil {
 			t.quota.Close()
@@ -48,7 +48,7 @@ func (r *RDMA) Dialer(addr string) Dialer {
 		c.wg.Add(1)
 		go t.run()
 		return t, nil
-	}
+	})
 }
 
 // rdma is one RPC-over-RDMA connection. Its owner goroutine polls; callers post under mu.

@@ -30,7 +30,7 @@ func TCP(addr string) Dialer {
 
 // Stream returns a Dialer for streams that dial makes.
 func Stream(dial func(context.Context) (net.Conn, error)) Dialer {
-	return func(ctx context.Context, c *Client) (conn, error) {
+	return dialFunc(func(ctx context.Context, c *Client) (conn, error) {
 		nc, err := dial(ctx)
 		if err != nil {
 			return nil, err
@@ -41,7 +41,7 @@ func Stream(dial func(context.Context) (net.Conn, error)) Dialer {
 		go t.read()
 		go t.write()
 		return t, nil
-	}
+	})
 }
 
 // reservedPort binds a port below 1024 where the process may; otherwise the kernel chooses one.

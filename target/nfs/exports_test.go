@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
@@ -252,7 +253,7 @@ func TestHolesLargeAndSpecialFiles(t *testing.T) {
 		must(t, f.Sync())
 		i, err := v.StatContext(ctx, "sparse")
 		must(t, err)
-		if at := i.Sys().(*nfs3.Attr); at.Size != far+3 || at.Used > 1<<20 {
+		if at := i.Sys().(*infs.Attr); at.Size != far+3 || at.Used > 1<<20 {
 			t.Errorf("size %d, used %d", at.Size, at.Used)
 		}
 		b := bytes.Repeat([]byte{1}, 10_000)

@@ -87,7 +87,7 @@ func (s *server) rdma(t *testing.T) *raw {
 	dev, err := rpcclient.NewRDMA(s.opts.Device)
 	must(t, err)
 	r := &raw{t: t, c: rpcclient.NewClient(dev.Dialer(s.hostPort(t)), rpcclient.Options{})}
-	r.cred = oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: (&oncrpc.Sys{}).Append(nil, 1, "test")}
+	r.cred = rpcclient.Auth{Flavor: oncrpc.AuthSys, Body: (&oncrpc.Sys{}).Append(nil, 1, "test")}
 	t.Cleanup(func() { must(t, errors.Join(r.c.Close(), dev.Close())) })
 	return r
 }

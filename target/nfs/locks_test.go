@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
+	"github.com/sluice-storage/sluice/internal/logging"
 	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/nfs/lock"
@@ -94,7 +95,7 @@ func newLockStand(t *testing.T, proc uint32) *lockStand {
 	for i, name := range []string{"first", "next"} {
 		v, _, err := infs.Mount(ctxOf(t), "nfs://127.0.0.1:"+port+"/data?mountport="+port, infs.Options{})
 		must(t, err)
-		c, err := v.Locks(ctxOf(t), name, zaptest.NewLogger(t))
+		c, err := v.Locks(ctxOf(t), name, logging.FromZap(zaptest.NewLogger(t)))
 		must(t, err)
 		t.Cleanup(func() {
 			must(t, c.Close())

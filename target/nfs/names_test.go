@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
@@ -61,7 +62,8 @@ func (r *raw) answered(prog, vers, proc uint32, args []byte) (first uint32, ok b
 		}
 		return 0, false
 	}
-	return c.Res.Uint32(), true
+	res := xdr.NewReader(c.Results)
+	return res.Uint32(), true
 }
 
 // A name service that is away has not said that a client has another name: calls are answered JUKEBOX or not at all until

@@ -31,7 +31,7 @@ import (
 type raw struct {
 	t    *testing.T
 	c    *rpcclient.Client
-	cred oncrpc.Auth
+	cred rpcclient.Auth
 
 	owner int // of what its calls make, where a test asks
 }
@@ -44,7 +44,7 @@ func (s *server) hostPort(t *testing.T) string {
 
 func (s *server) raw(t *testing.T, uid, gid uint32) *raw {
 	sys := oncrpc.Sys{UID: uid, GID: gid}
-	r := &raw{t: t, c: rpcclient.NewClient(rpcclient.TCP(s.hostPort(t)), rpcclient.Options{}), cred: oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, 1, "test")}}
+	r := &raw{t: t, c: rpcclient.NewClient(rpcclient.TCP(s.hostPort(t)), rpcclient.Options{}), cred: rpcclient.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, 1, "test")}}
 	t.Cleanup(func() { must(t, r.c.Close()) })
 	return r
 }
@@ -54,7 +54,8 @@ func (r *raw) call(prog, vers, proc uint32, args []byte) (*xdr.Reader, error) {
 	defer cancel()
 	c := &rpcclient.Call{Prog: prog, Vers: vers, Proc: proc, Cred: r.cred, Args: args}
 	err := r.c.Do(ctx, c)
-	return &c.Res, err
+	x := xdr.NewReader(c.Results)
+	return &x, err
 }
 
 func (r *raw) mount(path string) ([]byte, mount3.Status) {
@@ -289,7 +290,7 @@ func TestReplayIsNotExecutedTwice(t *testing.T) {
 		must(t, err)
 		defer func() { _ = nc.Close() }()
 		must(t, nc.SetDeadline(time.Now().Add(patience)))
-		h := oncrpc.Call{XID: xid, Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcRemove), Cred: r.cred}
+		h := oncrpc.Call{XID: xid, Prog: nfs3.Prog, Vers: nfs3.Vers, Proc: uint32(nfs3.ProcRemove), Cred: oncrpc.Auth(r.cred)}
 		a := nfs3.DirOp{Dir: root, Name: []byte(name)}
 		msg := a.Append(h.Append(make([]byte, 4)))
 		// In three fragments: a record is what counts.
@@ -345,7 +346,7 @@ func TestRefusals(t *testing.T) {
 		{nfs3.Prog, nfs3.Vers, 1}:     {Accept: oncrpc.GarbageArgs},
 		{mount3.Prog, mount3.Vers, 1}: {Accept: oncrpc.GarbageArgs},
 	} {
-		if _, err := r.call(what[0], what[1], what[2], nil); !errors.Is(err, want) {
+		if _, err := r.call(what[0], what[1], what[2], nil); !errors.Is(err, want) || errors.Is(err, infs.ErrCredential) {
 			t.Errorf("%v: %v, not %v", what, err, want)
 		}
 	}
@@ -354,8 +355,8 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("NULL: %v", err)
 		}
 	}
-	r.cred = oncrpc.Auth{Flavor: 6}
-	if _, err := r.call(nfs3.Prog, 3, 1, nil); !errors.Is(err, &oncrpc.ReplyError{Denied: true, Auth: oncrpc.AuthTooWeak}) {
+	r.cred = rpcclient.Auth{Flavor: 6}
+	if _, err := r.call(nfs3.Prog, 3, 1, nil); !errors.Is(err, &oncrpc.ReplyError{Denied: true, Auth: oncrpc.AuthTooWeak}) || !errors.Is(err, infs.ErrCredential) {
 		t.Errorf("RPCSEC_GSS: %v", err)
 	}
 }

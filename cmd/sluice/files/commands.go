@@ -17,7 +17,6 @@ import (
 	"github.com/sluice-storage/sluice/cmd/internal/fabricflag"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/nfs"
-	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/fabric"
 )
@@ -61,7 +60,7 @@ func options(f fabricflag.Flags, say io.Writer) (nfs.Options, func() error, erro
 // explain gives an error the exit code that it stands for.
 func explain(err error) error {
 	var code ui.ExitError
-	var m mount3.Status
+	var m *nfs.MountError
 	var no *transport.ErrRejected
 	var word *fabric.ErrWord
 	switch {
@@ -147,7 +146,7 @@ func catCommand() *cobra.Command {
 					if err != nil {
 						return err
 					}
-					_, err = io.CopyBuffer(c.OutOrStdout(), onlyReader{f}, make([]byte, 4<<20))
+					_, err = io.CopyBuffer(c.OutOrStdout(), &bound{ctx: ctx, f: f}, make([]byte, 4<<20))
 					return err
 				})
 				if err != nil {
@@ -158,9 +157,6 @@ func catCommand() *cobra.Command {
 		},
 	}
 }
-
-// onlyReader hides the other methods, so that io.CopyBuffer uses its buffer.
-type onlyReader struct{ io.Reader }
 
 func treeCommand() *cobra.Command {
 	return &cobra.Command{

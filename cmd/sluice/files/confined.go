@@ -32,18 +32,6 @@ func (r remote) below(ctx context.Context, dir string) (place, string, func() er
 	return confined{r, path.Clean(dir), map[string]bool{}}, dir, func() error { return nil }, r.mkdir(ctx, dir)
 }
 
-func (c confined) lstat(name string) (*nfs.Info, error) {
-	i, err := c.v.Lstat(name)
-	if err != nil {
-		return nil, err
-	}
-	n, ok := i.(*nfs.Info)
-	if !ok {
-		return nil, fs.ErrInvalid
-	}
-	return n, nil
-}
-
 func (c confined) mkdir(ctx context.Context, name string) error {
 	if name = path.Clean(name); name == c.root || c.dirs[name] {
 		return nil
@@ -55,7 +43,7 @@ func (c confined) mkdir(ctx context.Context, name string) error {
 	if err := c.mkdir(ctx, dir); err != nil {
 		return err
 	}
-	i, err := c.lstat(name)
+	i, err := c.v.LstatContext(ctx, name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		err = c.v.Mkdir(ctx, name, 0o755)
@@ -76,7 +64,7 @@ func (c confined) create(ctx context.Context, name string, perm fs.FileMode) (si
 	if err := c.mkdir(ctx, path.Dir(name)); err != nil {
 		return nil, err
 	}
-	old, err := c.lstat(name)
+	old, err := c.v.LstatContext(ctx, name)
 	switch {
 	case err == nil && old.IsDir():
 		return nil, &fs.PathError{Op: "create", Path: name, Err: syscall.EISDIR}
@@ -97,7 +85,7 @@ func (r remote) begin(ctx context.Context, name string, old *nfs.Info, perm fs.F
 	if err != nil {
 		return nil, fmt.Errorf("%s is made beside its place and moved there when it is whole: %w", name, err)
 	}
-	w := &remoteFile{File: f, ctx: ctx, v: r.v, temp: temp, name: name}
+	w := &remoteFile{bound: bound{ctx: ctx, f: f}, v: r.v, temp: temp, name: name}
 	if old != nil {
 		if err := w.keep(old); err != nil {
 			return nil, errors.Join(err, w.Close())

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
@@ -142,7 +143,7 @@ func (f *forward) Classify(*rpcserver.Call) rpcserver.Class { return rpcserver.W
 
 // Serve makes the call above.
 func (f *forward) Serve(c *rpcserver.Call) rpcserver.Verdict {
-	u := rpcclient.Call{Prog: c.Prog, Vers: c.Vers, Proc: c.Proc, Cred: c.Cred, MaxReply: 8 << 10}
+	u := rpcclient.Call{Prog: c.Prog, Vers: c.Vers, Proc: c.Proc, Cred: rpcclient.Auth(c.Cred), MaxReply: 8 << 10}
 	if f.id != nfs3.Prog {
 		u.Args = c.Args.Rest()
 		return f.plain(c, &u)
@@ -172,16 +173,16 @@ func (f *forward) Serve(c *rpcserver.Call) rpcserver.Verdict {
 // do makes the call. false means that a verdict was reached.
 func (f *forward) do(c *rpcserver.Call, u *rpcclient.Call) (rpcserver.Verdict, bool) {
 	err := f.up.Do(context.Background(), u)
-	var re *oncrpc.ReplyError
+	var re *rpcclient.ReplyError
 	switch {
 	case err == nil:
 		// The server above decides on rights. Who has one has the reply cache here.
-		if status := u.Res; f.id == nfs3.Prog && nfs3.Status(status.Uint32()) == nfs3.OK && status.Err() == nil {
+		if status := xdr.NewReader(u.Results); f.id == nfs3.Prog && nfs3.Status(status.Uint32()) == nfs3.OK && status.Err() == nil {
 			c.Peer.Trust()
 		}
 		return rpcserver.Done, true
 	case errors.As(err, &re) && !re.Denied:
-		return c.Fail(re.Accept), false
+		return c.Fail(oncrpc.AcceptStat(re.Accept)), false
 	case errors.As(err, &re):
 		return c.Fail(oncrpc.SystemErr), false
 	}
@@ -191,7 +192,7 @@ func (f *forward) do(c *rpcserver.Call, u *rpcclient.Call) (rpcserver.Verdict, b
 func (f *forward) plain(c *rpcserver.Call, u *rpcclient.Call) rpcserver.Verdict {
 	v, ok := f.do(c, u)
 	if ok {
-		c.Out = append(c.Out, u.Res.Rest()...)
+		c.Out = append(c.Out, u.Results...)
 	}
 	return v
 }
@@ -236,18 +237,19 @@ func (f *forward) read(c *rpcserver.Call, u *rpcclient.Call) rpcserver.Verdict {
 		return v
 	}
 	var got uint32
+	res := xdr.NewReader(u.Results)
 	if link {
 		var r nfs3.ReadlinkRes
-		r.Parse(&u.Res)
+		r.Parse(&res)
 		got = r.Len
 		c.Out = r.Append(c.Out)
 	} else {
 		var r nfs3.ReadRes
-		r.Parse(&u.Res)
+		r.Parse(&res)
 		got = r.Len
 		c.Out = r.Append(c.Out)
 	}
-	if u.Res.Err() != nil || u.Result(int(min(got, 1<<30))) != nil {
+	if res.Err() != nil || u.Result(res.Rest(), int(min(got, 1<<30))) != nil {
 		return c.Fail(oncrpc.SystemErr)
 	}
 	c.SetPayload(int(got))

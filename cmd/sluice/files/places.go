@@ -146,7 +146,7 @@ func (r remote) open(ctx context.Context, name string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f, nil
+	return &bound{ctx: ctx, f: f}, nil
 }
 
 // create begins a file under another name, beside its own.
@@ -172,7 +172,7 @@ func (r remote) create(ctx context.Context, name string, perm fs.FileMode) (sink
 // resolve follows a last element that is a link: what it leads to is replaced, not the link.
 func (r remote) resolve(ctx context.Context, name string) (string, error) {
 	for range 40 {
-		to, err := r.v.ReadLink(name)
+		to, err := r.v.ReadLinkContext(ctx, name)
 		if err != nil {
 			return name, nil //nolint:nilerr // no link: what is wrong with it, making it tells
 		}
@@ -186,8 +186,7 @@ func (r remote) resolve(ctx context.Context, name string) (string, error) {
 
 // remoteFile is a file on its way to a server.
 type remoteFile struct {
-	*nfs.File
-	ctx        context.Context
+	bound
 	v          *nfs.FS
 	temp, name string
 }
@@ -208,7 +207,7 @@ func (f *remoteFile) keep(old *nfs.Info) error {
 
 // Commit writes what is left, makes it durable and gives the file its name.
 func (f *remoteFile) Commit() error {
-	if err := f.File.Close(); err != nil {
+	if err := f.f.SyncContext(f.ctx); err != nil {
 		return err
 	}
 	if err := f.v.Rename(f.ctx, f.temp, f.name); err != nil {
@@ -231,8 +230,10 @@ func (f *remoteFile) Close() error {
 	return f.v.Remove(ctx, f.temp)
 }
 
-func (r remote) mkdir(ctx context.Context, name string) error            { return mkdirAll(ctx, r.v, name) }
-func (r remote) readlink(_ context.Context, name string) (string, error) { return r.v.ReadLink(name) }
+func (r remote) mkdir(ctx context.Context, name string) error { return mkdirAll(ctx, r.v, name) }
+func (r remote) readlink(ctx context.Context, name string) (string, error) {
+	return r.v.ReadLinkContext(ctx, name)
+}
 func (r remote) symlink(ctx context.Context, target, name string) error {
 	return r.v.Symlink(ctx, target, name)
 }

@@ -7,43 +7,43 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/initiator/nfs"
 )
 
-var modes = map[nfs3.FileType]uint32{
-	nfs3.TypeReg: syscall.S_IFREG, nfs3.TypeDir: syscall.S_IFDIR, nfs3.TypeBlk: syscall.S_IFBLK, nfs3.TypeChr: syscall.S_IFCHR,
-	nfs3.TypeLnk: syscall.S_IFLNK, nfs3.TypeSock: syscall.S_IFSOCK, nfs3.TypeFifo: syscall.S_IFIFO,
+var modes = map[nfs.FileType]uint32{
+	nfs.TypeRegular: syscall.S_IFREG, nfs.TypeDir: syscall.S_IFDIR, nfs.TypeBlock: syscall.S_IFBLK, nfs.TypeChar: syscall.S_IFCHR,
+	nfs.TypeSymlink: syscall.S_IFLNK, nfs.TypeSocket: syscall.S_IFSOCK, nfs.TypeFIFO: syscall.S_IFIFO,
 }
 
 // blockSize is what programs are told is a good size for I/O.
 const blockSize = 64 << 10
 
-func put(out *fuse.Attr, a *nfs3.Attr) {
+func put(out *fuse.Attr, a *nfs.Attr) {
 	*out = fuse.Attr{
 		Ino: a.FileID, Size: a.Size, Blocks: (a.Used + 511) / 512, Mode: modes[a.Type] | a.Mode&0o7777, Nlink: a.Nlink,
 		Atime: uint64(a.Atime.Sec), Atimensec: a.Atime.Nsec, Mtime: uint64(a.Mtime.Sec), Mtimensec: a.Mtime.Nsec,
 		Ctime: uint64(a.Ctime.Sec), Ctimensec: a.Ctime.Nsec, Owner: fuse.Owner{Uid: a.UID, Gid: a.GID}, Blksize: blockSize,
 	}
-	if a.Type == nfs3.TypeBlk || a.Type == nfs3.TypeChr {
+	if a.Type == nfs.TypeBlock || a.Type == nfs.TypeChar {
 		out.Rdev = uint32(unix.Mkdev(a.Major, a.Minor)) //nolint:gosec // the kernel's form has 32 bits here
 	}
 }
 
-func (f *dirFS) entry(out *fuse.EntryOut, n *node, a *nfs3.Attr) {
+func (f *dirFS) entry(out *fuse.EntryOut, n *node, a *nfs.Attr) {
 	out.NodeId, out.Generation = n.id, 0
 	out.SetEntryTimeout(f.entryFor)
 	out.SetAttrTimeout(f.attrFor)
 	put(&out.Attr, a)
 }
 
-func (f *dirFS) attr(out *fuse.AttrOut, a *nfs3.Attr) {
+func (f *dirFS) attr(out *fuse.AttrOut, a *nfs.Attr) {
 	out.SetTimeout(f.attrFor)
 	put(&out.Attr, a)
 }
 
 // sattr translates the changes that the kernel asks for. Times before 1970 and after 2106 are not NFS version 3's.
-func sattr(in *fuse.SetAttrIn) (nfs3.SetAttr, bool) {
-	var s nfs3.SetAttr
+func sattr(in *fuse.SetAttrIn) (nfs.SetAttr, bool) {
+	var s nfs.SetAttr
 	if m, ok := in.GetMode(); ok {
 		s.ModeSet, s.Mode = true, m&0o7777
 	}
@@ -56,14 +56,14 @@ func sattr(in *fuse.SetAttrIn) (nfs3.SetAttr, bool) {
 	if n, ok := in.GetSize(); ok {
 		s.SizeSet, s.Size = true, n
 	}
-	set := func(valid, now bool, sec uint64, nsec uint32) (nfs3.SetTime, bool) {
+	set := func(valid, now bool, sec uint64, nsec uint32) (nfs.SetTime, bool) {
 		switch {
 		case !valid:
-			return nfs3.SetTime{}, true
+			return nfs.SetTime{}, true
 		case now:
-			return nfs3.SetTime{How: nfs3.ServerTime}, true
+			return nfs.SetTime{How: nfs.ServerTime}, true
 		}
-		return nfs3.SetTime{How: nfs3.ClientTime, Time: nfs3.Time{Sec: uint32(sec), Nsec: nsec}}, sec <= 1<<32-1 && nsec < uint32(time.Second)
+		return nfs.SetTime{How: nfs.ClientTime, Time: nfs.Time{Sec: uint32(sec), Nsec: nsec}}, sec <= 1<<32-1 && nsec < uint32(time.Second)
 	}
 	var ok1, ok2 bool
 	s.Atime, ok1 = set(in.Valid&fuse.FATTR_ATIME != 0, in.Valid&fuse.FATTR_ATIME_NOW != 0, in.Atime, in.Atimensec)

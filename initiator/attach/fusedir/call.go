@@ -17,8 +17,6 @@ import (
 
 	"github.com/sluice-storage/sluice/initiator/attach/fusemount"
 	"github.com/sluice-storage/sluice/initiator/nfs"
-	"github.com/sluice-storage/sluice/internal/nfs3"
-	"github.com/sluice-storage/sluice/internal/nlm4"
 )
 
 // request is one request of the kernel's under way.
@@ -84,7 +82,7 @@ func (r *request) run(g func() error) fuse.Status {
 		if err == nil {
 			return fuse.OK
 		}
-		if errors.Is(err, nfs3.ErrJukebox) && r.Err() == nil {
+		if errors.Is(err, nfs.ErrJukebox) && r.Err() == nil {
 			t := time.NewTimer(jukeboxPause)
 			select {
 			case <-t.C:
@@ -93,30 +91,30 @@ func (r *request) run(g func() error) fuse.Status {
 				t.Stop()
 			}
 		}
-		if cause := context.Cause(r); cause != nil && !errors.As(err, new(nfs3.Status)) {
+		if cause := context.Cause(r); cause != nil && !errors.As(err, new(nfs.Status)) {
 			err = cause
 		}
 		return fuse.Status(r.f.errno(err))
 	}
 }
 
-var errnos = map[nfs3.Status]syscall.Errno{
-	nfs3.ErrPerm: syscall.EPERM, nfs3.ErrNoent: syscall.ENOENT, nfs3.ErrIO: syscall.EIO, nfs3.ErrNxio: syscall.ENXIO, nfs3.ErrAcces: syscall.EACCES,
-	nfs3.ErrExist: syscall.EEXIST, nfs3.ErrXdev: syscall.EXDEV, nfs3.ErrNodev: syscall.ENODEV, nfs3.ErrNotdir: syscall.ENOTDIR,
-	nfs3.ErrIsdir: syscall.EISDIR, nfs3.ErrInval: syscall.EINVAL, nfs3.ErrFbig: syscall.EFBIG, nfs3.ErrNospc: syscall.ENOSPC,
-	nfs3.ErrRofs: syscall.EROFS, nfs3.ErrMlink: syscall.EMLINK, nfs3.ErrNametoolong: syscall.ENAMETOOLONG, nfs3.ErrNotempty: syscall.ENOTEMPTY,
-	nfs3.ErrDquot: syscall.EDQUOT, nfs3.ErrStale: syscall.ESTALE, nfs3.ErrRemote: syscall.EREMOTE, nfs3.ErrBadhandle: syscall.ESTALE,
-	nfs3.ErrNotSync: syscall.EAGAIN, nfs3.ErrBadCookie: syscall.EIO, nfs3.ErrNotsupp: syscall.EOPNOTSUPP, nfs3.ErrToosmall: syscall.EINVAL,
-	nfs3.ErrServerfault: syscall.EIO, nfs3.ErrBadtype: syscall.EINVAL, nfs3.ErrJukebox: syscall.EAGAIN,
+var errnos = map[nfs.Status]syscall.Errno{
+	nfs.ErrNotOwner: syscall.EPERM, nfs.ErrNoEntry: syscall.ENOENT, nfs.ErrIO: syscall.EIO, nfs.ErrNoAddress: syscall.ENXIO, nfs.ErrAccess: syscall.EACCES,
+	nfs.ErrExists: syscall.EEXIST, nfs.ErrCrossDevice: syscall.EXDEV, nfs.ErrNoSuchDevice: syscall.ENODEV, nfs.ErrNotDir: syscall.ENOTDIR,
+	nfs.ErrIsDir: syscall.EISDIR, nfs.ErrInvalid: syscall.EINVAL, nfs.ErrTooBig: syscall.EFBIG, nfs.ErrNoSpace: syscall.ENOSPC,
+	nfs.ErrReadOnly: syscall.EROFS, nfs.ErrManyLinks: syscall.EMLINK, nfs.ErrNameTooLong: syscall.ENAMETOOLONG, nfs.ErrNotEmpty: syscall.ENOTEMPTY,
+	nfs.ErrQuota: syscall.EDQUOT, nfs.ErrStale: syscall.ESTALE, nfs.ErrRemote: syscall.EREMOTE, nfs.ErrBadHandle: syscall.ESTALE,
+	nfs.ErrNotSync: syscall.EAGAIN, nfs.ErrBadCookie: syscall.EIO, nfs.ErrNotSupported: syscall.EOPNOTSUPP, nfs.ErrTooSmall: syscall.EINVAL,
+	nfs.ErrServerFault: syscall.EIO, nfs.ErrBadType: syscall.EINVAL, nfs.ErrJukebox: syscall.EAGAIN,
 }
 
-var lockErrnos = map[nlm4.Stat]syscall.Errno{
-	nlm4.DeniedNolocks: syscall.ENOLCK, nlm4.DeniedGrace: syscall.EAGAIN, nlm4.Deadlock: syscall.EDEADLK, nlm4.Rofs: syscall.EROFS,
-	nlm4.StaleFH: syscall.ESTALE, nlm4.Fbig: syscall.EOVERFLOW,
+var lockErrnos = map[nfs.LockStat]syscall.Errno{
+	nfs.LockNoRoom: syscall.ENOLCK, nfs.LockGrace: syscall.EAGAIN, nfs.LockDeadlock: syscall.EDEADLK, nfs.LockReadOnly: syscall.EROFS,
+	nfs.LockStale: syscall.ESTALE, nfs.LockTooLarge: syscall.EOVERFLOW,
 }
 
 func (f *dirFS) errno(err error) syscall.Errno {
-	var st nfs3.Status
+	var st nfs.Status
 	var le *nfs.LockError
 	var no syscall.Errno
 	switch {

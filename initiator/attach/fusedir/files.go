@@ -9,13 +9,12 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/sluice-storage/sluice/initiator/nfs"
-	"github.com/sluice-storage/sluice/internal/nfs3"
 )
 
 // Create makes a file and opens it.
 func (f *dirFS) Create(cancel <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	return f.change(cancel, &in.InHeader, func(ctx context.Context, c *nfs.Caller, n *node) error {
-		s := nfs3.SetAttr{ModeSet: true, Mode: in.Mode & 0o7777}
+		s := nfs.SetAttr{ModeSet: true, Mode: in.Mode & 0o7777}
 		if in.Flags&syscall.O_TRUNC != 0 {
 			s.SizeSet = true
 		}
@@ -55,7 +54,7 @@ func (f *dirFS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut)
 			return err
 		}
 		err := f.may(ctx, c, n, how != syscall.O_WRONLY && !exec, write, exec)
-		var a nfs3.Attr
+		var a nfs.Attr
 		if err == nil {
 			a, err = c.Getattr(ctx, n.fh)
 		}
@@ -71,7 +70,7 @@ func (f *dirFS) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut)
 }
 
 // opened completes an open that was entered.
-func (f *dirFS) opened(n *node, c *nfs.Caller, a *nfs3.Attr, out *fuse.OpenOut) {
+func (f *dirFS) opened(n *node, c *nfs.Caller, a *nfs.Attr, out *fuse.OpenOut) {
 	n.mu.Lock()
 	now := versionOf(a)
 	changed := n.cached != now

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-storage/sluice/initiator/attach/fusemount"
 	"github.com/sluice-storage/sluice/initiator/nfs"
+	"github.com/sluice-storage/sluice/internal/logging"
 )
 
 // LockMode says where locks are kept.
@@ -158,7 +159,7 @@ func (f *dirFS) openLocks(ctx context.Context, dir string) (string, error) {
 // announce frees what the life before held, and makes the new name known.
 func (f *dirFS) announce(ctx context.Context, i *instance) (*nfs.Locks, error) {
 	if i.dead != "" {
-		old, err := f.v.Locks(ctx, i.dead, f.o.Log) // which begins with FREE_ALL
+		old, err := f.v.Locks(ctx, i.dead, logging.FromZap(f.o.Log)) // which begins with FREE_ALL
 		if err == nil {
 			err = old.Close()
 		}
@@ -166,7 +167,7 @@ func (f *dirFS) announce(ctx context.Context, i *instance) (*nfs.Locks, error) {
 			return nil, err
 		}
 	}
-	l, err := f.v.Locks(ctx, i.name, f.o.Log)
+	l, err := f.v.Locks(ctx, i.name, logging.FromZap(f.o.Log))
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/initiator/nfs"
-	"github.com/sluice-storage/sluice/internal/nfs3"
 )
 
 // dirFS answers the kernel. What it does not define the library answers with ENOSYS, which the kernel takes as "not this
@@ -127,13 +126,13 @@ func (f *dirFS) Access(cancel <-chan struct{}, in *fuse.AccessIn) fuse.Status {
 func (f *dirFS) may(ctx context.Context, c *nfs.Caller, n *node, read, write, exec bool) error {
 	var want uint32
 	if read {
-		want |= nfs3.AccessRead
+		want |= nfs.AccessRead
 	}
 	if exec {
-		want |= map[bool]uint32{true: nfs3.AccessLookup, false: nfs3.AccessExecute}[n.dir]
+		want |= map[bool]uint32{true: nfs.AccessLookup, false: nfs.AccessExecute}[n.dir]
 	}
 	if write {
-		want |= nfs3.AccessModify | nfs3.AccessExtend
+		want |= nfs.AccessModify | nfs.AccessExtend
 	}
 	if want == 0 {
 		return nil
@@ -177,7 +176,7 @@ func (f *dirFS) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string, out
 		mode := in.Mode & 0o7777
 		switch in.Mode & syscall.S_IFMT {
 		case syscall.S_IFREG, 0:
-			o, err := c.Create(ctx, n.fh, name, nfs3.SetAttr{ModeSet: true, Mode: mode}, true)
+			o, err := c.Create(ctx, n.fh, name, nfs.SetAttr{ModeSet: true, Mode: mode}, true)
 			return f.made(out, o, err)
 		case syscall.S_IFDIR, syscall.S_IFLNK:
 			return syscall.EINVAL
@@ -246,7 +245,7 @@ func (f *dirFS) Rename(cancel <-chan struct{}, in *fuse.RenameIn, from, to strin
 			src, err := c.Lookup(ctx, n.fh, from)
 			return src.FH, err
 		}
-		if err := f.displace(ctx, c, dir.fh, to, source, rename); !errors.Is(err, nfs3.ErrNoent) {
+		if err := f.displace(ctx, c, dir.fh, to, source, rename); !errors.Is(err, nfs.ErrNoEntry) {
 			return err
 		}
 		return rename(false)

@@ -9,7 +9,6 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/sluice-storage/sluice/initiator/nfs"
-	"github.com/sluice-storage/sluice/internal/nfs3"
 )
 
 // nodes is what the kernel knows of the export: an entry for each file handle that the kernel has been told of and has not
@@ -43,16 +42,16 @@ type node struct {
 
 // version tells states of a file's data apart, as well as NFS version 3 can (RFC 1813 section 2.6, wcc_attr).
 type version struct {
-	mtime, ctime nfs3.Time
+	mtime, ctime nfs.Time
 	size         uint64
 	known        bool
 }
 
-func versionOf(a *nfs3.Attr) version { return version{a.Mtime, a.Ctime, a.Size, true} }
+func versionOf(a *nfs.Attr) version { return version{a.Mtime, a.Ctime, a.Size, true} }
 
-func (t *nodes) init(root []byte, a nfs3.Attr) {
+func (t *nodes) init(root []byte, a nfs.Attr) {
 	t.byID, t.byFH, t.last = map[uint64]*node{}, map[string]*node{}, fuse.FUSE_ROOT_ID
-	n := &node{id: fuse.FUSE_ROOT_ID, fh: root, refs: 1, dir: a.Type == nfs3.TypeDir}
+	n := &node{id: fuse.FUSE_ROOT_ID, fh: root, refs: 1, dir: a.Type == nfs.TypeDir}
 	t.byID[n.id], t.byFH[string(root)] = n, n
 }
 
@@ -70,7 +69,7 @@ func (t *nodes) ref(o nfs.Object) *node {
 	n := t.byFH[string(o.FH)]
 	if n == nil {
 		t.last++
-		n = &node{id: t.last, fh: o.FH, dir: o.Attr.Type == nfs3.TypeDir}
+		n = &node{id: t.last, fh: o.FH, dir: o.Attr.Type == nfs.TypeDir}
 		t.byID[n.id], t.byFH[string(o.FH)] = n, n
 	}
 	n.refs++
@@ -117,7 +116,7 @@ func (t *nodes) sync(ctx context.Context, f *dirFS) error {
 
 // wrote takes what the server said of a file before and after a change of ours. Cached data stay good if nobody else has
 // been there in between.
-func (n *node) wrote(w nfs3.Wcc) {
+func (n *node) wrote(w nfs.Wcc) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	before := version{w.Mtime, w.Ctime, w.Size, true}

@@ -8,7 +8,6 @@ import (
 	"syscall"
 
 	"github.com/sluice-storage/sluice/initiator/nfs"
-	"github.com/sluice-storage/sluice/internal/nfs3"
 )
 
 // What is opened is there: an open counts before it asks the server about the file, and a removal keeps opens of that file, and of no
@@ -23,7 +22,7 @@ func (f *dirFS) enter(ctx context.Context, n *node, c *nfs.Caller, name string) 
 		if going == nil {
 			n.opens++
 			if n.file == nil {
-				n.file = c.Open(f.base, n.fh, name)
+				n.file = c.Open(n.fh, name)
 			}
 			n.mu.Unlock()
 			return nil
@@ -89,7 +88,7 @@ func (f *dirFS) lastLeft(ctx context.Context, n *node, c *nfs.Caller) error {
 		return nil
 	}
 	if name != "" {
-		if err = by.Remove(ctx, dir, name, false); errors.Is(err, nfs3.ErrNoent) {
+		if err = by.Remove(ctx, dir, name, false); errors.Is(err, nfs.ErrNoEntry) {
 			err = nil // another has removed it
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
@@ -167,7 +168,8 @@ func (c *rdmaClient) open() error {
 		return err
 	}
 	var m mount3.MntRes
-	if m.Parse(&call.Res); m.Status != mount3.OK {
+	res := xdr.NewReader(call.Results)
+	if m.Parse(&res); m.Status != mount3.OK {
 		return m.Status
 	}
 	a := nfs3.DirOp{Dir: m.FH, Name: []byte("sluice")}
@@ -176,7 +178,8 @@ func (c *rdmaClient) open() error {
 		return err
 	}
 	var r nfs3.LookupRes
-	if r.Parse(&call.Res); r.Status != nfs3.OK {
+	res = xdr.NewReader(call.Results)
+	if r.Parse(&res); r.Status != nfs3.OK {
 		return r.Status
 	}
 	c.fh = append([]byte(nil), r.FH...)
@@ -194,8 +197,8 @@ func (c *rdmaClient) open() error {
 	return nil
 }
 
-func cred() oncrpc.Auth {
-	return oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: (&oncrpc.Sys{}).Append(nil, 0, "bench")}
+func cred() rpcclient.Auth {
+	return rpcclient.Auth{Flavor: oncrpc.AuthSys, Body: (&oncrpc.Sys{}).Append(nil, 0, "bench")}
 }
 
 func (c *rdmaClient) close() error {
@@ -256,12 +259,13 @@ func (c *rdmaClient) one(w work, i int, off int64) error {
 		return err
 	}
 	var r nfs3.WriteRes
-	r.Parse(&call.Res)
+	res := xdr.NewReader(call.Results)
+	r.Parse(&res)
 	if r.Status != nfs3.OK {
 		return r.Status
 	}
 	if r.Count != n {
 		return fmt.Errorf("WRITE took %d bytes of %d", r.Count, n)
 	}
-	return call.Res.Err()
+	return res.Err()
 }

@@ -16,12 +16,12 @@ import (
 // client makes one call at a time, and repeats none.
 type client struct {
 	c    *rpcclient.Client
-	cred oncrpc.Auth
+	cred rpcclient.Auth
 }
 
 func dial(addr string) *client {
 	sys := oncrpc.Sys{}
-	return &client{c: rpcclient.NewClient(rpcclient.TCP(addr), rpcclient.Options{}), cred: oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, 1, "failonce")}}
+	return &client{c: rpcclient.NewClient(rpcclient.TCP(addr), rpcclient.Options{}), cred: rpcclient.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, 1, "failonce")}}
 }
 
 // call makes a call; parse takes the result's status first.
@@ -32,8 +32,9 @@ func (c *client) call(prog, vers, proc uint32, args []byte, parse func(*xdr.Read
 	if err := c.c.Do(ctx, &k); err != nil {
 		return err
 	}
-	parse(&k.Res)
-	return k.Res.Err()
+	res := xdr.NewReader(k.Results)
+	parse(&res)
+	return res.Err()
 }
 
 func (c *client) nfs(p nfs3.Proc, args []byte, parse func(*xdr.Reader)) error {

@@ -27,12 +27,13 @@ type locker struct {
 
 func (l *locker) call(ctx context.Context, prog, vers, proc uint32, args []byte, parse func(*xdr.Reader)) error {
 	sys := oncrpc.Sys{}
-	k := rpcclient.Call{Prog: prog, Vers: vers, Proc: proc, Cred: oncrpc.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, 1, "saves")}, Args: args}
+	k := rpcclient.Call{Prog: prog, Vers: vers, Proc: proc, Cred: rpcclient.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, 1, "saves")}, Args: args}
 	if err := l.c.Do(ctx, &k); err != nil {
 		return err
 	}
-	parse(&k.Res)
-	return k.Res.Err()
+	res := xdr.NewReader(k.Results)
+	parse(&res)
+	return res.Err()
 }
 
 // locker connects to the file service of the daemon that runs now.
