@@ -232,7 +232,7 @@ func (r *request) Accept(ctx context.Context, tq transport.QP, p transport.ConnP
 		return errAnswered
 	}
 	r.done = true
-	q, err := r.d.qpOf(tq)
+	q, err := r.d.claim(tq)
 	if err == nil {
 		if err = r.accept(ctx, q, p); err != nil {
 			q.fail(lost(err), nil, nil)

@@ -36,7 +36,9 @@ func unconnected(t testing.TB, n negotiated) *QP {
 	q.crc, q.depth = n.crc, n.depth
 	q.stags.reads = newFixedRing[readSink](n.depth.Out + 1)
 	q.tx.init(n)
-	q.tx.alive, q.tx.hold = true, false
+	q.life.moveLocked(connecting)
+	q.life.moveLocked(established)
+	q.tx.releaseLocked()
 	return q
 }
 

@@ -219,7 +219,7 @@ var errNoMemory = fmt.Errorf("%w: no memory for a message that has arrived", tra
 
 // RecvMemory lets receives be posted without memory: see transport.LazyReceiver.
 func (q *QP) RecvMemory(source func(token uint64) (mem.Span, bool)) bool {
-	if q.opt.NoLazyRecv || q.connected.Load() {
+	if q.opt.NoLazyRecv || q.life.wasUp() {
 		return false
 	}
 	q.source = source
@@ -264,12 +264,6 @@ func (q *QP) lazyRecv() (lazy bool, token uint64) {
 	return r.buf == nil, r.token
 }
 
-// again goes on with what the look-ahead holds behind a message that found no memory.
-func (q *QP) again() *transport.TerminateError {
-	q.rx.starved = false
-	return q.process()
-}
-
 // checkReadReq looks at a Read Request; finish queues the response.
 func (q *QP) checkReadReq(b []byte) *transport.TerminateError {
 	x := &q.rx
@@ -302,7 +296,7 @@ func (q *QP) finish() *transport.TerminateError {
 		x.msnRead++
 		return q.queueResponse()
 	case opTerminate:
-		x.closed = true
+		x.close()
 		q.cnt.terms.Add(1)
 		t := parseTerminate(x.raw[untaggedLen:x.rawLen])
 		q.fail(t, nil, nil)
@@ -341,7 +335,7 @@ func (q *QP) remoteInvalidate(stag uint32) *transport.TerminateError {
 		return violation(transport.LayerRDMAP, rdmapProtection, rdmapCannotInv, "RFC 5040 section 5.3",
 			"a Send invalidates STag 0x%08x, which is not valid here", stag)
 	}
-	for w.txRefs > 0 && q.tx.busy {
+	for w.txRefs > 0 && q.tx.state == transmitting {
 		// The peer has the whole response already, and the system call that sent it is about to return.
 		q.stags.Unlock()
 		q.tx.awaitStepLocked()
@@ -415,7 +409,7 @@ func (q *QP) queueResponse() *transport.TerminateError {
 	t := &q.tx
 	t.Lock()
 	defer t.Unlock()
-	for t.resp.len() >= int(q.depthIn.Load()) && t.busy && !q.dead.Load() {
+	for t.resp.len() >= int(q.depthIn.Load()) && t.state == transmitting && !q.life.dead() {
 		// The peer may have the oldest response before the system call that sent it has returned.
 		t.awaitStepLocked()
 	}

@@ -120,24 +120,27 @@ func sendMSS(fd, otherwise int) int {
 	return min(n, maxULPDU)
 }
 
-// qpOf checks that q is an unconnected QP of this device.
-func (d *Device) qpOf(q transport.QP) (*QP, error) {
+// claim takes q for one connection: an unused QP of this device.
+func (d *Device) claim(q transport.QP) (*QP, error) {
 	x, ok := q.(*QP)
 	if !ok || x.dev != d {
 		return nil, errForeignQP
 	}
-	if x.dead.Load() {
-		return nil, x.deadErr()
-	}
-	if x.connected.Load() {
+	x.tx.Lock()
+	defer x.tx.Unlock()
+	switch {
+	case x.life.dead():
+		return nil, x.tx.err
+	case x.life.is() != idle:
 		return nil, errUsedQP
 	}
+	x.life.moveLocked(connecting)
 	return x, nil
 }
 
 // Dial connects q.
 func (d *Device) Dial(ctx context.Context, addr string, tq transport.QP, p transport.ConnParams) (transport.Peer, error) {
-	q, err := d.qpOf(tq)
+	q, err := d.claim(tq)
 	if err != nil {
 		return transport.Peer{}, err
 	}

@@ -17,25 +17,26 @@ func (q *QP) flusher() {
 	more := func(uintptr) bool {
 		t.Lock()
 		defer t.Unlock()
-		t.blocked = false
+		if t.state == waiting {
+			sendings.Move(&t.state, quiet)
+		}
 		t.pumpLocked(false)
-		return !t.blocked || q.dead.Load()
+		return t.state != waiting || q.life.dead()
 	}
 	for range q.wake {
 		t.Lock()
-		blocked := t.blocked && !q.dead.Load()
+		full := t.state == waiting
 		t.Unlock()
-		if blocked {
-			if err := q.rc.Write(more); err != nil && !q.dead.Load() {
+		if full {
+			if err := q.rc.Write(more); err != nil && !q.life.dead() {
 				q.fail(lost(err), nil, nil)
 			}
 		}
 		t.Lock()
-		end := t.settled
-		if q.dead.Load() && !t.busy && !t.settled {
+		if q.life.dead() && t.state != transmitting && t.state != settled {
 			t.settleLocked()
-			end = true
 		}
+		end := t.state == settled
 		t.Unlock()
 		if end {
 			break

@@ -25,6 +25,9 @@ func socketQP(t testing.TB, o Options, n negotiated) (*end, *os.File) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := d.claim(q); err != nil {
+		t.Fatal(err)
+	}
 	if err := q.start(os.NewFile(uintptr(fds[0]), "engine"), n); err != nil {
 		t.Fatal(err)
 	}

@@ -36,12 +36,12 @@ func TestAFailedTransmitDoesNotHideWhatThePeerSaid(t *testing.T) {
 	e.reset()
 	// Sends that the socket no longer takes, before the owner looks.
 	e.qp.tx.Lock()
-	e.qp.tx.hold = false
+	e.qp.tx.releaseLocked()
 	e.qp.tx.Unlock()
 	for i := range 3 {
 		e.post(transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: uint64(10 + i), Local: []mem.Span{m.Cut(64, 64)}})
 	}
-	if !e.qp.sendLost.Load() {
+	if e.qp.life.is() != draining {
 		t.Fatal("the sends were taken: the test shows nothing")
 	}
 	e.ok(transport.OpRecv, 1)
@@ -87,7 +87,7 @@ func TestAFailedTransmitEndsTheConnection(t *testing.T) {
 	}
 	e.reset()
 	e.qp.tx.Lock()
-	e.qp.tx.hold = false
+	e.qp.tx.releaseLocked()
 	e.qp.tx.Unlock()
 	e.post(transport.WR{Op: transport.OpSend, Token: 7, Local: []mem.Span{m.Cut(64, 64)}})
 	if err := e.drain(); !errors.Is(err, transport.ErrClosed) {
@@ -111,7 +111,7 @@ func TestTheSendQueueMayGrowInTheMiddleOfAMessage(t *testing.T) {
 	// The peer does not read, so the Write stops in the middle.
 	a.post(transport.WR{Op: transport.OpWrite, Remote: w.Remote(), Local: []mem.Span{big}})
 	a.qp.tx.Lock()
-	if !a.qp.tx.cur.active || !a.qp.tx.blocked {
+	if !a.qp.tx.cur.active || a.qp.tx.state != waiting {
 		t.Fatal("the Write is not in the middle: the test shows nothing")
 	}
 	room := len(a.qp.tx.sq.buf)

@@ -20,7 +20,7 @@ func (q *QP) nudge() {
 	var again func()
 	wait := q.opt.Nudge
 	again = func() {
-		if q.dead.Load() || q.cnt.bytesIn.Load() > 0 {
+		if q.life.dead() || q.cnt.bytesIn.Load() > 0 {
 			return
 		}
 		if q.cnt.fpdusOut.Load() > 0 {
@@ -39,7 +39,7 @@ func (q *QP) nudgeOnce() {
 	t := &q.tx
 	t.Lock()
 	defer t.Unlock()
-	if q.dead.Load() || !t.alive || t.own > 0 {
+	if !q.life.up() || t.own > 0 {
 		return
 	}
 	t.ownLocked(transport.OpWrite)

@@ -115,7 +115,7 @@ func TestPlacementOfAnyCut(t *testing.T) {
 				if err != nil {
 					rt.Fatal(err)
 				}
-				if e.got = append(e.got, e.wc[:c]...); c == 0 && e.qp.rx.drained {
+				if e.got = append(e.got, e.wc[:c]...); c == 0 && e.qp.rx.socket == drained {
 					break
 				}
 			}

@@ -15,9 +15,9 @@ func (q *QP) Poll(wc []transport.WC) (int, error) {
 	if len(wc) == 0 {
 		return 0, nil
 	}
-	if q.rxcq.len() == 0 && q.connected.Load() && !q.dead.Load() {
-		if q.rx.short && !q.rx.starved && !q.sendLost.Load() {
-			q.rx.short = false // the last read emptied the socket: Wait looks again, and looking twice is a system call more
+	if q.rxcq.len() == 0 && q.life.up() {
+		if q.rx.socket == short && q.rx.ph != starved && q.life.is() == established {
+			q.rx.socket = unread // the last read emptied the socket: Wait looks again, and looking twice is a system call more
 		} else {
 			_ = q.rc.Control(q.pollFn) // fails only when the QP has
 		}
@@ -40,7 +40,7 @@ func (q *QP) Poll(wc []transport.WC) (int, error) {
 	if n < len(wc) {
 		n = q.drain(wc, n)
 	}
-	if n == 0 && q.dead.Load() {
+	if n == 0 && q.life.dead() {
 		if n = q.drain(wc, 0); n > 0 {
 			return n, nil // completed between the look above and the end
 		}
@@ -67,7 +67,7 @@ func (q *QP) drain(wc []transport.WC, n int) int {
 func (q *QP) invalidations() {
 	q.tx.Lock() // keeps Post off the list; cq is taken for each look, for it comes after stags
 	defer q.tx.Unlock()
-	for i := q.invals.Load(); i > 0 && !q.dead.Load(); i-- {
+	for i := q.invals.Load(); i > 0 && !q.life.dead(); i-- {
 		q.cq.Lock()
 		iv := *q.cq.inval.at(0)
 		q.cq.Unlock()
@@ -107,8 +107,8 @@ func (q *QP) flush(wc []transport.WC) (int, error) {
 	q.tx.Lock()
 	defer q.tx.Unlock()
 	err := q.tx.err
-	if !q.tx.settled {
-		return 0, nil // a system call still reads the buffers; whoever made it wakes us
+	if q.tx.state != settled {
+		return 0, nil // a system call still reads the buffers; the goroutine that made it wakes us
 	}
 	n := 0
 	add := func(op transport.Op, token uint64) {
@@ -153,12 +153,12 @@ func (q *QP) yields() bool {
 	if q.rxcq.len() > 0 || q.pending.Load() {
 		return true
 	}
-	if !q.dead.Load() {
+	if !q.life.dead() {
 		return false
 	}
 	q.tx.Lock()
 	defer q.tx.Unlock()
-	return q.tx.settled
+	return q.tx.state == settled
 }
 
 // Wait parks the owner until Poll would yield. It runs the engine.
@@ -166,13 +166,13 @@ func (q *QP) Wait(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if !q.connected.Load() {
+	if !q.life.wasUp() {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-q.ready:
 		}
-		if !q.connected.Load() {
+		if !q.life.wasUp() {
 			return nil // Poll says why
 		}
 	}
@@ -197,7 +197,7 @@ func (q *QP) Wait(ctx context.Context) error {
 		default:
 			q.fail(lost(err), nil, nil)
 		}
-		if q.dead.Load() {
+		if q.life.dead() {
 			runtime.Gosched() // a transmitter is in its last system call
 		}
 	}
@@ -208,16 +208,16 @@ func (q *QP) waitStep(fd uintptr) bool {
 	q.parked.Store(false)
 	for {
 		q.engine(fd)
-		if q.rxcq.len() > 0 || q.pending.Load() || q.dead.Load() || q.watch.Ended() {
+		if q.rxcq.len() > 0 || q.pending.Load() || q.life.dead() || q.watch.Ended() {
 			return true
 		}
-		if q.rx.drained {
+		if q.rx.socket == drained {
 			break
 		}
 	}
 	q.rx.giveBuf()
 	q.parked.Store(true)
-	if q.pending.Load() || q.dead.Load() || q.watch.Ended() {
+	if q.pending.Load() || q.life.dead() || q.watch.Ended() {
 		q.parked.Store(false)
 		return true
 	}

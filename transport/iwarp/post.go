@@ -26,10 +26,10 @@ func (q *QP) Post(wrs []transport.WR) (int, error) {
 
 func (q *QP) postLocked(wr *transport.WR) error {
 	t := &q.tx
-	if q.dead.Load() {
+	switch p := q.life.is(); {
+	case p >= ended:
 		return t.err
-	}
-	if !t.alive {
+	case p < established:
 		return errNotConnected
 	}
 	if q.sqUsed.Load() >= int32(q.send) || t.sq.full() {

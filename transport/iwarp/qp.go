@@ -21,15 +21,15 @@ type QP struct {
 	send int // work requests at most
 	recv int
 
-	// Set once by start, before connected is.
+	// Set once by start, before the connection is established.
 	file    *os.File
 	rc      syscall.RawConn
 	crc     bool
 	depth   transport.Depth
 	depthIn atomic.Int32
 
-	connected atomic.Bool
-	ready     chan struct{} // closed by start and by fail
+	life  life
+	ready chan struct{} // closed by start and by fail
 
 	tx      tx
 	stags   stags
@@ -40,7 +40,7 @@ type QP struct {
 	sendsDone atomic.Uint64
 	readsOK   atomic.Uint64 // Reads completed so far, for Fence
 
-	source func(token uint64) (mem.Span, bool) // memory for receives posted without; set before connected is
+	source func(token uint64) (mem.Span, bool) // memory for receives posted without; set before the connection is made
 	rq     struct {
 		sync.Mutex
 		ring ring[recvBuf]
@@ -52,12 +52,9 @@ type QP struct {
 	}
 	invals  atomic.Int32 // entries of cq.inval
 	pending atomic.Bool  // something for the owner in cq, or the QP failed
-	dead    atomic.Bool
-	cut     atomic.Bool // see transport.Reason
-	// sendLost says that tx.lost is set: the owner reads what there is and ends the connection.
-	sendLost atomic.Bool
-	parked   atomic.Bool
-	wake     chan struct{} // to the flusher
+	cut     atomic.Bool  // see transport.Reason
+	parked  atomic.Bool
+	wake    chan struct{} // to the flusher
 
 	rx     rx
 	rxcq   ring[transport.WC] // the owner's
@@ -93,7 +90,7 @@ var errNoBuf = errors.New("iwarp: a receive without memory on a queue pair that 
 // has gone idle is the time.
 func (q *QP) Trim() {
 	q.tx.Lock()
-	if !q.tx.busy {
+	if q.tx.state != transmitting {
 		q.tx.sq.trim()
 		q.tx.repointLocked()
 		q.tx.marks.trim()
@@ -147,14 +144,16 @@ func (q *QP) start(file *os.File, n negotiated) error {
 	q.rx.init(q, n)
 	q.tx.Lock()
 	defer q.tx.Unlock()
-	if q.dead.Load() {
+	if q.life.dead() {
 		return q.tx.err
 	}
 	if !q.dev.adopt(q) {
 		return transport.ErrClosed
 	}
-	q.tx.alive = true
-	q.connected.Store(true)
+	q.life.moveLocked(established)
+	if !n.responder {
+		sendings.Move(&q.tx.state, quiet)
+	}
 	close(q.ready)
 	go q.flusher()
 	return nil
@@ -173,7 +172,7 @@ func (q *QP) NewWindow() (transport.Window, error) {
 
 // Depth is what the MPA frames settled.
 func (q *QP) Depth() transport.Depth {
-	if !q.connected.Load() {
+	if !q.life.wasUp() {
 		return transport.Depth{}
 	}
 	return q.depth
@@ -185,7 +184,7 @@ func (q *QP) Path() transport.Path {
 }
 
 // CRC reports whether FPDUs carry a checksum, once connected.
-func (q *QP) CRC() bool { return q.connected.Load() && q.crc }
+func (q *QP) CRC() bool { return q.life.wasUp() && q.crc }
 
 // Stats are the QP's counters so far.
 func (q *QP) Stats() Stats { return q.cnt.load() }
@@ -203,7 +202,7 @@ func (q *QP) PostRecv(rs []transport.Recv) (int, error) {
 func (q *QP) postRecv(rs []transport.Recv) (n int, err error, dead bool) {
 	q.rq.Lock()
 	defer q.rq.Unlock()
-	if q.dead.Load() {
+	if q.life.dead() {
 		return 0, nil, true
 	}
 	for i := range rs {
@@ -253,7 +252,7 @@ func (q *QP) deadErr() error {
 // Close ends the connection.
 func (q *QP) Close(r transport.Reason) error {
 	var t *transport.TerminateError
-	if r.Cut && !q.dead.Load() {
+	if r.Cut && !q.life.dead() {
 		q.cut.Store(true)
 	}
 	switch {
@@ -273,30 +272,36 @@ func (q *QP) Close(r transport.Reason) error {
 func (q *QP) fail(err error, t *transport.TerminateError, hdr []byte) {
 	q.tx.Lock()
 	defer q.tx.Unlock()
-	if q.dead.Load() {
+	if q.life.dead() {
 		return
 	}
-	q.tx.err = err
 	if t != nil {
 		q.cnt.terms.Add(1)
 		q.tx.term = terminateFPDU(t, hdr, q.crc)
 	}
-	q.dead.Store(true)
-	q.stags.Lock()
-	q.stags.killAll()
-	q.stags.Unlock()
-	if !q.connected.Load() {
-		q.tx.settled = true
+	if !q.life.up() {
+		q.endLocked(err, abandoned)
+		sendings.Move(&q.tx.state, settled)
 		close(q.ready)
 		q.pending.Store(true)
 		return
 	}
+	q.endLocked(err, ended)
 	_ = q.file.SetWriteDeadline(time.Unix(1, 0)) // lets the flusher go; under tx, so that it comes before its own
-	if !q.tx.busy {
+	if q.tx.state != transmitting {
 		q.tx.settleLocked()
 	}
 	q.wakeFlusher()
 	q.notify()
+}
+
+// endLocked is the one way into a phase in which the connection is dead, for the reason err; every STag dies with it.
+func (q *QP) endLocked(err error, to phase) {
+	q.tx.err = err
+	q.life.moveLocked(to)
+	q.stags.Lock()
+	defer q.stags.Unlock()
+	q.stags.killAll()
 }
 
 func (q *QP) wakeFlusher() {

@@ -12,22 +12,14 @@ import (
 	"github.com/sluice-storage/sluice/transport"
 )
 
-type phase uint8
-
-const (
-	inHeader  phase = iota // bytes of a header, a Read Request or a Terminate are gathered in the look-ahead
-	inPayload              // payload goes to rx.sink
-	inTrailer              // pad and CRC
-)
-
 // rx is the receive side. All of it is the owner's.
 type rx struct {
-	lent    *[lookAhead]byte // the look-ahead's memory; a connection that waits has none
-	buf     []byte           // look-ahead: buf[r:w] is unparsed
-	r, w    int
-	starved bool // the header at r begins a message that found no memory; process tries again
+	lent   *[lookAhead]byte // the look-ahead's memory; a connection that waits has none
+	buf    []byte           // look-ahead: buf[r:w] is unparsed
+	r, w   int
+	socket known
 
-	ph      phase
+	ph      parsing
 	h       ddpHeader
 	raw     [untaggedLen + readReqLen]byte // header as received, for a Terminate
 	rawLen  int
@@ -55,12 +47,16 @@ type rx struct {
 	slots   [maxGuess]slot
 	guesses int // slots in use
 
-	iov     []unix.Iovec
-	closed  bool // EOF or error seen
-	in      bool // within the transmitter, of which a defect is no matter of the parser's
-	turns   int  // of the engine since the socket took nothing any more
-	short   bool // the last read brought less than it could take
-	drained bool // the last read found nothing: only then may the owner park, for a FIN may lie behind a short read
+	iov   []unix.Iovec
+	in    bool // within the transmitter, of which a defect is no matter of the parser's
+	turns int  // of the engine since the socket took nothing any more
+}
+
+// close ends what the parser does, whatever that is.
+func (x *rx) close() {
+	if x.ph != closed {
+		parsings.Move(&x.ph, closed)
+	}
 }
 
 func (x *rx) init(q *QP, n negotiated) {
@@ -92,51 +88,53 @@ func (x *rx) giveBuf() {
 func (q *QP) engine(fd uintptr) {
 	defer q.defect()
 	for range pollReads {
-		if q.dead.Load() || q.rx.closed || q.rxcq.len() > 0 {
+		if q.life.dead() || q.rx.ph == closed || q.rxcq.len() > 0 {
 			return
 		}
 		var more bool
 		var t *transport.TerminateError
 		var err error
-		if q.rx.starved {
-			more, t = true, q.again()
+		if q.rx.ph == starved {
+			more = true
+			parsings.Move(&q.rx.ph, inHeader)
 		} else {
 			more, t, err = q.rx.fill(q, int(fd))
 		}
 		if err != nil {
-			q.rx.closed = true
+			q.rx.close()
 			if errors.Is(err, io.EOF) {
 				err = errPeerClosed
 			} else {
 				err = lost(err)
 			}
-			if q.sendLost.Load() {
+			if q.life.is() == draining {
 				err = q.lostErr() // which came first
 			}
 			q.fail(err, nil, nil)
 			return
 		}
-		if t == nil && !q.rx.starved {
+		if t == nil {
 			t = q.process()
 		}
 		if t != nil {
 			q.breaks(t, q.rx.blame(t))
 			return
 		}
-		if q.rx.starved && q.rxcq.len() == 0 {
+		if q.rx.ph == starved && q.rxcq.len() == 0 {
 			// The owner holds nothing that would come back, so waiting would be for ever.
 			q.fail(errNoMemory, nil, nil)
 			return
 		}
 		if !more {
-			q.rx.short = !q.rx.drained
-			if q.rx.drained && q.sendLost.Load() {
+			if q.rx.socket != drained {
+				q.rx.socket = short
+			} else if q.life.is() == draining {
 				q.fail(q.lostErr(), nil, nil)
 			}
 			return
 		}
 	}
-	if q.sendLost.Load() {
+	if q.life.is() == draining {
 		if q.rx.turns++; q.rx.turns > lastTurns {
 			q.fail(q.lostErr(), nil, nil) // a peer that sends for ever over a socket that takes nothing
 		}
@@ -171,9 +169,9 @@ func (q *QP) defect() {
 
 // breaks ends the connection for what was read.
 func (q *QP) breaks(t *transport.TerminateError, hdr []byte) {
-	q.rx.closed = true
+	q.rx.close()
 	q.tx.Lock()
-	q.tx.hold = false // it was an FPDU of the initiator's
+	q.tx.releaseLocked() // it was an FPDU of the initiator's
 	q.tx.Unlock()
 	q.fail(t, t, hdr)
 }
@@ -199,7 +197,7 @@ func (x *rx) fill(q *QP, fd int) (more bool, term *transport.TerminateError, err
 	}
 	x.takeBuf()
 	x.iov = x.iov[:0]
-	x.drained, x.short = false, false
+	x.socket = unread
 	ahead := len(x.buf) - x.w
 	narrow := x.narrow(q)
 	direct, guessed := 0, 0
@@ -240,7 +238,7 @@ func (x *rx) fill(q *QP, fd int) (more bool, term *transport.TerminateError, err
 			continue
 		}
 		if errno == unix.EAGAIN {
-			x.drained = true
+			x.socket = drained
 			return false, nil, nil
 		}
 		if errno != 0 {
@@ -305,110 +303,152 @@ func (x *rx) need(q *QP) int {
 	return untaggedLen
 }
 
-// process parses what the look-ahead holds.
+// process parses what the look-ahead holds, as far as it goes. Behind a Terminate nothing is delivered.
 func (q *QP) process() *transport.TerminateError {
-	x := &q.rx
-	for !x.closed {
-		switch x.ph {
+	for more := true; more; {
+		var t *transport.TerminateError
+		switch q.rx.ph {
 		case inHeader:
-			b := x.buf[x.r:x.w]
-			if len(b) < 4 {
-				return nil
-			}
-			n := headerLen(b)
-			// Before the rest of the header is waited for: it may never come.
-			if u := int(b[0])<<8 | int(b[1]); u+2 < n {
-				x.rawLen = 0
-				return violation(transport.LayerLLP, 0, llpMarker, "RFC 5044 section 4.1",
-					"an FPDU with %d bytes of ULPDU, too few for its %d-byte DDP header", u, n-2)
-			}
-			if len(b) < n {
-				return nil
-			}
-			x.h.parse(b)
-			if !x.h.tagged && x.h.op == opReadReq && x.h.ulpdu == untaggedLen-2+readReqLen {
-				if n += readReqLen; len(b) < n {
-					return nil
-				}
-			} else if !x.h.tagged && x.h.op == opTerminate && x.h.ulpdu <= untaggedLen+maxTerminate {
-				if n = x.h.ulpdu + 2; len(b) < n {
-					return nil
-				}
-			}
-			if !q.receivable() {
-				x.starved = true
-				return nil
-			}
-			x.rawLen = copy(x.raw[:], b[:n])
-			x.r += n
-			x.left = x.h.ulpdu + 2 - n
-			x.ph, x.discard = inPayload, false
-			if q.crc {
-				x.crc = crcAdd(0, b[:n])
-			}
-			if x.bad = q.header(b[:n]); x.bad != nil {
-				if !q.crc {
-					return x.bad
-				}
-				x.discard = true // RFC 5044 section 8: whether the header can be believed, the CRC says
-			}
+			more, t = q.takeHeader()
 		case inPayload:
-			n := min(x.left, x.w-x.r)
-			if n > 0 {
-				p := x.buf[x.r : x.r+n]
-				x.r += n
-				x.left -= n
-				if q.crc {
-					x.crc = crcAdd(x.crc, p)
-				}
-				if !x.discard {
-					x.sink.copyIn(p)
-					q.cnt.copiedIn[CopyClass(x.sinkLen)].Add(uint64(n))
-				}
-			}
-			if x.left > 0 {
-				return nil
-			}
-			x.ph = inTrailer
+			more = q.takePayload()
 		case inTrailer:
-			pad := fpduPad(x.h.ulpdu)
-			if x.w-x.r < pad+crcLen {
-				return nil
-			}
-			t := x.buf[x.r : x.r+pad+crcLen]
-			x.r += len(t)
-			if q.crc {
-				sum := crcAdd(x.crc, t[:pad])
-				got := uint32(t[pad]) | uint32(t[pad+1])<<8 | uint32(t[pad+2])<<16 | uint32(t[pad+3])<<24
-				if sum != got {
-					return violation(transport.LayerLLP, 0, llpCRC, "RFC 5044 section 4.4",
-						"the CRC of an FPDU with %d bytes of ULPDU is 0x%08x, calculated 0x%08x", x.h.ulpdu, got, sum)
-				}
-			}
-			if x.bad != nil {
-				return x.bad
-			}
-			x.ph = inHeader
-			q.cnt.fpdusIn.Add(1)
-			if !x.seen {
-				x.seen = true
-				q.firstFPDU()
-			}
-			if t := q.finish(); t != nil {
-				return t
-			}
+			more, t = q.takeTrailer()
+		default:
+			return nil
+		}
+		if t != nil {
+			return t
 		}
 	}
-	return nil // nothing is delivered behind a Terminate
+	return nil
 }
 
-// firstFPDU lets the responder transmit (RFC 5044 section 7.1.3).
+// takeHeader goes on to the payload of the FPDU whose header the look-ahead holds. False means that it has to wait.
+func (q *QP) takeHeader() (bool, *transport.TerminateError) {
+	x := &q.rx
+	b := x.buf[x.r:x.w]
+	n, t := x.headerSize(b)
+	if t != nil || n == 0 {
+		return false, t
+	}
+	if !q.receivable() {
+		parsings.Move(&x.ph, starved)
+		return false, nil
+	}
+	x.rawLen = copy(x.raw[:], b[:n])
+	x.r += n
+	x.left = x.h.ulpdu + 2 - n
+	x.discard = false
+	parsings.Move(&x.ph, inPayload)
+	if q.crc {
+		x.crc = crcAdd(0, b[:n])
+	}
+	if x.bad = q.header(b[:n]); x.bad != nil {
+		if !q.crc {
+			return false, x.bad
+		}
+		x.discard = true // RFC 5044 section 8: whether the header can be believed, the CRC says
+	}
+	return true, nil
+}
+
+// headerSize parses the header that b begins with. It returns its size, with all of a Read Request or a Terminate, or 0 if there is more
+// to come.
+func (x *rx) headerSize(b []byte) (int, *transport.TerminateError) {
+	if len(b) < 4 {
+		return 0, nil
+	}
+	n := headerLen(b)
+	// Before the rest of the header is waited for: it may never come.
+	if u := int(b[0])<<8 | int(b[1]); u+2 < n {
+		x.rawLen = 0
+		return 0, violation(transport.LayerLLP, 0, llpMarker, "RFC 5044 section 4.1",
+			"an FPDU with %d bytes of ULPDU, too few for its %d-byte DDP header", u, n-2)
+	}
+	if len(b) < n {
+		return 0, nil
+	}
+	x.h.parse(b)
+	switch {
+	case x.h.tagged:
+	case x.h.op == opReadReq && x.h.ulpdu == untaggedLen-2+readReqLen:
+		n += readReqLen
+	case x.h.op == opTerminate && x.h.ulpdu <= untaggedLen+maxTerminate:
+		n = x.h.ulpdu + 2
+	}
+	if len(b) < n {
+		return 0, nil
+	}
+	return n, nil
+}
+
+// takePayload moves payload from the look-ahead to its place. False means that some is still to come.
+func (q *QP) takePayload() bool {
+	x := &q.rx
+	n := min(x.left, x.w-x.r)
+	if n > 0 {
+		p := x.buf[x.r : x.r+n]
+		x.r += n
+		x.left -= n
+		if q.crc {
+			x.crc = crcAdd(x.crc, p)
+		}
+		if !x.discard {
+			x.sink.copyIn(p)
+			q.cnt.copiedIn[CopyClass(x.sinkLen)].Add(uint64(n))
+		}
+	}
+	if x.left > 0 {
+		return false
+	}
+	parsings.Move(&x.ph, inTrailer)
+	return true
+}
+
+// takeTrailer checks the CRC and gives the FPDU its effect. False means that the trailer is still to come.
+func (q *QP) takeTrailer() (bool, *transport.TerminateError) {
+	x := &q.rx
+	pad := fpduPad(x.h.ulpdu)
+	if x.w-x.r < pad+crcLen {
+		return false, nil
+	}
+	b := x.buf[x.r : x.r+pad+crcLen]
+	x.r += len(b)
+	if q.crc {
+		sum := crcAdd(x.crc, b[:pad])
+		got := uint32(b[pad]) | uint32(b[pad+1])<<8 | uint32(b[pad+2])<<16 | uint32(b[pad+3])<<24
+		if sum != got {
+			return false, violation(transport.LayerLLP, 0, llpCRC, "RFC 5044 section 4.4",
+				"the CRC of an FPDU with %d bytes of ULPDU is 0x%08x, calculated 0x%08x", x.h.ulpdu, got, sum)
+		}
+	}
+	if x.bad != nil {
+		return false, x.bad
+	}
+	parsings.Move(&x.ph, inHeader)
+	q.cnt.fpdusIn.Add(1)
+	if !x.seen {
+		x.seen = true
+		q.firstFPDU()
+	}
+	return true, q.finish()
+}
+
+// releaseLocked lets a responder transmit from now on (RFC 5044 section 7.1.3), and reports whether it might not before; tx is held.
+func (t *tx) releaseLocked() bool {
+	if t.state != held {
+		return false
+	}
+	sendings.Move(&t.state, quiet)
+	return true
+}
+
+// firstFPDU makes a responder transmit what has been posted already.
 func (q *QP) firstFPDU() {
-	t := &q.tx
-	t.Lock()
-	defer t.Unlock()
-	if t.hold {
-		t.hold = false
+	q.tx.Lock()
+	defer q.tx.Unlock()
+	if q.tx.releaseLocked() {
 		q.pump()
 	}
 }

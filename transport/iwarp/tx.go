@@ -49,17 +49,13 @@ type mark struct {
 	resp bool
 }
 
-// tx is the transmitter. Whoever sets busy transmits for all: it lets go of the lock during the system call, others
-// queue behind it meanwhile, and their requests leave with its next batch.
+// tx is the transmitter. One goroutine transmits for all: it lets go of the lock during the system call, others queue
+// behind it meanwhile, and their requests leave with its next batch.
 type tx struct {
 	sync.Mutex
 	q       *QP
-	alive   bool
-	busy    bool  // somebody is transmitting
-	blocked bool  // the socket is full, the flusher waits for it
-	hold    bool  // responder before the initiator's first FPDU (RFC 5044 section 7.1.3)
-	settled bool  // dead, and no buffer of anybody's is referred to any more
-	lost    error // of the socket, which takes nothing any more; what the peer said before is still read
+	state   sending
+	lost    error // of the socket, from draining on
 	waiters int   // of awaitStepLocked
 	stepped sync.Cond
 	err     error
@@ -93,7 +89,7 @@ type tx struct {
 
 func (t *tx) init(n negotiated) {
 	t.stepped.L = &t.Mutex
-	t.hold, t.markers, t.big = n.responder, n.markers, n.big
+	t.markers, t.big = n.markers, n.big
 	t.resp = newFixedRing[txResp](n.depth.In) // the cursor points to its entries
 	t.marks = newRing[mark](t.sq.max + t.resp.max + 1)
 	t.out.init(t.markers)
@@ -105,7 +101,7 @@ func (t *tx) init(n negotiated) {
 
 // pumpLocked transmits until nothing is left or the socket is full.
 func (t *tx) pumpLocked(later bool) {
-	if t.busy || t.blocked || t.hold || t.lost != nil || t.q.dead.Load() {
+	if t.state != quiet || t.q.life.is() != established {
 		return
 	}
 	if later {
@@ -114,13 +110,15 @@ func (t *tx) pumpLocked(later bool) {
 		}
 		return
 	}
-	t.busy = true
+	sendings.Move(&t.state, transmitting)
 	for t.step() {
 		t.tellLocked()
 	}
-	t.busy = false
+	if t.state == transmitting {
+		sendings.Move(&t.state, quiet)
+	}
 	t.tellLocked()
-	if t.q.dead.Load() && !t.settled {
+	if t.q.life.dead() {
 		t.settleLocked()
 	}
 }
@@ -170,7 +168,7 @@ func (t *tx) repointLocked() {
 func (t *tx) hasWork() bool { return t.cur.active || t.cut < t.sq.len() || t.rcut < t.resp.len() }
 
 func (t *tx) blockLocked() {
-	t.blocked = true
+	sendings.Move(&t.state, waiting)
 	t.q.cnt.flushes.Add(1)
 	t.q.wakeFlusher()
 }
@@ -201,7 +199,7 @@ func (t *tx) step() bool {
 		t.sent += uint64(t.n)
 		t.out.advance(t.n)
 	}
-	if q.dead.Load() {
+	if q.life.dead() {
 		return false
 	}
 	t.retire()
@@ -217,21 +215,17 @@ func (t *tx) step() bool {
 	// The peer may have said why before it went: the owner reads what has arrived, and then ends the connection (RFC 5040
 	// section 5.4).
 	t.lost = lost(t.sysErr)
-	q.sendLost.Store(true)
+	q.life.moveLocked(draining)
 	q.notify()
 	return false
 }
 
-// failAsync is fail for a caller that holds tx and busy.
-func (q *QP) failAsync(err error) {
-	if q.dead.Load() {
+// failSendingLocked is fail for the goroutine that transmits, which settles what it refers to on its way out.
+func (q *QP) failSendingLocked(err error) {
+	if q.life.dead() {
 		return
 	}
-	q.tx.err = err
-	q.dead.Store(true)
-	q.stags.Lock()
-	q.stags.killAll()
-	q.stags.Unlock()
+	q.endLocked(err, ended)
 	q.wakeFlusher()
 	q.notify()
 }
@@ -315,7 +309,7 @@ func (t *tx) staleRead(r *txResp) bool {
 		"a Read of %d bytes was still to be answered when its STag 0x%08x was invalidated", r.req.Size, r.req.SrcSTag)
 	t.q.cnt.terms.Add(1)
 	t.term = terminateFPDU(e, nil, t.q.crc)
-	t.q.failAsync(e)
+	t.q.failSendingLocked(e)
 	return false
 }
 
@@ -415,9 +409,8 @@ func maxPayload(mss, h int, big, markers bool) int {
 
 // settleLocked lets go of all memory: it keeps a copy of what is left of an FPDU half sent, and the Terminate behind it.
 func (t *tx) settleLocked() {
-	t.settled = true
 	var tail []byte
-	if !t.hold && t.alive {
+	if t.state != held {
 		tail = t.out.rest()
 		switch n := len(t.term) - crcLen; {
 		case n <= 0:
@@ -435,6 +428,7 @@ func (t *tx) settleLocked() {
 	t.out.reset()
 	t.out.lay()
 	t.cur.active = false
+	sendings.Move(&t.state, settled)
 	t.q.wakeFlusher()
 	t.q.notify()
 }
