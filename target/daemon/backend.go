@@ -302,7 +302,7 @@ func (d *Daemon) ResizeVolume(ctx context.Context, name string, s admin.ResizeSp
 	}
 	has := Size(v.dev.Geometry().Size)
 	switch {
-	case v.cfg.Engine != "file":
+	case !v.cfg.engine().grows:
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "only volumes of the file engine can be resized"}
 	case s.Size <= int64(has):
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf("volume %s has %v; it can only grow while it is served", name, has)}

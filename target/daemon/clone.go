@@ -14,7 +14,7 @@ import (
 // at no cost. A file system that cannot share gets no slow copy instead, for that would not be one moment's.
 func (d *Daemon) cloneFile(ctx context.Context, v *volume, to VolumeConfig) (*madeFile, string, error) {
 	name := v.cfg.Name
-	if v.cfg.Engine != "file" {
+	if !v.cfg.engine().clones {
 		return nil, "", &admin.Error{Kind: admin.Conflict, Msg: "only volumes of the file engine can be cloned"}
 	}
 	if v.why != nil {
@@ -46,8 +46,13 @@ func (d *Daemon) cloneFile(ctx context.Context, v *volume, to VolumeConfig) (*ma
 // promiseAs gives the configuration of a clone what its origin is and promises to those who use it: all but what it is known by. A
 // snapshot of LVM or ZFS behaves like its origin too, and has a serial number of its own.
 func (v *VolumeConfig) promiseAs(o *VolumeConfig) {
-	v.Block, v.Physical, v.Direct, v.Atomic, v.LowSpace = o.Block, o.Physical, o.Direct, o.Atomic, o.LowSpace
-	v.Vendor, v.Product, v.Removable, v.Erase = o.Vendor, o.Product, o.Removable, o.Erase && !v.ReadOnly
+	as := keysOf(o)
+	for i, k := range keysOf(v) {
+		if k.Tag.Get("clone") == "same" {
+			k.value.Set(as[i].value)
+		}
+	}
+	v.Erase = o.Erase && !v.ReadOnly
 	if o.Limits != nil {
 		l := *o.Limits
 		v.Limits = &l

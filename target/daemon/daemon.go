@@ -18,9 +18,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/group"
-	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/internal/savefile"
 	"github.com/sluice-storage/sluice/internal/version"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"

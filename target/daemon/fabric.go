@@ -36,8 +36,8 @@ func (c *Config) checkFabric() error {
 		if len(c.Fabric) == 1 { // both forms
 			path = func(key string) string { return "$.fabric." + key }
 		}
-		if !slices.Contains(fabric.Providers, p.Provider) {
-			return at(path("provider"), "fabric: provider %q is none of %s", p.Provider, strings.Join(fabric.Providers, ", "))
+		if err := checkKeys(p, "fabric: ", path); err != nil {
+			return err
 		}
 		for _, o := range c.Fabric[:i] {
 			switch {
@@ -56,25 +56,14 @@ func (c *Config) checkFabric() error {
 		if p.Provider != fabric.IWARP && p.CRC != "" {
 			return at(path("crc"), "fabric: crc is of the frames of software iWARP; adapters have their own checksums")
 		}
-		if p.CRC != "" && !slices.Contains(fabric.CRCs, p.CRC) {
-			return at(path("crc"), "fabric.crc %q is none of on, always, off, peer", p.CRC)
-		}
 		if p.Provider != fabric.Verbs && (len(p.Devices) > 0 || p.Exposure != "" || p.ISERPort != 0 || p.NFSPort != 0 || p.AckTimeout != 0) {
 			return at(path("devices"), "fabric: devices, exposure, iser_port, nfs_port and ack_timeout are of RDMA adapters (provider: verbs)")
-		}
-		for key, n := range map[string]int{"iser_port": p.ISERPort, "nfs_port": p.NFSPort} {
-			if n < 0 || n > 65535 {
-				return at(path(key), "fabric: %s: %d is no port from 1 to 65535", key, n)
-			}
 		}
 		if err := c.checkOwnPorts(p, path); err != nil {
 			return err
 		}
 		if err := fabric.CheckAckTimeout(time.Duration(p.AckTimeout)); err != nil {
 			return at(path("ack_timeout"), "fabric: ack_timeout: %v", err)
-		}
-		if p.Exposure != "" && !slices.Contains(fabric.Exposures, p.Exposure) {
-			return at(path("exposure"), "fabric: exposure %q is none of %s", p.Exposure, strings.Join(fabric.Exposures, ", "))
 		}
 	}
 	return nil

@@ -290,7 +290,7 @@ func (d *Daemon) identified() error {
 	for _, e := range entries {
 		name, ok := strings.CutSuffix(e.Name(), ".json")
 		var rec identityRecord
-		if known, err := readJSON(filepath.Join(d.identityDir(), e.Name()), &rec); ok && d.volumes[name] == nil && known && err == nil && rec.Engine != "file" {
+		if known, err := readJSON(filepath.Join(d.identityDir(), e.Name()), &rec); ok && d.volumes[name] == nil && known && err == nil && !engineNamed(rec.Engine).lasting {
 			d.forgetIdentity(name, false)
 		}
 	}

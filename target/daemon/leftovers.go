@@ -46,7 +46,7 @@ func (d *Daemon) sweep() {
 		{filepath.Join(d.stateDir, "nfs"), exactly(".nfs-handle.key-", ".nlm-state.json-")},
 	}
 	for _, v := range d.volumes {
-		if v.cfg.Engine == "file" && !strings.HasPrefix(v.cfg.Path, "/dev/") {
+		if v.cfg.engine().file && !strings.HasPrefix(v.cfg.Path, "/dev/") {
 			base := filepath.Base(v.cfg.Path)
 			places = append(places, unfinished{filepath.Dir(v.cfg.Path), exactly("."+base+".identity-", base+".identity.new-", "."+base+".new-")})
 		}

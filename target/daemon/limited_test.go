@@ -15,7 +15,7 @@ func TestLimitsOfAVolumeAreInForce(t *testing.T) {
 		"limited to 1048576 bytes/s, memory":   {Bandwidth: 1 << 20},
 		"limited to 7 requests/s to 9 bytes/s": {IOPS: 7, Bandwidth: 9},
 	} {
-		dev, err := openEngine(VolumeConfig{Name: "v", Engine: "mem", Size: 1 << 20}, t.TempDir())
+		dev, err := engineNamed("mem").open(VolumeConfig{Name: "v", Engine: "mem", Size: 1 << 20}, t.TempDir())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -29,7 +29,7 @@ func TestLimitsOfAVolumeAreInForce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	dev, err := openEngine(VolumeConfig{Name: "v", Engine: "mem", Size: 1 << 20}, t.TempDir())
+	dev, err := engineNamed("mem").open(VolumeConfig{Name: "v", Engine: "mem", Size: 1 << 20}, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

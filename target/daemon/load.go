@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/goccy/go-yaml"
 
@@ -146,117 +145,41 @@ func annotate(err error, b []byte) string {
 	return err.Error() + "\n" + strings.TrimRight(string(src), "\n ")
 }
 
-// Defaults of keys that a file leaves out.
-const (
-	DefaultMemory       = 256 << 20 // registered buffers: 16 busy sessions of 16 MiB
-	DefaultLoginTimeout = 15 * time.Second
-	DefaultPeerTimeout  = 60 * time.Second
-	DefaultDrain        = 10 * time.Second
-	DefaultConnections  = 1024 // 64 MiB of idle sessions
-	DefaultBlock        = 512
-	DefaultPhysical     = 4096
-)
-
-// fill sets what was left out and makes paths absolute relative to dir.
+// fill gives what was left out its default, and lets paths begin at dir.
 func (c *Config) fill(dir string) {
-	abs := func(p *string) {
-		if *p != "" && !filepath.IsAbs(*p) && !strings.HasPrefix(*p, credential) {
-			*p = filepath.Join(dir, *p)
-		}
-	}
 	if c.StateDir == "" {
 		c.StateDir = DefaultStateDir()
 	}
-	abs(&c.StateDir)
-	for _, p := range []*string{&c.Log.Audit, &c.Admin.Cert, &c.Admin.Key, &c.Admin.ClientCA} {
-		abs(p)
-	}
-	if c.Log.Level == "" {
-		c.Log.Level = "info"
-	}
-	if c.Log.Format == "" {
-		c.Log.Format = "console"
-	}
-	if c.Memory == 0 {
-		c.Memory = DefaultMemory
-	}
+	c.StateDir = absolute(dir, c.StateDir)
 	if c.Fabric == nil {
 		c.Fabric = FabricConfig{{Provider: fabric.IWARP}, {Provider: fabric.Verbs, implied: true}}
-	}
-	for i := range c.Fabric {
-		p := &c.Fabric[i]
-		setString(&p.Provider, fabric.IWARP)
-		switch p.Provider {
-		case fabric.IWARP:
-			setString(&p.CRC, fabric.CRCs[0])
-		case fabric.Verbs:
-			setString(&p.Exposure, fabric.Exposures[0])
-		}
-	}
-	setDuration(&c.Timeouts.Login, DefaultLoginTimeout)
-	setDuration(&c.Timeouts.Peer, DefaultPeerTimeout)
-	setDuration(&c.Timeouts.Drain, DefaultDrain)
-	if c.Limits.Connections == 0 {
-		c.Limits.Connections = DefaultConnections
-	}
-	if c.Limits.PerHost == 0 {
-		c.Limits.PerHost = max(1, c.Limits.Connections-c.Limits.Connections/4)
-	}
-	for i := range c.Portals {
-		if c.Portals[i].Group == 0 {
-			c.Portals[i].Group = 1
-		}
-	}
-	for i := range c.Volumes {
-		v := &c.Volumes[i]
-		if v.Engine == "" {
-			v.Engine = "file"
-		}
-		if v.Block == 0 {
-			v.Block = DefaultBlock
-		}
-		if v.Physical == 0 {
-			v.Physical = max(DefaultPhysical, v.Block)
-		}
-		if v.Engine == "file" && v.Path == "" && v.Name != "" {
-			v.Path = defaultPath(c.StateDir, v.Name)
-		}
-		abs(&v.Path)
-	}
-	for i := range c.Targets {
-		if a := c.Targets[i].Auth; a != nil {
-			abs(&a.SecretsFile)
-		}
-	}
-	if c.DiscoveryAuth != nil {
-		abs(&c.DiscoveryAuth.SecretsFile)
-	}
-	for i := range c.Exports {
-		if e := &c.Exports[i]; e.Path == "" && e.Name != "" {
-			e.Path = filepath.Join(c.StateDir, "exports", filepath.Base(e.Name))
-		} else {
-			abs(&e.Path)
-		}
 	}
 	if len(c.Exports) > 0 && c.Files == nil {
 		c.Files = &FilesConfig{}
 	}
-	if f := c.Files; f != nil {
-		setString(&f.TCP, "0.0.0.0:2049")
-		setString(&f.RDMA, "0.0.0.0:20049")
-		setString(&f.Rpcbind, "none")
-	}
+	c.fillDefaults()
+	c.computeDefaults()
+	c.makeAbsolute(dir)
 }
 
-func setString(s *string, def string) {
-	if *s == "" {
-		*s = def
+// computeDefaults gives keys that were left out the defaults that depend on other keys.
+func (c *Config) computeDefaults() {
+	if c.Limits.PerHost == 0 {
+		c.Limits.PerHost = max(1, c.Limits.Connections-c.Limits.Connections/4)
 	}
-}
-
-func setDuration(d *Duration, def time.Duration) {
-	if *d == 0 {
-		*d = Duration(def)
+	for i := range c.Volumes {
+		v := &c.Volumes[i]
+		if v.Physical == 0 {
+			v.Physical = max(4096, v.Block)
+		}
+		if v.engine().file && v.Path == "" && v.Name != "" {
+			v.Path = defaultPath(c.StateDir, v.Name)
+		}
+	}
+	for i := range c.Exports {
+		if e := &c.Exports[i]; e.Path == "" && e.Name != "" {
+			e.Path = filepath.Join(c.StateDir, "exports", filepath.Base(e.Name))
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -227,10 +228,12 @@ func (c *Config) dropIns(path string) error {
 		if !same(add.settings(), (&Config{}).settings()) {
 			return &ConfigError{File: f, Detail: "a drop-in may hold portals, volumes, targets and exports; settings belong into " + path}
 		}
-		c.Portals = append(c.Portals, add.Portals...)
-		c.Volumes = append(c.Volumes, add.Volumes...)
-		c.Targets = append(c.Targets, add.Targets...)
-		c.Exports = append(c.Exports, add.Exports...)
+		more := keysOf(add)
+		for i, k := range keysOf(c) {
+			if k.isList() {
+				k.value.Set(reflect.AppendSlice(k.value, more[i].value))
+			}
+		}
 	}
 	return nil
 }
@@ -238,7 +241,11 @@ func (c *Config) dropIns(path string) error {
 // settings is c without its lists.
 func (c *Config) settings() Config {
 	s := *c
-	s.Portals, s.Volumes, s.Targets, s.Exports = nil, nil, nil, nil
+	for _, k := range keysOf(&s) {
+		if k.isList() {
+			k.value.SetZero()
+		}
+	}
 	return s
 }
 

@@ -256,7 +256,7 @@ func (d *Daemon) finish(before, next *Config, p *plan) error {
 	d.mu.Unlock()
 	for _, v := range gone {
 		d.retire(v)
-		if v.cfg.Engine != "file" {
+		if !v.cfg.engine().lasting {
 			v.lu.Forget(false)
 			d.forgetIdentity(v.cfg.Name, false)
 		}

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"strings"
+	"slices"
 
 	"github.com/goccy/go-yaml"
 )
@@ -23,59 +23,67 @@ type Change struct {
 	Restart bool `json:"restart"`
 }
 
-// Diff lists what going from c to next changes, in the order volumes, targets, portals, exports, settings.
+// Diff lists what going from c to next changes: what has a name, in the order volumes, targets, portals, exports, and then settings.
 func (c *Config) Diff(next *Config) []Change {
-	var ch []Change
-	ch = append(ch, diff("volume", c.Volumes, next.Volumes, func(v VolumeConfig) string { return v.Name })...)
-	ch = append(ch, diff("target", c.Targets, next.Targets, func(t TargetConfig) string { return t.Name })...)
-	ch = append(ch, diff("portal", c.Portals, next.Portals, func(p PortalConfig) string { return p.Address })...)
-	ch = append(ch, diff("export", c.Exports, next.Exports, func(e ExportConfig) string { return e.Name })...)
-	for _, s := range []struct {
-		name string
-		a, b any
-	}{
-		{"state_dir", c.StateDir, next.StateDir}, {"log", c.Log, next.Log}, {"memory", c.Memory, next.Memory},
-		{"fabric", c.Fabric, next.Fabric}, {"timeouts", c.Timeouts, next.Timeouts}, {"limits", c.Limits, next.Limits}, {"admin", c.Admin, next.Admin},
-		{"discovery_auth", c.DiscoveryAuth, next.DiscoveryAuth}, {"isns", c.ISNS, next.ISNS},
-	} {
-		if !same(s.a, s.b) {
-			ch = append(ch, Change{Kind: "setting", Name: s.name, What: "changed", Restart: true})
+	items := map[string][]Change{}
+	var settings []Change
+	keys := keysOf(next)
+	for i, was := range keysOf(c) {
+		is := keys[i]
+		change := Change{Kind: "setting", Name: was.name, What: "changed", Restart: true}
+		switch {
+		case was.isList():
+			l := diffItems(was.value, is.value)
+			if len(l) > 0 {
+				items[l[0].Kind] = l
+			}
+			continue
+		case same(was.value.Interface(), is.value.Interface()):
+			continue
+		case was.Tag.Get("reload") == comesAndGoes && was.value.IsZero():
+			change.What, change.Restart = "added", false
+		case was.Tag.Get("reload") == comesAndGoes && is.value.IsZero():
+			change.What, change.Restart = "removed", false
 		}
+		settings = append(settings, change)
 	}
-	// The file service comes and goes at once; another address takes a restart.
-	switch {
-	case c.Files == nil && next.Files != nil:
-		ch = append(ch, Change{Kind: "setting", Name: "files", What: "added"})
-	case c.Files != nil && next.Files == nil:
-		ch = append(ch, Change{Kind: "setting", Name: "files", What: "removed"})
-	case !same(c.Files, next.Files):
-		ch = append(ch, Change{Kind: "setting", Name: "files", What: "changed", Restart: true})
-	}
-	return ch
+	return slices.Concat(items["volume"], items["target"], items["portal"], items["export"], settings)
 }
 
-func diff[T any](kind string, a, b []T, name func(T) string) []Change {
-	var ch []Change
-	old := map[string]T{}
-	for _, v := range a {
-		old[name(v)] = v
+// diffItems lists the changes of items that have names.
+func diffItems(a, b reflect.Value) []Change {
+	var l []Change
+	old := map[string]any{}
+	for _, v := range a.Seq2() {
+		_, name := itemName(v)
+		old[name] = v.Interface()
 	}
-	for _, v := range b {
-		was, ok := old[name(v)]
-		switch {
+	for _, v := range b.Seq2() {
+		kind, name := itemName(v)
+		switch was, ok := old[name]; {
 		case !ok:
-			ch = append(ch, Change{Kind: kind, Name: name(v), What: "added"})
-		case !same(was, v):
-			ch = append(ch, Change{Kind: kind, Name: name(v), What: "changed"})
+			l = append(l, Change{Kind: kind, Name: name, What: "added"})
+		case !same(was, v.Interface()):
+			l = append(l, Change{Kind: kind, Name: name, What: "changed"})
 		}
-		delete(old, name(v))
+		delete(old, name)
 	}
-	for _, v := range a {
-		if _, gone := old[name(v)]; gone {
-			ch = append(ch, Change{Kind: kind, Name: name(v), What: "removed"})
+	for _, v := range a.Seq2() {
+		if kind, name := itemName(v); old[name] != nil {
+			l = append(l, Change{Kind: kind, Name: name, What: "removed"})
 		}
 	}
-	return ch
+	return l
+}
+
+// itemName says what kind of thing an item of a list is, and its name.
+func itemName(item reflect.Value) (kind, name string) {
+	for _, k := range keysIn(item) {
+		if kind := k.Tag.Get("id"); kind != "" {
+			return kind, k.value.String()
+		}
+	}
+	panic(fmt.Sprintf("daemon: no key of %v has an id", item.Type()))
 }
 
 // same compares what two values say: a list left out and an empty one are the same.
@@ -83,51 +91,4 @@ func same(a, b any) bool {
 	x, xerr := json.Marshal(a)
 	y, yerr := json.Marshal(b)
 	return xerr == nil && yerr == nil && bytes.Equal(x, y)
-}
-
-// Schema is the JSON schema (2020-12) of the configuration file, for editors. It is made from the types that the file
-// is read into, so it cannot fall behind them.
-func Schema() map[string]any {
-	s := schemaOf(reflect.TypeFor[Config]())
-	s["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-	s["title"] = "sluiced configuration"
-	return s
-}
-
-func schemaOf(t reflect.Type) map[string]any {
-	switch t {
-	case reflect.TypeFor[Size]():
-		return map[string]any{"oneOf": []any{
-			map[string]any{"type": "integer", "minimum": 0},
-			map[string]any{"type": "string", "pattern": `^[0-9]+(\.[0-9]+)? *([KMGTkmgt]i?[Bb]?|[Bb])?$`},
-		}}
-	case reflect.TypeFor[Duration]():
-		return map[string]any{"type": "string", "pattern": `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`}
-	}
-	switch t.Kind() {
-	case reflect.Pointer:
-		return schemaOf(t.Elem())
-	case reflect.Struct:
-		props := map[string]any{}
-		for i := range t.NumField() {
-			f := t.Field(i)
-			if tag, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); tag != "" && tag != "-" {
-				props[tag] = schemaOf(f.Type)
-			}
-		}
-		return map[string]any{"type": "object", "properties": props, "additionalProperties": false}
-	case reflect.Slice:
-		return map[string]any{"type": "array", "items": schemaOf(t.Elem())}
-	case reflect.Bool:
-		return map[string]any{"type": "boolean"}
-	case reflect.String:
-		return map[string]any{"type": "string"}
-	case reflect.Int, reflect.Int64:
-		return map[string]any{"type": "integer"}
-	case reflect.Uint16:
-		return map[string]any{"type": "integer", "minimum": 0, "maximum": 65535}
-	case reflect.Uint32:
-		return map[string]any{"type": "integer", "minimum": 0, "maximum": 4294967295}
-	}
-	panic(fmt.Sprintf("daemon: configuration type %v has no schema", t))
 }

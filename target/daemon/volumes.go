@@ -8,17 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/blockdev/delay"
 	"github.com/sluice-storage/sluice/blockdev/file"
 	"github.com/sluice-storage/sluice/blockdev/limit"
-	memdev "github.com/sluice-storage/sluice/blockdev/mem"
-	"github.com/sluice-storage/sluice/blockdev/null"
 	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
@@ -58,7 +54,7 @@ func (d *Daemon) startVolume(cfg VolumeConfig) (*volume, error) {
 // that are served nor of more. A file that is not there leaves the unit without a medium.
 func (d *Daemon) openVolume(cfg VolumeConfig, more map[string]*volume) (_ *volume, err error) {
 	v := &volume{cfg: cfg}
-	if cfg.Engine == "file" {
+	if cfg.engine().file {
 		v.info, err = os.Stat(cfg.Path)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 			return d.absentVolume(cfg, more, fmt.Errorf("%s %w; mount its file system and reload, or make a new file: sluice volume create %s", cfg.Path, errMissing, cfg.Name))
@@ -67,7 +63,7 @@ func (d *Daemon) openVolume(cfg VolumeConfig, more map[string]*volume) (_ *volum
 			return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
 		}
 	}
-	if v.dev, err = openEngine(cfg, d.stateDir); err != nil {
+	if v.dev, err = cfg.engine().open(cfg, d.stateDir); err != nil {
 		return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
 	}
 	defer func() {
@@ -94,7 +90,7 @@ func (d *Daemon) openVolume(cfg VolumeConfig, more map[string]*volume) (_ *volum
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
 	}
-	if cfg.Engine == "file" {
+	if cfg.engine().lasting {
 		v.key = id.Key
 	}
 	dev, err := limited(v.dev, cfg.Limits)
@@ -114,7 +110,7 @@ func (d *Daemon) openVolume(cfg VolumeConfig, more map[string]*volume) (_ *volum
 func (d *Daemon) absentVolume(cfg VolumeConfig, more map[string]*volume, why error) (*volume, error) {
 	as := cfg
 	key := ""
-	id, err := d.identify(cfg, bearer{regular: cfg.Engine == "file"})
+	id, err := d.identify(cfg, bearer{regular: cfg.engine().file})
 	if err == nil && id != nil && d.alone(cfg, id, more) == nil {
 		key = id.Key
 	} else {
@@ -163,7 +159,7 @@ func (d *Daemon) newUnit(cfg VolumeConfig, dev blockdev.Device, id *identity, no
 	naa, eui, serial := unitIdentity(cfg, id)
 	o := scsi.LUOptions{
 		Device: dev, Name: cfg.Name, Serial: serial, NAA: naa, EUI: eui, StateKey: id.Key, NotReady: notReady, Vendor: cfg.Vendor, Product: cfg.Product,
-		ReadOnly: cfg.ReadOnly, Removable: cfg.Removable, Volatile: cfg.Engine != "file",
+		ReadOnly: cfg.ReadOnly, Removable: cfg.Removable, Volatile: !cfg.engine().lasting,
 		AllowFormat: cfg.Erase, AllowSanitize: cfg.Erase, ThinThreshold: int64(cfg.LowSpace), StateDir: d.scsiState(), Log: d.log,
 	}
 	if o.Vendor == "" {
@@ -216,33 +212,6 @@ func limited(dev blockdev.Device, l *LimitsConfig) (blockdev.Device, error) {
 	return d, nil
 }
 
-func openEngine(cfg VolumeConfig, stateDir string) (blockdev.Device, error) {
-	switch cfg.Engine {
-	case "file":
-		// A file that is larger than its configuration says keeps its size: nothing is ever cut, and a growth that was
-		// interrupted before it was written down is no reason not to serve.
-		size := int64(cfg.Size)
-		if fi, err := os.Stat(cfg.Path); err != nil || fi.Size() >= size || !fi.Mode().IsRegular() {
-			size = 0 // nor is a file made that is not there
-		}
-		return file.Open(cfg.Path, file.Options{
-			Size: size, ReadOnly: cfg.ReadOnly, Direct: cfg.Direct, Logical: cfg.Block, Physical: cfg.Physical,
-			Atomic: cfg.Atomic, Thick: cfg.Thick, Notes: mediaDir(stateDir), Earlier: filepath.Join(stateDir, cfg.Name),
-		})
-	case "mem":
-		return memdev.Open(memdev.Options{Size: int64(cfg.Size), Logical: cfg.Block, Physical: cfg.Physical, ReadOnly: cfg.ReadOnly})
-	case "null":
-		return null.Open(null.Options{Size: int64(cfg.Size), Logical: cfg.Block})
-	case "delay":
-		below, err := memdev.Open(memdev.Options{Size: int64(cfg.Size), Logical: cfg.Block, Physical: cfg.Physical})
-		if err != nil {
-			return nil, err
-		}
-		return delay.Open(below, delay.Options{For: func(*blockdev.Request) time.Duration { return time.Duration(cfg.Delay) }})
-	}
-	return nil, fmt.Errorf("engine %q is not built in", cfg.Engine)
-}
-
 // mediaDir has what is known of media under their own names: losses, and logs of atomic writes to block devices.
 func mediaDir(stateDir string) string { return filepath.Join(stateDir, "media") }
 
@@ -252,9 +221,7 @@ func (v *volume) follows(next VolumeConfig) (int64, error) {
 	if same(v.cfg, next) {
 		return 0, nil
 	}
-	sized := v.cfg
-	sized.Size = next.Size
-	if !same(sized, next) || v.cfg.Engine != "file" {
+	if !same(v.cfg.grownTo(next), next) || !v.cfg.engine().grows {
 		return 0, fmt.Errorf("volume %s: only its size can change, and only upwards, while it is served; remove it, reload, and add it again", next.Name)
 	}
 	switch has := Size(v.dev.Geometry().Size); {
@@ -264,4 +231,15 @@ func (v *volume) follows(next VolumeConfig) (int64, error) {
 		return int64(next.Size), nil
 	}
 	return 0, nil
+}
+
+// grownTo is a volume's configuration with what next has of those keys that can change while it is served.
+func (v VolumeConfig) grownTo(next VolumeConfig) VolumeConfig {
+	as := keysOf(next)
+	for i, k := range keysOf(&v) {
+		if k.Tag.Get("reload") == canGrow {
+			k.value.Set(as[i].value)
+		}
+	}
+	return v
 }

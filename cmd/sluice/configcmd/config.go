@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-storage/sluice/cmd/sluice/admincmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
+	"github.com/sluice-storage/sluice/configs"
 	"github.com/sluice-storage/sluice/target/daemon"
 )
 
@@ -201,9 +202,8 @@ func schema() *cobra.Command {
 		Example: "  sluice config schema > sluiced.schema.json\n  # in the file: # yaml-language-server: $schema=./sluiced.schema.json",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			e := json.NewEncoder(c.OutOrStdout())
-			e.SetIndent("", "  ")
-			return e.Encode(daemon.Schema())
+			_, err := c.OutOrStdout().Write(configs.Schema)
+			return err
 		},
 	}
 }
