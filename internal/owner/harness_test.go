@@ -173,13 +173,13 @@ func (u *upper) check() {
 // pair is an engine that runs, and its peer.
 type pair struct {
 	*upper
-	a, b   transport.Device
-	qp     transport.QP // the peer's
-	there  *mem.Slab
-	got    int // messages that the peer has
-	ended  error
-	mine   transport.QP // the engine's, below what wraps it
-	run    chan error
+	a, b  transport.Device
+	qp    transport.QP // the peer's
+	there *mem.Slab
+	got   int // messages that the peer has
+	ended error
+	mine  transport.QP // the engine's, below what wraps it
+	run   chan error
 }
 
 type setup struct {

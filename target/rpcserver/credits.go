@@ -206,7 +206,7 @@ func (c *rdmaConn) repostLocked(r *rdmaCall, again bool) {
 		c.postRecvLocked(c.recvs[i : i+1])
 		return
 	}
-	c.reposts = append(c.reposts, c.recvs[i])
+	c.owner.RecvLocked(c.recvs[i])
 }
 
 // takeSlotLocked returns an idle slot, or nil.

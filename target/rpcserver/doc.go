@@ -6,7 +6,7 @@
 //  1. A connection has one goroutine that reads: the record marks of a stream, or the completions of a queue pair.
 //  2. The program classes each call (Classify), its arguments parsed once. What is Inline the reader executes at once, so a cached READ costs
 //     no hand-over; if it would block after all it answers Again, and a worker executes it.
-//  3. What is Brief goes to the serial queue of its stream (lane.go), or over RDMA to the owner of the connection (own.go). The rest is the
+//  3. What is Brief goes to the serial queue of its stream (serialqueue.go), or over RDMA to the owner of the connection (rdmaowner.go). The rest is the
 //     worker pool's. Calls of one connection run side by side and are answered in
 //     the order in which they end; a connection has a bounded number of calls in flight, and a stream's reader stops
 //     at the bound. life.go has a call's states.

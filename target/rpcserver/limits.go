@@ -82,8 +82,6 @@ const (
 	maxIovecs = 64
 	// maxReply is how large a reply without payload a Call keeps memory for, bytes; READDIRPLUS goes up to 64 KiB.
 	maxReply = 72 << 10
-	// blockTime is how long the owner of a connection may be in a call before a deputy takes its role.
-	blockTime = time.Millisecond
 	// lingerTime is how long a peer that has closed its sending side may take to read its last replies.
 	lingerTime = 10 * time.Second
 	// maxDatagram is the largest call or reply over UDP in bytes.
@@ -119,8 +117,6 @@ const (
 	spareRecvs = 4
 	// readDepth is the RDMA Reads wanted outstanding; the client has the last word.
 	readDepth = 32
-	// maxTogether bounds the work requests of replies that wait to be posted together.
-	maxTogether = 8
 	// maxSends bounds the work requests of a queue pair; more wait in the connection.
 	maxSends = 1024
 	// systemTimeout bounds a call to the system's rpcbind, which is on this machine.

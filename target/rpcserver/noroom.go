@@ -32,6 +32,7 @@ func (c *rdmaConn) unpostedLocked(err error) {
 		}
 	}
 	c.unposted = true
+	c.owner.StopLocked()
 	if errors.Is(err, mem.ErrNoRoom) {
 		c.crowd.add(c.peer.Addr.Addr())
 		c.s.log.Warn("RDMA connection ended: there is no room for its memory", zap.Stringer("client", c.peer.Addr.Addr()), zap.Error(err))

@@ -164,7 +164,7 @@ func (d *rdmaListener) serve(req transport.Request) error {
 
 // newConn makes a connection that has no memory yet.
 func (d *rdmaListener) newConn(p transport.Peer) (*rdmaConn, error) {
-	c := &rdmaConn{s: d.s, crowd: &d.crowd, over: make(chan error, 1), opt: d.opt, caps: d.dev.Caps(), pool: d.pool, wanted: 1, quota: d.pool.Quota(int64(d.opt.Credits) * (MaxPayload + mem.PageSize))}
+	c := &rdmaConn{s: d.s, crowd: &d.crowd, opt: d.opt, caps: d.dev.Caps(), pool: d.pool, wanted: 1, quota: d.pool.Quota(int64(d.opt.Credits) * (MaxPayload + mem.PageSize))}
 	priv, _ := rpcrdma.ParsePrivate(p.Private)
 	// RFC 8797 section 4.1: each direction uses the smaller of what one side sends and the other takes.
 	c.maxSend = min(d.opt.Inline, priv.RecvSize)
@@ -179,6 +179,7 @@ func (d *rdmaListener) newConn(p transport.Peer) (*rdmaConn, error) {
 		c.free()
 		return nil, err
 	}
+	c.owner.Init(c, &c.mu, c.qp)
 	if w, ok := c.qp.(transport.Widener); ok {
 		c.proved = func() {
 			c.widen(w)
@@ -207,11 +208,12 @@ var errOverdue = errors.New("rpc: the client lets the memory of its connection l
 // look closes a connection that is idle, or whose peer answers no Read and takes no reply while their memory is held.
 func (c *rdmaConn) look(now time.Time) {
 	c.mu.Lock()
-	calls, inReads, sending, closed := c.calls, c.inReads, c.sending, c.closed
+	calls, sending, closed := c.calls, c.sending, c.closed
+	inReads, begun := c.owner.ReadsLocked()
 	c.mu.Unlock()
 	// Each kind by itself: a client's calls say nothing of the Reads that it lets lie.
 	idle := c.quiet.forTime(c.moved.Load(), now)
-	reads, sends := c.quietReads.forTime(c.movedReads.Load(), now), c.quietSends.forTime(c.movedSends.Load(), now)
+	reads, sends := c.quietReads.forTime(c.movedReads.Load()+begun, now), c.quietSends.forTime(c.movedSends.Load(), now)
 	switch {
 	case closed:
 		return

@@ -98,7 +98,7 @@ func (r *rdmaCall) listReadsLocked() {
 		from, left := transport.Remote{STag: s.Handle, Off: s.Off}, int(s.Len)
 		for left > 0 {
 			span := cur.next(min(left, r.conn.caps.MaxMessage))
-			r.conn.reads = append(r.conn.reads, readOp{call: r, from: from, to: [1]mem.Span{span}})
+			r.conn.owner.ReadLocked(kindRead|uint64(r.idx), from, span)
 			r.pending++
 			from.Off += uint64(span.Len)
 			left -= span.Len

@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sluice-storage/sluice/internal/role"
+	"github.com/sluice-storage/sluice/internal/owner"
 	"github.com/sluice-storage/sluice/internal/rpcrdma"
 	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/mem"
@@ -19,16 +19,17 @@ import (
 
 // rdmaConn is one RPC-over-RDMA connection (RFC 8166).
 //
-//  1. The owner takes a Send off the receive queue, copies the message (at most an inline threshold) into a Call and
-//     notes its chunks in a slot.
+//  1. The owner (internal/owner) takes a Send off the receive queue, copies the message (at most an inline threshold) into
+//     a Call and notes its chunks in a slot.
 //  2. Read chunks get memory from the connection's quota, and RDMA Reads within the connection's depth. A call whose
 //     memory is not there waits in stalled, first come first served.
-//  3. When the last Read of a call is complete the call is executed: by the owner, or by a worker (own.go).
+//  3. When the last Read of a call is complete the call is executed: by the owner, or by a worker (rdmaowner.go).
 //  4. The reply is built in the slot: RDMA Writes for the write or reply chunk, then the Send. The receive is posted
 //     again before the Send, so that the credit that the reply returns is covered.
 //  5. The Send's completion frees the slot: the Writes before it are complete too.
 //
-// mu guards all mutable state but wcs; it is a connection's own, and nothing below it waits for the peer.
+// mu guards all mutable state, the queues of the engine included; it is a connection's own, and nothing below it waits for the
+// peer.
 type rdmaConn struct {
 	connState
 	s    *Server
@@ -46,13 +47,8 @@ type rdmaConn struct {
 	maxSend    int
 	invalidate bool
 
-	// The owner's:
-	wcs    [64]transport.WC
-	placed *rdmaCall // calls to be executed, their data is here; by next
-	role   role.Role
-	over   chan error // why the connection ended, from the last deputy
-
 	mu       sync.Mutex
+	owner    owner.Engine[*rdmaCall] // keeps calls whose data is here
 	slots    []rdmaCall
 	idle     *rdmaCall
 	steps    []creditStep
@@ -63,17 +59,12 @@ type rdmaConn struct {
 	peak     int       // of calls, since peakFrom
 	peakFrom time.Time //
 	freed    []*mem.Buf
-	posts    []transport.WR   // Writes and Sends that the queue had no room for yet, in order
-	reads    []readOp         // RDMA Reads that wait for depth
-	inReads  int              // outstanding
-	sending  int              // replies of which the completion is to come
-	stalled  []*rdmaCall      // wait for memory for their read chunks
-	unsent   []*rdmaCall      // wait for memory for their reply
-	later    []*rdmaCall      // wait for memory for what they read
-	wrs      []transport.WR   // scratch of pushLocked
-	reposts  []transport.Recv // of replies in posts
-	inFlight sync.WaitGroup   // calls handed on
-	held     []heldRecv       // messages that wait for a slot
+	sending  int            // replies of which the completion is to come
+	stalled  []*rdmaCall    // wait for memory for their read chunks
+	unsent   []*rdmaCall    // wait for memory for their reply
+	later    []*rdmaCall    // wait for memory for what they read
+	inFlight sync.WaitGroup // calls handed on
+	held     []heldRecv     // messages that wait for a slot
 	closed   bool
 	unposted bool  // it ends for what could not be posted
 	err      error // why we closed
@@ -94,34 +85,12 @@ const (
 // heldRecv is a message that has been received and waits in its receive.
 type heldRecv struct{ recv, n int }
 
-type readOp struct {
-	call *rdmaCall
-	from transport.Remote
-	to   [1]mem.Span
-}
-
 // end closes the connection and waits for what is outstanding; err is why.
 func (c *rdmaConn) end(err error) error {
 	c.fail(nil)
 	c.lost.Store(true)
 	c.noMore.Store(true)
-	c.dropPlaced()
-	// After the first error the rest of the completions are still to come.
-	for {
-		n, perr := c.qp.Poll(c.wcs[:])
-		for i := range c.wcs[:n] {
-			c.complete(&c.wcs[i])
-		}
-		c.dropPlaced()
-		if perr != nil && n == 0 {
-			break
-		}
-		if n == 0 {
-			if c.qp.Wait(context.Background()) != nil {
-				break
-			}
-		}
-	}
+	c.owner.Drain(transport.Reason{})
 	c.inFlight.Wait()
 	c.mu.Lock()
 	for i := range c.slots {
@@ -151,10 +120,8 @@ func (c *rdmaConn) fail(err error) {
 		for _, r := range c.later {
 			r.abandonLocked()
 		}
-		for _, op := range c.reads {
-			op.call.readDoneLocked(true)
-		}
-		c.stalled, c.unsent, c.later, c.reads, c.posts = nil, nil, nil, nil, nil
+		c.stalled, c.unsent, c.later = nil, nil, nil
+		c.owner.StopLocked() // Drain accounts for what is queued
 	}
 	c.mu.Unlock()
 	_ = c.qp.Close(transport.Reason{Err: err})
@@ -178,13 +145,11 @@ func (c *rdmaConn) complete(wc *transport.WC) {
 	case kindRead:
 		c.mu.Lock()
 		c.movedReads.Add(1)
-		c.inReads--
-		r := &c.slots[i]
-		ready := r.readDoneLocked(wc.Err != nil)
-		c.mu.Unlock()
-		if ready {
-			c.keepPlaced(r)
+		c.owner.ReadEndedLocked()
+		if r := &c.slots[i]; r.readDoneLocked(wc.Err != nil) {
+			c.owner.KeepLocked(r)
 		}
+		c.mu.Unlock()
 	}
 }
 
@@ -304,7 +269,7 @@ func (c *rdmaConn) screened(call *Call) {
 	lives.Move(&call.life, lifeArriving)
 	c.start(slotOf(call))
 	c.mu.Lock()
-	c.pushLocked() // the owner may be asleep
+	c.owner.FlushLocked() // the owner may be asleep
 	c.mu.Unlock()
 }
 
@@ -401,45 +366,7 @@ func (c *rdmaConn) resume() {
 		}
 		c.later = nil
 	}
-	c.pushLocked()
-}
-
-// pushLocked posts what there is room for, with one Post: Writes and Sends, and Reads within the depth that both ends
-// agreed on.
-func (c *rdmaConn) pushLocked() {
-	if c.closed || c.unposted || len(c.posts)+len(c.reads) == 0 {
-		return
-	}
-	if len(c.reposts) > 0 {
-		c.postRecvLocked(c.reposts)
-		c.reposts = c.reposts[:0]
-	}
-	wrs := append(c.wrs[:0], c.posts...)
-	for i := range c.reads[:max(0, min(len(c.reads), c.qp.Depth().Out-c.inReads))] {
-		op := &c.reads[i]
-		wrs = append(wrs, transport.WR{Op: transport.OpRead, Flags: transport.Signaled, Token: kindRead | uint64(op.call.idx), Local: op.to[:], Remote: op.from})
-	}
-	n, err := c.qp.Post(wrs) // what a full queue did not take is tried again after the next completion
-	c.unpostedLocked(err)
-	clear(wrs)
-	c.wrs = wrs[:0]
-	sent := min(n, len(c.posts))
-	if c.inReads == 0 && n > sent {
-		c.movedReads.Add(1)
-	}
-	c.inReads += n - sent
-	c.posts = cutFront(c.posts, sent)
-	c.reads = cutFront(c.reads, n-sent)
-}
-
-// pushSomeLocked is pushLocked for an owner who has calls to execute and will be back soon. Each Post costs a system call
-// here and a wake-up there, so replies wait for company up to half of the calls that the client lately had here at once,
-// and Reads while more than a quarter as many are under way, which keeps both sides at work. WRITEs of 128 KiB, 16 in
-// flight: 145 us of both sides' processor time a call became 120 (raw: 80), the rate 0.60 of raw 0.70.
-func (c *rdmaConn) pushSomeLocked() {
-	if len(c.posts) >= min(maxTogether, (c.peak+1)/2) || len(c.reads) > 0 && 4*c.inReads <= c.peak {
-		c.pushLocked()
-	}
+	c.owner.FlushLocked()
 }
 
 // cutFront takes the first n off l, in its memory.

@@ -35,7 +35,7 @@ func (c *rdmaConn) refuse(r *rdmaCall, code uint32) {
 	r.sges = r.sges[:0]
 	r.wrs = append(r.wrs[:0], transport.WR{Op: transport.OpSend, Flags: transport.Signaled, Token: kindSend | uint64(r.idx), Local: r.local(r.send.Cut(0, len(b)))})
 	c.sendLocked(r)
-	c.pushLocked()
+	c.owner.FlushLocked()
 	c.unlockAndFree()
 }
 
@@ -47,7 +47,7 @@ func (c *rdmaConn) sendLocked(r *rdmaCall) {
 	}
 	c.creditLocked(r)
 	c.repostLocked(r, false)
-	c.posts = append(c.posts, r.wrs...)
+	c.owner.SendLocked(0, r.wrs...)
 	if c.sending == 0 {
 		c.movedSends.Add(1)
 	}
@@ -78,7 +78,7 @@ func (c *rdmaConn) reply(call *Call, flush bool) {
 	c.calls--
 	c.sendLocked(r)
 	if flush {
-		c.pushLocked()
+		c.owner.FlushLocked()
 	}
 	c.unlockAndFree()
 	call.release()
@@ -126,7 +126,7 @@ func (c *rdmaConn) drop(call *Call) {
 	call.release()
 	if c.takeHeld(false) { // no reply is sent whose completion would
 		c.mu.Lock()
-		c.pushLocked() // the owner may be asleep
+		c.owner.FlushLocked() // the owner may be asleep
 		c.mu.Unlock()
 	}
 	c.inFlight.Done()

@@ -130,8 +130,8 @@ func (sc *streamCall) brief(turn) bool {
 		return false
 	}
 	lives.Move(&sc.call.life, lifeSerial)
-	sc.st.lane.add(&sc.call)
+	sc.st.serial.add(&sc.call)
 	return true
 }
 
-func (sc *streamCall) work() { sc.st.lane.run(&sc.call) }
+func (sc *streamCall) work() { sc.st.serial.run(&sc.call) }

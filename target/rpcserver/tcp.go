@@ -73,9 +73,9 @@ type stream struct {
 	held     atomic.Int64  // bytes of results in replies that are not written yet
 	room     chan struct{} // told when held shrinks
 
-	out   outQueue
-	pipes pipes
-	lane  lane
+	out    outQueue
+	pipes  pipes
+	serial serialQueue
 
 	// What the watch looks at.
 	records               atomic.Uint64 // begun
@@ -99,7 +99,7 @@ func (s *Server) newStream(nc net.Conn) *stream {
 	c.try = c.readv
 	c.out.init(c)
 	c.pipes.s = s
-	c.lane.c = c
+	c.serial.c = c
 	return c
 }
 
@@ -120,7 +120,7 @@ func (c *stream) serve() {
 	}
 	c.out.flush()
 	c.inFlight.Wait()
-	c.lane.end()
+	c.serial.end()
 	c.out.end()
 	c.pipes.end()
 	_ = nc.Close()

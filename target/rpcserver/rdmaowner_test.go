@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-storage/sluice/internal/owner"
 	"github.com/sluice-storage/sluice/internal/rpcrdma"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -22,7 +23,7 @@ func (c *fabricClient) waits(p *program) uint32 {
 	return xid
 }
 
-// The owner of a connection that blocks in a call loses the connection to a deputy, who may lose it in turn.
+// The owner of a connection that blocks in a call loses the connection to another goroutine, which may lose it in turn.
 func TestAnOwnerThatBlocksIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p, connect, end := serveFabric(t, Options{})
@@ -35,12 +36,12 @@ func TestAnOwnerThatBlocksIsReplaced(t *testing.T) {
 			waiting = append(waiting, c.waits(p))
 			xid := c.call(procEcho)
 			if c.got[xid] != 0 || s.stats.handovers.Load() != i {
-				t.Fatalf("%d replies at once, %d deputies", c.got[xid], s.stats.handovers.Load())
+				t.Fatalf("%d replies at once, %d handoffs", c.got[xid], s.stats.handovers.Load())
 			}
-			time.Sleep(2 * blockTime)
+			time.Sleep(2 * owner.BlockTime)
 			c.poll()
 			if c.got[xid] != 1 || s.stats.handovers.Load() != i+1 {
-				t.Fatalf("%d replies, %d deputies after %v", c.got[xid], s.stats.handovers.Load(), 2*blockTime)
+				t.Fatalf("%d replies, %d handoffs after %v", c.got[xid], s.stats.handovers.Load(), 2*owner.BlockTime)
 			}
 		}
 		close(p.gate)
@@ -55,9 +56,9 @@ func TestAnOwnerThatBlocksIsReplaced(t *testing.T) {
 				t.Error("no reply to a call that did not block")
 			}
 		}
-		time.Sleep(10 * blockTime)
+		time.Sleep(10 * owner.BlockTime)
 		if n := s.stats.handovers.Load(); n != 3 {
-			t.Errorf("%d deputies for 3 calls that blocked", n)
+			t.Errorf("%d handoffs for 3 calls that blocked", n)
 		}
 	})
 }
@@ -79,10 +80,10 @@ func TestTheOwnerExecutesCallsWithoutDataThatHardlyEverBlock(t *testing.T) {
 		if xid := c.call(procEcho); c.got[xid] != 0 {
 			t.Error("a call is answered while the owner executes another")
 		}
-		time.Sleep(2 * blockTime)
+		time.Sleep(2 * owner.BlockTime)
 		c.poll()
 		if c.got[c.xid] != 1 || c.got[wait] != 0 || s.stats.handovers.Load() != 1 {
-			t.Errorf("%d replies, %d deputies after %v", c.got[c.xid], s.stats.handovers.Load(), 2*blockTime)
+			t.Errorf("%d replies, %d handoffs after %v", c.got[c.xid], s.stats.handovers.Load(), 2*owner.BlockTime)
 		}
 		close(p.gate)
 		c.poll()
@@ -204,13 +205,13 @@ func TestRepliesWaitForCompany(t *testing.T) {
 			p.gate <- struct{}{} // ends one call; the next blocks
 			c.poll()
 			if got := [4]int{c.got[xids[0]], c.got[xids[1]], c.got[xids[2]], c.got[xids[3]]}; got != want || s.stats.handovers.Load() != 0 {
-				t.Errorf("replies %v after %d calls, want %v; %d deputies", got, i+1, want, s.stats.handovers.Load())
+				t.Errorf("replies %v after %d calls, want %v; %d handoffs", got, i+1, want, s.stats.handovers.Load())
 			}
 		}
-		time.Sleep(2 * blockTime)
+		time.Sleep(2 * owner.BlockTime)
 		c.poll()
 		if c.got[xids[2]] != 1 || s.stats.handovers.Load() != 1 {
-			t.Errorf("%d replies to a call before one that blocks, %d deputies", c.got[xids[2]], s.stats.handovers.Load())
+			t.Errorf("%d replies to a call before one that blocks, %d handoffs", c.got[xids[2]], s.stats.handovers.Load())
 		}
 		close(p.gate)
 		c.poll()
@@ -220,9 +221,9 @@ func TestRepliesWaitForCompany(t *testing.T) {
 	})
 }
 
-// The connection ends while its first owner is in a call, whether a deputy has it or nobody does yet.
+// The connection ends while its first owner is in a call, whether another goroutine has it by then or none.
 func TestAConnectionEndsWhileItsOwnerIsInACall(t *testing.T) {
-	for name, wait := range map[string]time.Duration{"before a deputy": 0, "under a deputy": 2 * blockTime} {
+	for name, wait := range map[string]time.Duration{"before a handoff": 0, "after it": 2 * owner.BlockTime} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, p, connect, end := serveFabric(t, Options{})
@@ -248,7 +249,7 @@ func TestAConnectionEndsWhileItsOwnerIsInACall(t *testing.T) {
 	}
 }
 
-// With every call sent to a worker there are no deputies.
+// With every call sent to a worker there are no handoffs.
 func TestNoInlineLeavesTheOwnerFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p, connect, end := serveFabric(t, Options{NoInline: true})
@@ -263,7 +264,7 @@ func TestNoInlineLeavesTheOwnerFree(t *testing.T) {
 		close(p.gate)
 		c.poll()
 		if c.got[wait] != 1 || s.stats.handovers.Load() != 0 {
-			t.Errorf("%d replies, %d deputies", c.got[wait], s.stats.handovers.Load())
+			t.Errorf("%d replies, %d handoffs", c.got[wait], s.stats.handovers.Load())
 		}
 	})
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
 
-// Calls that hardly ever block go one after another; one that does loses the others to a deputy.
-func TestALaneThatBlocksIsLeft(t *testing.T) {
+// Calls that hardly ever block go one after another; one that does loses the others to another worker.
+func TestASerialQueueThatBlocksIsLeft(t *testing.T) {
 	s, p, addr := serve(t, Options{})
 	p.prompt.Store(true)
 	nc := dial(t, addr)
@@ -23,7 +23,7 @@ func TestALaneThatBlocksIsLeft(t *testing.T) {
 		<-p.entered // each has been taken from the one before
 	}
 	if k := s.stats.handovers.Load(); k < n-1 {
-		t.Errorf("%d deputies for %d calls that block", k, n)
+		t.Errorf("%d handoffs for %d calls that block", k, n)
 	}
 	write(t, nc, record(100, procEcho, 7))
 	if xid, v, _, err := answer(t, nc); xid != 100 || v != 7 || err != nil {
@@ -38,7 +38,7 @@ func TestALaneThatBlocksIsLeft(t *testing.T) {
 		}
 		seen[xid] = true
 	}
-	// The lane is empty, and there for the next.
+	// The queue is empty, and there for the next.
 	write(t, nc, record(200, procWait, 200))
 	if xid, v, _, err := answer(t, nc); xid != 200 || v != 200 || err != nil {
 		t.Fatal(xid, v, err)
@@ -46,7 +46,7 @@ func TestALaneThatBlocksIsLeft(t *testing.T) {
 }
 
 // Whatever comes together is answered, on several connections at once.
-func TestManyCallsInLanes(t *testing.T) {
+func TestManyCallsInSerialQueues(t *testing.T) {
 	_, p, addr := serve(t, Options{})
 	p.prompt.Store(true)
 	close(p.gate)
