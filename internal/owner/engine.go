@@ -16,7 +16,7 @@ type Handler[W any] interface {
 	Perform(w W, over bool)
 	// PeakLocked is how many requests the peer lately had here at once.
 	PeakLocked() int
-	// RestLocked is told that the owner has no work, and that all there was to post is posted.
+	// RestLocked is told that the owner has no work and will wait: it flushes.
 	RestLocked()
 	// HandedOff is told, on the new owner, that the one before has taken too long. It flushes what waits for company.
 	HandedOff()
@@ -98,19 +98,20 @@ func (e *Engine[W]) loop(ctx context.Context) (err error, mine bool) {
 func (e *Engine[W]) turn() (w W, some bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.next == len(e.work) {
-		e.FlushLocked()
+	switch {
+	case e.next == len(e.work):
 		e.h.RestLocked()
-		return w, false
-	}
-	if e.dueLocked() {
+	case e.dueLocked():
 		e.FlushLocked()
+	}
+	if e.next == len(e.work) {
+		return w, false
 	}
 	return e.takeWorkLocked(), true
 }
 
-// KeepLocked keeps work for the owner, who performs it in a later turn. It is called by the owner, or while the owner is known
-// to be handling completions: an owner that waits does not look for work.
+// KeepLocked keeps work for the owner, who performs it in a later turn. It is called by the owner, or by others between
+// Completed and RestLocked: an owner that waits does not look for work.
 func (e *Engine[W]) KeepLocked(w W) {
 	if e.next == len(e.work) {
 		e.work, e.next = e.work[:0], 0

@@ -249,6 +249,26 @@ func TestAFlushDuringAPostThatFindsTheQueueFullIsRepeated(t *testing.T) {
 	}
 }
 
+// Work that is kept while the owner posts before it waits is performed before it waits.
+func TestWorkThatIsKeptWhileTheOwnerPostsIsPerformed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &faulty{}
+		p := connect(t, setup{peak: 1, wrap: func(qp transport.QP) transport.QP { q.QP = qp; return q }})
+		q.inPost = func() {
+			q.inPost = nil
+			p.mu.Lock()
+			p.kept++
+			p.e.KeepLocked(work{'w'})
+			p.mu.Unlock()
+		}
+		p.ask("a")
+		if p.got != 2 {
+			t.Errorf("%d answers, want 2", p.got)
+		}
+		p.end()
+	})
+}
+
 // What is not taken goes out before what was queued meanwhile, Reads behind Sends, and counts no more as under way.
 func TestWhatPostDidNotTakeKeepsItsPlace(t *testing.T) {
 	u := &upper{t: t, queued: make(map[uint64]int), completed: make(map[uint64]int), slab: nil}

@@ -121,7 +121,7 @@ func (u *upper) Perform(w work, over bool) {
 }
 
 func (u *upper) PeakLocked() int { return u.peak }
-func (u *upper) RestLocked()     {}
+func (u *upper) RestLocked()     { u.e.FlushLocked() }
 
 func (u *upper) HandedOff() {
 	u.mu.Lock()

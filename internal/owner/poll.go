@@ -33,7 +33,11 @@ func (p *Poller) AtMost(ctx context.Context, wait bool, most int) ([]transport.W
 			return nil, nil
 		}
 		// A closed queue pair may still have completions: Poll says when it has none.
-		if err := p.QP.Wait(ctx); err != nil && (ctx.Err() != nil || !errors.Is(err, transport.ErrClosed)) {
+		switch err := p.QP.Wait(ctx); {
+		case err == nil:
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case !errors.Is(err, transport.ErrClosed):
 			return nil, err
 		}
 	}

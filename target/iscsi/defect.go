@@ -65,10 +65,11 @@ func whose() (place string, own bool) {
 			return place, false
 		case strings.HasPrefix(fn, "target/iscsi.(*tcpLink).first"), strings.HasPrefix(fn, "target/iscsi.(*tcpLink).loop"), strings.HasPrefix(fn, "target/iscsi.(*iserLink).received"):
 			return place, true
+		case strings.HasSuffix(fn, ").flushLocked"), strings.HasSuffix(fn, ").FlushLocked"):
+			return place, false // the lock comes and goes there
+		case strings.HasPrefix(fn, "internal/owner."), strings.HasPrefix(fn, "internal/state."): // a connection's queue, a request's life
 		case !strings.HasPrefix(fn, "target/iscsi.") && !strings.HasPrefix(fn, "internal/iscsi."):
 			return place, false
-		case strings.HasSuffix(fn, ").flushLocked"):
-			return place, false // the lock comes and goes there
 		}
 		if !more {
 			return place, false

@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
-	"github.com/sluice-storage/sluice/internal/role"
+	"github.com/sluice-storage/sluice/internal/owner"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -16,8 +16,9 @@ import (
 // iserLink is the iSER mover (RFC 7145 as Linux speaks it): control PDUs travel in Sends behind a 28-byte header, Data-In
 // is RDMA Write, R2T and its Data-Out are one RDMA Read, and the response invalidates what the initiator advertised.
 //
-//  1. The owner polls the queue pair (iser_rx.go): receives become PDUs, other completions end moves.
-//  2. Any goroutine queues work requests; one at a time posts them (iser_tx.go). A response is posted together with the
+//  1. The owner (internal/owner, iser_owner.go) polls the queue pair: receives become PDUs, other completions end moves
+//     (iser_rx.go).
+//  2. Any goroutine queues work requests (iser_tx.go); one at a time posts them. A response is posted together with the
 //     Writes before it wherever the device server says that they are its last.
 //  3. A receive is posted again before the PDU in it is handled, so that no response invites a request that finds none.
 type iserLink struct {
@@ -29,14 +30,10 @@ type iserLink struct {
 
 	depth transport.Depth
 
-	// The owner's.
-	wc   [64]transport.WC
-	role role.Role
-
 	// Guarded by c.mu.
+	owner     owner.Engine[deviceWork]
 	lazy      bool // receives get their memory when a message comes; set before the connection is
 	full      bool
-	dead      bool // ErrClosed was polled: nothing is posted any more
 	recvs     []recvSlot
 	freeRecv  []int
 	oneRecv   [1]transport.Recv // a slice of it escapes, one of its own would be allocated each time
@@ -45,17 +42,11 @@ type iserLink struct {
 	posted    int
 	wanted    int // receives to keep posted
 	loginRecv *mem.Buf
-	q, spare  []transport.WR
-	queued    int // bytes of Writes in q
-	posting   bool
 	sends     []sendSlot
 	freeSend  []int
 	sendMem   []*mem.Buf
 	outSends  int
-	reads     int
-	readsHeld int // of them, in q
 	readQ     []*task
-	works     []work
 	late      late
 	closing   bool // close when all Sends have completed
 }
@@ -99,7 +90,9 @@ type ConnAccepter interface {
 
 func newISERLink(c *conn, d transport.Device) *iserLink {
 	c.iser = true
-	return &iserLink{c: c, dev: d, caps: d.Caps()}
+	x := &iserLink{c: c, dev: d, caps: d.Caps()}
+	x.owner.Init(x, &c.mu, nil)
+	return x
 }
 
 // handOver gives a connection that began with an MPA Request, of which peeked has been read, to the software RNIC.
@@ -199,7 +192,7 @@ func (x *iserLink) accept(r transport.Request) error {
 // setQP publishes the queue pair, unless the connection was killed meanwhile.
 func (x *iserLink) setQP(qp transport.QP) {
 	x.c.mu.Lock()
-	x.qp = qp
+	x.qp, x.owner.QP = qp, qp
 	killed := x.c.killErr != nil
 	x.c.mu.Unlock()
 	if killed {
@@ -214,11 +207,16 @@ func (x *iserLink) close(err error) {
 	if qp == nil {
 		return
 	}
+	_ = qp.Close(closeReason(err))
+}
+
+// closeReason is what the peer is told of an end.
+func closeReason(err error) transport.Reason {
 	var pe *iscsi.ProtocolError
 	if !errors.As(err, &pe) {
 		err = nil // an orderly end needs no Terminate
 	}
-	_ = qp.Close(transport.Reason{Err: err})
+	return transport.Reason{Err: err}
 }
 
 func (x *iserLink) closeAfterFlushLocked() {
@@ -227,7 +225,7 @@ func (x *iserLink) closeAfterFlushLocked() {
 }
 
 func (x *iserLink) maybeCloseLocked() {
-	if x.closing && len(x.q) == 0 && !x.posting && x.outSends == 0 && len(x.late.pdus) == 0 {
+	if x.closing && x.owner.EmptyLocked() && x.outSends == 0 && len(x.late.pdus) == 0 {
 		x.closing = false
 		qp := x.qp
 		go func() { _ = qp.Close(transport.Reason{}) }()
@@ -418,11 +416,12 @@ func (x *iserLink) repostLocked(i int) {
 }
 
 func (x *iserLink) idleLocked() {
-	if len(x.freeSend) == len(x.sends) && len(x.sends) > 16 && len(x.q) == 0 && len(x.late.pdus) == 0 {
+	if len(x.freeSend) == len(x.sends) && len(x.sends) > 16 && x.owner.EmptyLocked() && len(x.late.pdus) == 0 {
 		for _, b := range x.sendMem {
 			b.Release()
 		}
-		x.sends, x.freeSend, x.sendMem, x.q, x.spare, x.readQ = nil, nil, nil, nil, nil, nil
+		x.sends, x.freeSend, x.sendMem, x.readQ = nil, nil, nil, nil
+		x.owner.TrimLocked()
 	}
 	if x.full && x.lazy {
 		x.dropRecvMemLocked()

@@ -47,7 +47,7 @@ func (x *iserLink) putOffLocked(h iscsi.BHS, data []byte, inv uint32, t *task, c
 // sendLateLocked queues what waits, as far as there is memory, and asks for more.
 func (x *iserLink) sendLateLocked() {
 	l := &x.late
-	for len(l.pdus) > 0 && !x.dead {
+	for len(l.pdus) > 0 && !x.owner.OverLocked() {
 		p := &l.pdus[0]
 		err := x.queuePDULocked(p.h[:], p.data, p.inv, p.move, p.control, l.quota.Get)
 		if errors.Is(err, mem.ErrNoMemory) {

@@ -38,25 +38,9 @@ func (x *iserLink) lastWords(err error) {
 
 // drain closes the queue pair and takes every completion it still owes; after the last no byte lands anywhere.
 func (x *iserLink) drain(err error) {
+	x.owner.Drain(closeReason(err))
 	c := x.c
-	x.performAll()
-	if x.qp != nil {
-		x.close(err)
-		for {
-			n, err := x.qp.Poll(x.wc[:])
-			for i := range x.wc[:n] {
-				x.abandon(&x.wc[i])
-			}
-			if err != nil {
-				break
-			}
-			if n == 0 {
-				_ = x.qp.Wait(c.srv.background())
-			}
-		}
-	}
 	c.mu.Lock()
-	x.dead = true
 	bufs := append(x.recvMem, x.sendMem...)
 	if x.loginRecv != nil {
 		bufs = append(bufs, x.loginRecv)
@@ -68,7 +52,7 @@ func (x *iserLink) drain(err error) {
 	}
 	x.recvFree = nil
 	x.recvMem, x.sendMem, x.loginRecv, x.sends, x.freeSend = nil, nil, nil, nil, nil
-	x.q, x.readQ = nil, nil
+	x.readQ = nil
 	quota := x.late.quota
 	x.late = late{}
 	c.mu.Unlock()

@@ -35,7 +35,7 @@ func (x *iserLink) slotLocked(get func(int) (*mem.Buf, error)) (int, error) {
 
 // sendPDULocked queues the Send of a PDU; t is the task whose move ends with it. Without memory it waits.
 func (x *iserLink) sendPDULocked(h iscsi.BHS, data []byte, inv uint32, t *task, control bool) {
-	if x.dead {
+	if x.owner.OverLocked() {
 		return
 	}
 	if !control {
@@ -83,7 +83,7 @@ func (x *iserLink) queuePDULocked(h iscsi.BHS, data []byte, inv uint32, t *task,
 	if inv != 0 {
 		wr.Op, wr.Inv = transport.OpSendInv, inv
 	}
-	x.q = append(x.q, wr)
+	x.owner.SendLocked(0, wr)
 	x.outSends++
 	return nil
 }
@@ -139,7 +139,7 @@ func (x *iserLink) dataInLocked(t *task) {
 	c := x.c
 	h := &t.iser.header
 	last := t.Last && t.ExpectOut == 0
-	if x.dead {
+	if x.owner.OverLocked() {
 		return // finish ends the move
 	}
 	if !h.ReadValid || h.ReadSTag == 0 {
@@ -149,7 +149,7 @@ func (x *iserLink) dataInLocked(t *task) {
 		go x.close(c.killErr)
 		return
 	}
-	off := h.ReadBase + uint64(t.in.off)
+	off, waiting := h.ReadBase+uint64(t.in.off), 0
 	for data := t.in.data; len(data) > 0; {
 		k, n := 0, 0
 		for k < len(data) && k < x.caps.MaxSGE && (k == 0 || n+data[k].Len <= x.caps.MaxMessage) {
@@ -161,15 +161,14 @@ func (x *iserLink) dataInLocked(t *task) {
 		if len(data) == 0 && !last {
 			wr.Flags = transport.Signaled
 		}
-		x.q = append(x.q, wr)
-		x.queued += n
+		waiting = x.owner.SendLocked(n, wr)
 	}
 	if last {
 		t.responded = true
 		c.retireLocked(t)
 		x.responseLocked(t, t)
 	}
-	if x.queued >= corkBytes {
+	if waiting >= corkBytes {
 		// The initiator works on this while the owner reads what comes next.
 		x.flushLocked()
 	}
@@ -178,7 +177,7 @@ func (x *iserLink) dataInLocked(t *task) {
 // solicitLocked fetches what a request still lacks by RDMA Read (section 7.3.6).
 func (x *iserLink) solicitLocked(t *task) {
 	o := &t.out
-	if x.dead || !t.moving || o.data == nil || o.have == o.n || t.iser.reading {
+	if x.owner.OverLocked() || !t.moving || o.data == nil || o.have == o.n || t.iser.reading {
 		return
 	}
 	h := &t.iser.header
@@ -204,7 +203,7 @@ func (x *iserLink) solicitLocked(t *task) {
 // issueReadsLocked posts Reads of waiting requests, oldest first, within the depth the initiator serves: one more would
 // be an error here and a stalled queue on real adapters.
 func (x *iserLink) issueReadsLocked() {
-	for len(x.readQ) > 0 && x.reads < x.depth.Out {
+	for len(x.readQ) > 0 && x.owner.ReadRoomLocked() > 0 {
 		t := x.readQ[0]
 		if x.readNextLocked(t) {
 			continue
@@ -241,11 +240,6 @@ func (x *iserLink) readNextLocked(t *task) bool {
 
 func (x *iserLink) postReadLocked(t *task, i, at, n int) bool {
 	o, w := &t.out, &t.iser
-	local := o.data[i : i+1 : i+1]
-	if at != 0 || n != o.data[i].Len {
-		// Rare: a part of a buffer came unsolicited. The cut needs a slice of its own that outlives the Read.
-		local = append(local[:0:0], o.data[i].Cut(at, n))
-	}
 	h := &w.header
 	pos := o.off + w.next
 	remote := h.WriteBase + uint64(pos)
@@ -253,10 +247,7 @@ func (x *iserLink) postReadLocked(t *task, i, at, n int) bool {
 		// Linux and libiscsi count unsolicited bytes into the base (RFC 7145 section 6.9 has the opposite default).
 		remote -= uint64(o.unsol)
 	}
-	x.q = append(x.q, transport.WR{Op: transport.OpRead, Flags: transport.Signaled, Token: token(tokRead, int(t.slot)), Local: local,
-		Remote: transport.Remote{STag: h.WriteSTag, Off: remote}})
-	x.reads++
-	x.readsHeld++
+	x.owner.ReadLocked(token(tokRead, int(t.slot)), transport.Remote{STag: h.WriteSTag, Off: remote}, o.data[i].Cut(at, n))
 	w.out++
 	w.next += n
 	return true
@@ -266,7 +257,7 @@ func (x *iserLink) postReadLocked(t *task, i, at, n int) bool {
 func (x *iserLink) read(slot int, err error) {
 	c := x.c
 	c.mu.Lock()
-	x.reads--
+	x.owner.ReadEndedLocked()
 	t := c.tasks[slot]
 	w, o := &t.iser, &t.out
 	w.out--
@@ -364,42 +355,8 @@ func (x *iserLink) sent(i int, err error) {
 	}
 }
 
-// flushLocked posts what is queued, unless somebody does so already.
+// flushLocked posts what is queued, unless another goroutine does so already.
 func (x *iserLink) flushLocked() {
-	if x.posting || x.dead || x.qp == nil {
-		return
-	}
-	for len(x.q) > 0 {
-		x.posting = true
-		batch := x.q
-		x.q, x.queued, x.readsHeld = x.spare[:0], 0, 0
-		x.c.mu.Unlock()
-		n, err := x.qp.Post(batch)
-		x.c.mu.Lock()
-		rest := batch[n:]
-		if err != nil && len(rest) > 0 && errors.Is(err, transport.ErrQueueFull) {
-			// Completions make room; the owner comes back here after each Poll.
-			rest = append(append([]transport.WR(nil), rest...), x.q...)
-			x.readsHeld = 0
-			for i := range rest {
-				if rest[i].Op == transport.OpRead {
-					x.readsHeld++
-				}
-			}
-			clear(batch)
-			x.spare = batch[:0]
-			x.q = rest
-			x.posting = false
-			return
-		}
-		clear(batch)
-		x.spare = batch[:0]
-		if err != nil {
-			x.posting = false
-			x.failLocked(err)
-			return
-		}
-	}
-	x.posting = false
+	x.owner.FlushLocked()
 	x.maybeCloseLocked()
 }

@@ -14,10 +14,6 @@ const (
 	// maxIOV bounds one writev or readv: Linux takes 1024.
 	maxIOV = 512
 
-	// blockTime is how long the owner of a connection may be in a device request before a deputy takes its role.
-	blockTime = time.Millisecond
-	// maxTogether bounds the work requests of responses that wait to be posted together.
-	maxTogether = 8
 	// corkBytes is queued output that leaves before the owner has run out of input.
 	corkBytes = 256 << 10
 

@@ -36,8 +36,8 @@ func (c *rdmaConn) Perform(r *rdmaCall, over bool) {
 // PeakLocked is how many calls the client lately had here at once.
 func (c *rdmaConn) PeakLocked() int { return c.peak }
 
-// RestLocked has nothing to do.
-func (c *rdmaConn) RestLocked() {}
+// RestLocked sends what waits for company.
+func (c *rdmaConn) RestLocked() { c.owner.FlushLocked() }
 
 // HandedOff counts, and sends the replies that wait for company.
 func (c *rdmaConn) HandedOff() {

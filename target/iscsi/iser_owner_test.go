@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/owner"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -99,7 +100,7 @@ func TestOverTCPNobodyPerformsWrites(t *testing.T) {
 	}
 }
 
-// An owner that blocks in a write loses the connection to a deputy, who may lose it in turn; each write is answered when
+// An owner that blocks in a write loses the connection to another goroutine, which may lose it in turn; each write is answered when
 // it ends.
 func TestAnOwnerThatBlocksIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -112,9 +113,9 @@ func TestAnOwnerThatBlocksIsReplaced(t *testing.T) {
 		for i := range 3 {
 			blocked = append(blocked, p.blocking(l, i*8, i != 1))
 			began := time.Now()
-			p.ready() // TEST UNIT READY, answered by a deputy
-			if took := time.Since(began); took < blockTime/2 || took > 3*blockTime {
-				t.Errorf("a command behind a write that blocks took %v, the limit is %v", took, blockTime)
+			p.ready() // TEST UNIT READY, answered by the new owner
+			if took := time.Since(began); took < owner.BlockTime/2 || took > 3*owner.BlockTime {
+				t.Errorf("a command behind a write that blocks took %v, the limit is %v", took, owner.BlockTime)
 			}
 		}
 		for range blocked {
@@ -138,7 +139,7 @@ func TestAnOwnerThatBlocksIsReplaced(t *testing.T) {
 
 // The connection ends while its owner is in a write, and more writes wait for it.
 func TestAConnectionEndsWhileItsOwnerIsInAWrite(t *testing.T) {
-	for name, wait := range map[string]time.Duration{"before a deputy": 0, "under a deputy": 3 * blockTime} {
+	for name, wait := range map[string]time.Duration{"before a handoff": 0, "after it": 3 * owner.BlockTime} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newTwinFixture(t)

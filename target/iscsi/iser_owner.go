@@ -1,0 +1,77 @@
+package iscsi
+
+import (
+	"errors"
+
+	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// The owner of an iSER connection (internal/owner) performs the device requests that hardly ever block, writes into the page
+// cache, itself: behind the Poll that brought their data, one at a time. The methods here are what its engine asks.
+
+// deviceWork is a device request that waits for the owner.
+type deviceWork struct {
+	by blockdev.Performer
+	r  *blockdev.Request
+}
+
+// Defer implements blockdev.Deferrer. Only what is submitted while the owner handles completions is for the owner: it looks for
+// work behind them.
+func (t *task) Defer(by blockdev.Performer, r *blockdev.Request) bool {
+	c := t.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x, is := c.link.(*iserLink)
+	if !is || !c.corked || x.owner.OverLocked() {
+		return false
+	}
+	x.owner.KeepLocked(deviceWork{by, r})
+	return true
+}
+
+// own polls until the connection ends, and says why it did.
+func (x *iserLink) own() error {
+	err := x.owner.Run(x.c.ctx)
+	if errors.Is(err, transport.ErrClosed) {
+		return x.ended(err)
+	}
+	return err
+}
+
+// Completed handles completions, of which one may break a rule: what else came with it still has owners.
+func (x *iserLink) Completed(wcs []transport.WC, over bool) error {
+	if !over {
+		x.c.cork()
+	}
+	var broken error
+	for i := range wcs {
+		if over || broken != nil {
+			x.abandon(&wcs[i])
+		} else if broken = x.completion(&wcs[i]); broken != nil {
+			x.lastWords(broken)
+		}
+	}
+	return broken
+}
+
+// Perform performs a request, also one that the connection's end has overtaken: its data had arrived.
+func (x *iserLink) Perform(w deviceWork, _ bool) { w.by.Perform(w.r) }
+
+// PeakLocked is how many commands the initiator lately had here at once.
+func (x *iserLink) PeakLocked() int { return x.c.peak }
+
+// RestLocked sends all that waits for company.
+func (x *iserLink) RestLocked() {
+	x.c.corked = false
+	x.flushLocked()
+}
+
+// HandedOff sends what waits for company.
+func (x *iserLink) HandedOff() { x.c.uncork() }
+
+// LateLocked has nothing to do: the response has left, or leaves when the new owner has handled its completions.
+func (x *iserLink) LateLocked() {}
+
+// FailedLocked ends the connection.
+func (x *iserLink) FailedLocked(err error) { x.failLocked(err) }
