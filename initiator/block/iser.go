@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/owner"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -28,10 +29,11 @@ const sendSignal = 16
 // iserConn is a mover and a wire over a queue pair.
 type iserConn struct {
 	qp      transport.QP
-	sge     int  // of a Send, beside the header
-	bind    int  // of a window
-	sendInv bool // the target may invalidate our STags
-	imm     int  // the longest immediate data, set after login
+	poll    owner.Poller // of qp, the owner's
+	sge     int          // of a Send, beside the header
+	bind    int          // of a window
+	sendInv bool         // the target may invalidate our STags
+	imm     int          // the longest immediate data, set after login
 	bufs    []*mem.Buf
 	kept    *kept // what they go to
 	logTx   mem.Span
@@ -43,7 +45,6 @@ type iserConn struct {
 	wins    []transport.Window
 	wrs     []transport.WR
 	recvs   []transport.Recv
-	wc      [64]transport.WC
 	sends   uint64                // posted
 	counter transport.SendCounter // nil: Sends with immediate data are signaled
 	late    []*task               // answered before the fabric has let go of their immediate data
@@ -73,7 +74,7 @@ func (i *Initiator) dialISER(ctx context.Context, u *URL, k *kept, depth int, di
 		c.release()
 		return nil, err
 	}
-	c.qp = qp
+	c.qp, c.poll.QP = qp, qp
 	c.counter, _ = qp.(transport.SendCounter)
 	c.wrs = make([]transport.WR, 0, 2*depth+controls)
 	c.recvs = make([]transport.Recv, 0, nring)
@@ -136,14 +137,7 @@ func (c *iserConn) release() {
 // drain closes the queue pair and waits until nothing of it can touch memory.
 func (c *iserConn) drain(err error) {
 	c.close(err)
-	for {
-		if _, err := c.qp.Poll(c.wc[:]); err != nil {
-			return
-		}
-		if err := c.qp.Wait(context.Background()); err != nil {
-			return
-		}
-	}
+	_ = c.poll.Drain(nil)
 }
 
 // linger leaves it to the target to close after a logout, for a moment: LIO over siw takes a connection that ends while it
@@ -152,10 +146,7 @@ func (c *iserConn) linger() {
 	ctx, cancel := context.WithTimeout(context.Background(), lingerTimeout)
 	defer cancel()
 	for {
-		if _, err := c.qp.Poll(c.wc[:]); err != nil {
-			return
-		}
-		if err := c.qp.Wait(ctx); err != nil {
+		if _, err := c.poll.Next(ctx, true); err != nil {
 			return
 		}
 	}
@@ -209,8 +200,8 @@ func (c *iserConn) exchange(ctx context.Context, h iscsi.BHS, data []byte) (iscs
 	}
 	var got []byte
 	for sent := false; !sent || got == nil; {
-		k, err := c.qp.Poll(c.wc[:2])
-		for _, wc := range c.wc[:k] {
+		wcs, err := c.poll.AtMost(ctx, true, 2)
+		for _, wc := range wcs {
 			switch {
 			case wc.Err != nil:
 				if err == nil {
@@ -232,11 +223,6 @@ func (c *iserConn) exchange(ctx context.Context, h iscsi.BHS, data []byte) (iscs
 		}
 		if err != nil {
 			return nil, nil, c.cause(err)
-		}
-		if k == 0 {
-			if err := c.qp.Wait(ctx); err != nil {
-				return nil, nil, c.cause(err)
-			}
 		}
 	}
 	return parseISER(got)
@@ -266,7 +252,7 @@ func (c *iserConn) cause(err error) error {
 	if errors.As(err, &te) || !errors.Is(err, transport.ErrClosed) {
 		return err
 	}
-	if _, perr := c.qp.Poll(c.wc[:]); errors.As(perr, &te) {
+	if _, perr := c.poll.Next(context.Background(), false); errors.As(perr, &te) {
 		return perr
 	}
 	return fmt.Errorf("the connection was closed: %w", err)

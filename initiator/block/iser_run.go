@@ -102,34 +102,32 @@ func (c *iserConn) control(b iscsi.BHS, data []byte) error {
 // run is the owner loop.
 func (c *iserConn) run(s *session) error {
 	var first error
-	for {
-		n, err := c.qp.Poll(c.wc[:])
-		if n > 0 {
-			s.mu.Lock()
-			if !s.dead {
-				if e := c.batch(s, c.wc[:n]); e != nil {
-					s.fail(e)
-				}
-			} else if first == nil {
-				first = wcError(c.wc[:n])
+	take := func(wcs []transport.WC) {
+		s.mu.Lock()
+		if !s.dead {
+			if e := c.batch(s, wcs); e != nil {
+				s.fail(e)
 			}
-			s.pump()
-			s.flush()
-			s.mu.Unlock()
+		} else if first == nil {
+			first = wcError(wcs)
 		}
-		if err != nil {
-			var te *transport.TerminateError
-			if first == nil || errors.As(err, &te) {
-				first = err
-			}
-			return first
-		}
-		if n == 0 {
-			if err := c.qp.Wait(context.Background()); err != nil && !errors.Is(err, transport.ErrClosed) {
-				c.close(err)
-			}
-		}
+		s.pump()
+		s.flush()
+		s.mu.Unlock()
 	}
+	wcs, err := c.poll.Next(context.Background(), true)
+	for ; err == nil; wcs, err = c.poll.Next(context.Background(), true) {
+		take(wcs)
+	}
+	if !errors.Is(err, transport.ErrClosed) {
+		c.close(err) // Wait failed; the connection is to end
+	}
+	err = c.poll.Drain(take)
+	var te *transport.TerminateError
+	if first == nil || errors.As(err, &te) {
+		first = err
+	}
+	return first
 }
 
 func wcError(wcs []transport.WC) error {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/sluice-storage/sluice/internal/owner"
 	"github.com/sluice-storage/sluice/internal/rpcrdma"
 	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/mem"
@@ -60,6 +61,7 @@ type rdma struct {
 	c     *Client
 	r     *RDMA
 	qp    transport.QP
+	poll  owner.Poller // of qp, the owner's
 	slab  *mem.Slab
 	quota *mem.Quota
 	recvs []transport.Recv
@@ -131,6 +133,7 @@ func (t *rdma) connect(ctx context.Context, addr string) (err error) {
 	if err != nil {
 		return fail(err)
 	}
+	t.poll.QP = t.qp
 	for i := range credits + 1 {
 		t.recvs = append(t.recvs, transport.Recv{Token: kindRecv | uint64(i), Buf: mem.Span{Slab: t.slab, Off: i * inline, Len: inline}})
 	}
@@ -164,15 +167,7 @@ func (t *rdma) connect(ctx context.Context, addr string) (err error) {
 // drain closes the queue pair and waits until nothing of it can touch memory.
 func (t *rdma) drain() {
 	_ = t.qp.Close(transport.Reason{}) // whatever it says, Poll tells the end
-	var wcs [16]transport.WC
-	for {
-		if _, err := t.qp.Poll(wcs[:]); err != nil {
-			return
-		}
-		if err := t.qp.Wait(context.Background()); err != nil {
-			return
-		}
-	}
+	_ = t.poll.Drain(nil)
 }
 
 // unmap gives back the memory of messages, of which no work names any.

@@ -14,25 +14,15 @@ import (
 // run is the owner's loop.
 func (t *rdma) run() {
 	defer t.c.wg.Done()
-	var wcs [64]transport.WC
-	failed := false
 	for {
-		n, err := t.qp.Poll(wcs[:])
-		t.completeAll(wcs[:n])
-		if err != nil && n == 0 {
-			if failed {
-				break
-			}
-			failed = true // once more: what is outstanding comes back before the end is final
-			t.close()
-			continue
+		wcs, err := t.poll.Next(context.Background(), true)
+		if err != nil {
+			break
 		}
-		if n == 0 {
-			if t.qp.Wait(context.Background()) != nil {
-				t.close()
-			}
-		}
+		t.completeAll(wcs)
 	}
+	t.close()
+	_ = t.poll.Drain(t.completeAll)
 	t.mu.Lock()
 	for i := range t.slots {
 		s := &t.slots[i]
