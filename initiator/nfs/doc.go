@@ -33,5 +33,5 @@
 // # By handle
 //
 // A Caller works by file handles and under identities of other users, as a file system below a kernel does; Locks is the client of
-// the server's lock manager.
+// the server's lock manager. Package gonfs offers an FS in the words of github.com/vmware/go-nfs-client.
 package nfs

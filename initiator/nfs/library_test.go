@@ -30,7 +30,7 @@ func TestAnExportIsAnFS(t *testing.T) {
 		must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o755))
 		must(t, os.WriteFile(filepath.Join(dir, "empty"), nil, 0o600))
 		must(t, os.WriteFile(filepath.Join(dir, "a/small"), []byte("small"), 0o640))
-		must(t, os.WriteFile(filepath.Join(dir, "a/b/large"), random(2001), 0o644))
+		must(t, os.WriteFile(filepath.Join(dir, "a/b/large"), random(301), 0o644))
 		must(t, os.Symlink("small", filepath.Join(dir, "a/link")))
 		v := open(t, url)
 		must(t, fstest.TestFS(v, "empty", "a/small", "a/b/large", "a/link"))
@@ -42,7 +42,7 @@ func TestAnExportIsAnFS(t *testing.T) {
 			t.Errorf("%q, %v by a link", b, err)
 		}
 		below := strings.Replace(url, "/data", "/data/a/b", 1)
-		if b, err := fs.ReadFile(open(t, below), "large"); err != nil || len(b) != 2001 {
+		if b, err := fs.ReadFile(open(t, below), "large"); err != nil || len(b) != 301 {
 			t.Errorf("%d bytes, %v from %s", len(b), err, below)
 		}
 		if _, err := infs.Open(t.Context(), strings.Replace(url, "/data", "/data/a/small", 1), infs.Options{}); !errors.Is(err, infs.ErrNotDirectory) {
@@ -74,10 +74,10 @@ func TestAFileIsAReaderAndAWriter(t *testing.T) {
 			t.Fatalf("%d bytes came back", n)
 		}
 		must(t, opened.Close())
-		must(t, v.WriteFile(t.Context(), "short", data[:1001], 0o600))
+		must(t, v.WriteFile(t.Context(), "short", data[:301], 0o600))
 		opened, err = v.Open("short")
 		must(t, err)
-		must(t, iotest.TestReader(opened, data[:1001]))
+		must(t, iotest.TestReader(opened, data[:301]))
 		must(t, opened.Close())
 	})
 }

@@ -29,6 +29,8 @@ type Options struct {
 	Provider func(name, exposure string) (transport.Device, error)
 	// Timeout is how long a call waits for its reply before the connection is made again; 0 for a default.
 	Timeout time.Duration
+	// Credential goes with the calls in place of one of the URL's user and group; nil for that.
+	Credential *rpcclient.Auth
 	// Log takes what there is to say that is no call's error, such as a lock that another client has got; nil for nothing.
 	Log *slog.Logger
 	// Dial replaces the connection to the server, for tests: with it, MOUNT is called over the same connection.
@@ -74,6 +76,9 @@ func Mount(ctx context.Context, rawURL string, o Options) (v *FS, name string, e
 	sys := oncrpc.Sys{UID: t.UID, GID: t.GID}
 	v.machine, v.stamp = host[:min(len(host), oncrpc.MaxMachine)], uint32(time.Now().Unix())
 	v.cred = rpcclient.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, v.stamp, v.machine)}
+	if o.Credential != nil {
+		v.cred = *o.Credential
+	}
 	if err := v.connect(ctx, t, o); err != nil {
 		return v, "", err
 	}
@@ -103,7 +108,7 @@ func Mount(ctx context.Context, rawURL string, o Options) (v *FS, name string, e
 			break
 		}
 	}
-	return v, name, v.fsinfo(ctx)
+	return v, name, v.transfers(ctx)
 }
 
 // device is what a URL with these words goes through.
@@ -213,14 +218,38 @@ func (v *FS) mnt(ctx context.Context, c *rpcclient.Client, dir string) ([]byte, 
 	return append([]byte(nil), r.FH...), nil
 }
 
-func (v *FS) fsinfo(ctx context.Context) error {
+// FSInfo is what a server can do (FSINFO, RFC 1813 section 3.3.19). Sizes are in bytes.
+type FSInfo struct {
+	Attr                           OptAttr // of the mounted directory
+	ReadMax, ReadPref, ReadMult    uint32
+	WriteMax, WritePref, WriteMult uint32
+	DirPref                        uint32
+	MaxFileSize                    uint64
+	TimeDelta                      Time   // how fine the server's times are
+	Properties                     uint32 // FSF3_LINK and so on
+}
+
+// FSInfo asks what the server can do.
+func (v *FS) FSInfo(ctx context.Context) (FSInfo, error) {
 	a := nfs3.FHArgs{FH: v.root}
 	var r nfs3.FsinfoRes
 	if err := v.call(ctx, nfs3.ProcFsinfo, a.Append(nil), 0, r.Parse); err != nil {
-		return err
+		return FSInfo{}, err
 	}
 	if r.Status != nfs3.OK {
-		return status(r.Status)
+		return FSInfo{}, status(r.Status)
+	}
+	return FSInfo{
+		Attr: optAttrOf(&r.Attr), ReadMax: r.RTMax, ReadPref: r.RTPref, ReadMult: r.RTMult, WriteMax: r.WTMax, WritePref: r.WTPref, WriteMult: r.WTMult,
+		DirPref: r.DTPref, MaxFileSize: r.MaxFileSize, TimeDelta: Time(r.TimeDelta), Properties: r.Properties,
+	}, nil
+}
+
+// transfers learns how much one READ, WRITE and READDIRPLUS may carry.
+func (v *FS) transfers(ctx context.Context) error {
+	i, err := v.FSInfo(ctx)
+	if err != nil {
+		return err
 	}
 	size := func(n uint32) int {
 		if n == 0 {
@@ -228,7 +257,7 @@ func (v *FS) fsinfo(ctx context.Context) error {
 		}
 		return int(min(n, maxTransfer))
 	}
-	v.rsize, v.wsize, v.dsize = size(r.RTMax), size(r.WTMax), int(min(max(r.DTPref, 4096), listReply))
+	v.rsize, v.wsize, v.dsize = size(i.ReadMax), size(i.WriteMax), int(min(max(i.DirPref, 4096), listReply))
 	return nil
 }
 

@@ -1,0 +1,93 @@
+package gonfs
+
+import (
+	"errors"
+	"io"
+
+	"github.com/sluice-storage/sluice/initiator/nfs"
+)
+
+// File is an open file. It is used by one goroutine at a time.
+type File struct {
+	*Target
+	f  *nfs.File
+	fh []byte
+	at int64
+}
+
+// Readlink gives the target of a symbolic link.
+func (f *File) Readlink() (string, error) {
+	ctx, end := f.ctx()
+	defer end()
+	s, err := f.caller.Readlink(ctx, f.fh)
+	return s, refusal(err)
+}
+
+// Read reads at the file's position.
+func (f *File) Read(p []byte) (int, error) {
+	ctx, end := f.ctx()
+	defer end()
+	n, err := f.f.ReadAtContext(ctx, p, f.at)
+	f.at += int64(n)
+	if errors.Is(err, io.EOF) {
+		return n, io.EOF
+	}
+	return n, refusal(err)
+}
+
+// Write writes at the file's position. The data is durable when it returns.
+func (f *File) Write(p []byte) (int, error) {
+	ctx, end := f.ctx()
+	defer end()
+	if _, err := f.f.WriteAtContext(ctx, p, f.at); err != nil {
+		return 0, refusal(err)
+	}
+	if err := f.f.SyncContext(ctx); err != nil {
+		return 0, refusal(err)
+	}
+	f.at += int64(len(p))
+	return len(p), nil
+}
+
+// ReadFrom writes what r gives, in pieces of megabytes: io.Copy calls it. The data is durable when it returns.
+func (f *File) ReadFrom(r io.Reader) (int64, error) {
+	if _, err := f.f.Seek(f.at, io.SeekStart); err != nil {
+		return 0, refusal(err)
+	}
+	n, err := f.f.ReadFrom(r)
+	if serr := f.f.Sync(); serr != nil {
+		return 0, refusal(serr)
+	}
+	f.at += n
+	return n, refusal(err)
+}
+
+// WriteTo writes the rest of the file to w, in pieces of megabytes: io.Copy calls it.
+func (f *File) WriteTo(w io.Writer) (int64, error) {
+	if _, err := f.f.Seek(f.at, io.SeekStart); err != nil {
+		return 0, refusal(err)
+	}
+	n, err := f.f.WriteTo(w)
+	f.at += n
+	return n, refusal(err)
+}
+
+// Seek sets the position.
+func (f *File) Seek(offset int64, whence int) (int64, error) {
+	if whence == io.SeekCurrent {
+		offset, whence = f.at+offset, io.SeekStart
+	}
+	at, err := f.f.Seek(offset, whence)
+	if err != nil {
+		return f.at, refusal(err)
+	}
+	f.at = at
+	return at, nil
+}
+
+// Close makes durable what was written. The Target stays open.
+func (f *File) Close() error {
+	ctx, end := f.ctx()
+	defer end()
+	return refusal(f.f.SyncContext(ctx))
+}
