@@ -1,6 +1,10 @@
 package blockdev
 
-import "math"
+import (
+	"math"
+
+	"github.com/sluice-storage/sluice/mem"
+)
 
 // Check is what every engine asks first: the arguments of r against g. It answers nil, ErrRange, ErrReadOnly or
 // ErrUnsupported for an operation that does not exist. Whether the engine has the operation is the engine's to say.
@@ -31,12 +35,12 @@ func (r *Request) Check(g *Geometry) error {
 	}
 	switch r.Op {
 	case CompareWrite:
-		if total(r.Compare) != r.Length {
+		if mem.Total(r.Compare) != r.Length {
 			return ErrRange
 		}
 		fallthrough
 	case Read, Write:
-		if total(r.Data) != r.Length {
+		if mem.Total(r.Data) != r.Length {
 			return ErrRange
 		}
 	case Discard:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/internal/redo"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // atomics is how the device keeps a write whole across a loss of power.
@@ -281,7 +282,7 @@ func (d *Device) reserve(off, n int64) error {
 // atomicInOne is one pwritev2. It is not done where the kernel refuses this very write, for a file whose blocks lie apart.
 func (w *worker) atomicInOne(buf []byte, r *blockdev.Request) (done bool, err error) {
 	b := buf[:r.Length]
-	blockdev.Gather(b, r.Data, 0)
+	mem.Gather(b, r.Data, 0)
 	w.iov[0].Base = &b[0]
 	w.iov[0].SetLen(len(b))
 	write := func(flags int) (int64, error) {

@@ -3,6 +3,7 @@ package file
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -27,19 +28,14 @@ func wrap(what string, err error) error {
 
 // vector fills iov with the part of spans that begins at byte off, and returns how many entries and bytes that is.
 func vector(iov []unix.Iovec, spans []mem.Span, off int64) (n int, bytes int64) {
-	for i := range spans {
-		if n == len(iov) {
+	for c := mem.At(spans, off); n < len(iov); n++ {
+		b := c.Next(math.MaxInt)
+		if len(b) == 0 {
 			break
 		}
-		l := int64(spans[i].Len)
-		if off >= l {
-			off -= l
-			continue
-		}
-		b := spans[i].Bytes()[off:]
 		iov[n].Base = &b[0]
 		iov[n].SetLen(len(b))
-		n, bytes, off = n+1, bytes+int64(len(b)), 0
+		bytes += int64(len(b))
 	}
 	return n, bytes
 }

@@ -165,20 +165,17 @@ func (w *worker) bounced(trap uintptr, spans []mem.Span, off int64, flags int) e
 	if err != nil {
 		return err
 	}
-	var length int64
-	for i := range spans {
-		length += int64(spans[i].Len)
-	}
+	length := mem.Total(spans)
 	for at := int64(0); at < length; {
 		b := buf[:min(int64(len(buf)), length-at)]
 		if trap == unix.SYS_PWRITEV2 {
-			blockdev.Gather(b, spans, at)
+			mem.Gather(b, spans, at)
 		}
 		if err := w.moveBytes(trap, b, off+at, flags); err != nil {
 			return err
 		}
 		if trap == unix.SYS_PREADV2 {
-			blockdev.Scatter(spans, at, b)
+			mem.Scatter(spans, at, b)
 		}
 		at += int64(len(b))
 	}
@@ -217,7 +214,7 @@ func (w *worker) compareWrite(r *blockdev.Request) error {
 		return err
 	}
 	r.Miss = 0
-	if i := blockdev.Differ(b, r.Compare, 0); i >= 0 {
+	if i := mem.Differ(b, r.Compare, 0); i >= 0 {
 		r.Miss = int64(i)
 		return blockdev.ErrMiscompare
 	}

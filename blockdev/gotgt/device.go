@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/internal/rangelock"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // Options describe a device on a backing store.
@@ -181,7 +182,7 @@ func (d *Device) do(r *blockdev.Request) error {
 			return err
 		}
 		r.Miss = 0
-		if i := blockdev.Differ(b, r.Compare, 0); i >= 0 {
+		if i := mem.Differ(b, r.Compare, 0); i >= 0 {
 			r.Miss = int64(i)
 			return blockdev.ErrMiscompare
 		}
@@ -196,7 +197,7 @@ func (d *Device) do(r *blockdev.Request) error {
 			if err != nil {
 				return err
 			}
-			at += int64(blockdev.Scatter(r.Data, at, b))
+			at += int64(mem.Scatter(r.Data, at, b))
 		}
 		return nil
 	case blockdev.Discard:
@@ -223,7 +224,7 @@ func (d *Device) write(r *blockdev.Request) error {
 	for at := int64(0); at < r.Length; at += int64(len(b)) {
 		b = b[:min(int64(len(b)), r.Length-at)]
 		if r.Op != blockdev.WriteZeroes {
-			blockdev.Gather(b, r.Data, at)
+			mem.Gather(b, r.Data, at)
 		}
 		if err := d.bs.Write(b, r.Offset+at); err != nil {
 			return wrap("write", err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/internal/rangelock"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 const (
@@ -120,12 +121,12 @@ func (d *Device) run(r *blockdev.Request) error {
 		d.each(r, func(c *[chunkSize]byte, in, n, at int64) {
 			if c == nil {
 				for n > 0 {
-					k := blockdev.Scatter(r.Data, at, zeroes[:min(n, chunkSize)])
+					k := mem.Scatter(r.Data, at, zeroes[:min(n, chunkSize)])
 					n, at = n-int64(k), at+int64(k)
 				}
 				return
 			}
-			blockdev.Scatter(r.Data, at, c[in:in+n])
+			mem.Scatter(r.Data, at, c[in:in+n])
 		})
 		d.locks.RUnlock(r.Offset, r.Length)
 	case blockdev.Write:
@@ -175,7 +176,7 @@ func (d *Device) write(r *blockdev.Request) {
 			c = new([chunkSize]byte)
 			p.Store(c)
 		}
-		blockdev.Gather(c[in:in+n], r.Data, at)
+		mem.Gather(c[in:in+n], r.Data, at)
 		at += n
 	}
 }
@@ -186,7 +187,7 @@ func (d *Device) compare(r *blockdev.Request) int64 {
 		if c == nil {
 			c = &zeroes
 		}
-		if i := blockdev.Differ(c[in:in+n], r.Compare, at); i >= 0 && miss < 0 {
+		if i := mem.Differ(c[in:in+n], r.Compare, at); i >= 0 && miss < 0 {
 			miss = at + int64(i)
 		}
 	})

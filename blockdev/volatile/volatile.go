@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // ErrPower is the outcome of requests that a power cut caught or that came after it. It says nothing about whether
@@ -125,9 +126,9 @@ func (m *medium) run(r *blockdev.Request) error {
 	}
 	switch r.Op {
 	case blockdev.Read:
-		blockdev.Scatter(r.Data, 0, m.cached[r.Offset:r.Offset+r.Length])
+		mem.Scatter(r.Data, 0, m.cached[r.Offset:r.Offset+r.Length])
 	case blockdev.CompareWrite:
-		if i := blockdev.Differ(m.cached[r.Offset:r.Offset+r.Length], r.Compare, 0); i >= 0 {
+		if i := mem.Differ(m.cached[r.Offset:r.Offset+r.Length], r.Compare, 0); i >= 0 {
 			r.Miss = int64(i)
 			return blockdev.ErrMiscompare
 		}
@@ -150,7 +151,7 @@ func (m *medium) run(r *blockdev.Request) error {
 func (m *medium) write(r *blockdev.Request) error {
 	b := make([]byte, r.Length)
 	if r.Op == blockdev.Write || r.Op == blockdev.CompareWrite {
-		blockdev.Gather(b, r.Data, 0)
+		mem.Gather(b, r.Data, 0)
 	}
 	copy(m.cached[r.Offset:], b)
 	for at := int64(0); at < r.Length; at += sector {

@@ -146,7 +146,7 @@ func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
 		t.n = r.Length
 		for _, l := range [][]mem.Span{r.Compare, r.Data} {
 			for _, s := range l {
-				t.spans = join(t.spans, s)
+				t.spans = mem.Join(t.spans, s)
 			}
 		}
 		if len(t.spans) > maxSGE {
@@ -163,7 +163,7 @@ func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
 		r.started = true
 		t.cdb = r.CDB
 		for _, s := range r.Data {
-			t.spans = join(t.spans, s)
+			t.spans = mem.Join(t.spans, s)
 		}
 		t.in, t.out = r.In && len(r.Data) > 0, !r.In && len(r.Data) > 0
 		t.account(r)
@@ -183,19 +183,7 @@ func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
 
 func (t *task) account(r *Request) {
 	r.issued += t.n
-	t.edtl = 0
-	for _, s := range t.spans {
-		t.edtl += int64(s.Len)
-	}
-}
-
-// join adds memory to a list, as one piece with what it adjoins: adapters' windows are contiguous.
-func join(l []mem.Span, s mem.Span) []mem.Span {
-	if n := len(l); n > 0 && l[n-1].Slab == s.Slab && l[n-1].Off+l[n-1].Len == s.Off {
-		l[n-1].Len += s.Len
-		return l
-	}
-	return append(l, s)
+	t.edtl = mem.Total(t.spans)
 }
 
 // cut takes the memory of the next piece from r: as much as a command may move, in whole blocks.
@@ -206,7 +194,7 @@ func (t *task) cut(r *Request, l *limits, maxSGE int) int64 {
 		s := r.Data[span]
 		k := min(int64(s.Len-off), want-n)
 		if k > 0 {
-			t.spans = join(t.spans, s.Cut(off, int(k)))
+			t.spans = mem.Join(t.spans, s.Cut(off, int(k)))
 			n += k
 		}
 		if off += int(k); off == s.Len {

@@ -82,20 +82,16 @@ func (c *tcpConn) payload(spans []mem.Span, off, n int) {
 	}
 	crc := uint32(0)
 	left := n
-	for _, sp := range spans {
-		if off >= sp.Len {
-			off -= sp.Len
-			continue
+	for at := mem.At(spans, int64(off)); left > 0; {
+		b := at.Next(left)
+		if len(b) == 0 {
+			break
 		}
-		b := sp.Cut(off, min(sp.Len-off, left)).Bytes()
-		off = 0
 		c.vec = append(c.vec, b)
 		if c.datDig {
 			crc = iscsi.DigestUpdate(crc, b)
 		}
-		if left -= len(b); left == 0 {
-			break
-		}
+		left -= len(b)
 	}
 	from := len(c.arena)
 	for range iscsi.Pad(n) {

@@ -34,19 +34,12 @@ func (v *Volume) Do(ctx context.Context, r *Request) error {
 
 // ReadSpans reads len(data) bytes at off into registered memory.
 func (v *Volume) ReadSpans(ctx context.Context, off int64, data ...mem.Span) error {
-	return v.Do(ctx, &Request{Op: Read, Offset: off, Length: length(data), Data: data})
+	return v.Do(ctx, &Request{Op: Read, Offset: off, Length: mem.Total(data), Data: data})
 }
 
 // WriteSpans writes registered memory at off; fua makes it durable.
 func (v *Volume) WriteSpans(ctx context.Context, off int64, fua bool, data ...mem.Span) error {
-	return v.Do(ctx, &Request{Op: Write, Offset: off, Length: length(data), Data: data, FUA: fua})
-}
-
-func length(l []mem.Span) (n int64) {
-	for i := range l {
-		n += int64(l[i].Len)
-	}
-	return n
+	return v.Do(ctx, &Request{Op: Write, Offset: off, Length: mem.Total(data), Data: data, FUA: fua})
 }
 
 // ReadAt fills p from off; both are whole blocks. It copies: ReadSpans does not.

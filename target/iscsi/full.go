@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
@@ -276,7 +277,7 @@ func (c *conn) placeBytes(t *task, gen uint16, pos int, data []byte) {
 		kind, n := c.destLocked(t, gen, pos, len(data))
 		switch kind {
 		case toSpans:
-			copySpans(t.out.data, t.out.have, data[:n])
+			mem.Scatter(t.out.data, int64(t.out.have), data[:n])
 			t.out.have += n
 			c.placed.Add(1)
 			c.stats.copied += uint64(n)

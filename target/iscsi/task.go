@@ -169,7 +169,7 @@ func (c *conn) taskOfTTTLocked(ttt uint32) *task {
 // DataIn implements scsi.Mover. Any goroutine.
 func (t *task) DataIn(_ *scsi.Command, off int, data []mem.Span) {
 	c := t.c
-	n := spanLen(data)
+	n := int(mem.Total(data))
 	c.mu.Lock()
 	if c.state == stateDead || n == 0 {
 		err := c.killErr
@@ -192,7 +192,7 @@ func (t *task) DataIn(_ *scsi.Command, off int, data []mem.Span) {
 func (t *task) DataOut(_ *scsi.Command, off int, data []mem.Span) {
 	c := t.c
 	c.mu.Lock()
-	if n := spanLen(data); n == 0 || c.state == stateDead {
+	if n := int(mem.Total(data)); n == 0 || c.state == stateDead {
 		err := c.killErr
 		c.mu.Unlock()
 		if n == 0 {
@@ -202,7 +202,7 @@ func (t *task) DataOut(_ *scsi.Command, off int, data []mem.Span) {
 		return
 	}
 	o := &t.out
-	o.off, o.n, o.data, o.have = off, spanLen(data), data, 0
+	o.off, o.n, o.data, o.have = off, int(mem.Total(data)), data, 0
 	t.moving, o.cancelled = true, false
 	if o.err == nil {
 		t.fromArrivedLocked()
@@ -230,7 +230,7 @@ func (t *task) fromArrivedLocked() {
 			return
 		}
 		n := min(at+len(b)-pos, o.n-o.have)
-		copySpans(o.data, o.have, b[pos-at:pos-at+n])
+		mem.Scatter(o.data, int64(o.have), b[pos-at:pos-at+n])
 		o.have += n
 		t.c.stats.copied += uint64(n)
 	}
@@ -336,27 +336,4 @@ func residual(expect, want int64) (n uint32, over, under bool) {
 		return uint32(-d), false, true
 	}
 	return 0, false, false
-}
-
-func spanLen(s []mem.Span) int {
-	n := 0
-	for i := range s {
-		n += s[i].Len
-	}
-	return n
-}
-
-// copySpans copies b into the memory of spans from off bytes on.
-func copySpans(spans []mem.Span, off int, b []byte) {
-	for i := range spans {
-		if len(b) == 0 {
-			return
-		}
-		if off >= spans[i].Len {
-			off -= spans[i].Len
-			continue
-		}
-		n := copy(spans[i].Bytes()[off:], b)
-		b, off = b[n:], 0
-	}
 }

@@ -362,7 +362,7 @@ func (x *tcpLink) dataGen(t *task, gen uint16, b iscsi.BHS, pos, n, tail int) er
 // to its place, with the tail and the next header behind it.
 func (x *tcpLink) place(spans []mem.Span, at, n, tail int, last bool) error {
 	if k := min(n, x.have()); k > 0 {
-		copySpans(spans, at, x.buf[x.r:x.r+k])
+		mem.Scatter(spans, int64(at), x.buf[x.r:x.r+k])
 		x.r, at, n = x.r+k, at+k, n-k
 		x.c.hold()
 		x.c.stats.copied += uint64(k)
@@ -370,16 +370,12 @@ func (x *tcpLink) place(spans []mem.Span, at, n, tail int, last bool) error {
 	}
 	for n > 0 {
 		x.riov = x.riov[:0]
-		skip, left := at, n
-		for i := 0; i < len(spans) && left > 0 && len(x.riov) < maxIOV; i++ {
-			s := spans[i].Bytes()
-			if skip >= len(s) {
-				skip -= len(s)
-				continue
+		left := n
+		for c := mem.At(spans, int64(at)); left > 0 && len(x.riov) < maxIOV; {
+			s := c.Next(left)
+			if len(s) == 0 {
+				break
 			}
-			s = s[skip:]
-			skip = 0
-			s = s[:min(len(s), left)]
 			left -= len(s)
 			x.riov = appendIOV(x.riov, s)
 		}
@@ -407,15 +403,11 @@ func (x *tcpLink) place(spans []mem.Span, at, n, tail int, last bool) error {
 }
 
 func digestSpans(crc uint32, spans []mem.Span, at, n int) uint32 {
-	for i := 0; i < len(spans) && n > 0; i++ {
-		s := spans[i].Bytes()
-		if at >= len(s) {
-			at -= len(s)
-			continue
+	for c := mem.At(spans, int64(at)); n > 0; {
+		s := c.Next(n)
+		if len(s) == 0 {
+			break
 		}
-		s = s[at:]
-		at = 0
-		s = s[:min(len(s), n)]
 		n -= len(s)
 		crc = iscsi.DigestUpdate(crc, s)
 	}

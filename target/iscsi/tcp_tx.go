@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // blockData is the data segment that fits a block: sense data, a rejected header.
@@ -94,7 +95,7 @@ func (x *tcpLink) seg(s seg) {
 func (x *tcpLink) dataInLocked(t *task) {
 	c := x.c
 	in := &t.in
-	left, off := spanLen(in.data), in.off
+	left, off := int(mem.Total(in.data)), in.off
 	si, sOff := 0, 0
 	for left > 0 {
 		n := min(left, c.params.MaxSend, c.params.MaxBurst-in.burst)

@@ -203,34 +203,6 @@ func spansOf(dst []mem.Span, bufs []*mem.Buf, off, n int) []mem.Span {
 	return dst
 }
 
-// diff is the offset of the first byte that differs between two chains of equal length, or -1.
-func diff(a, b []mem.Span) int {
-	off := 0
-	for len(a) > 0 && len(b) > 0 {
-		n := min(a[0].Len, b[0].Len)
-		x, y := a[0].Bytes()[:n], b[0].Bytes()[:n]
-		if string(x) != string(y) {
-			for i := range x {
-				if x[i] != y[i] {
-					return off + i
-				}
-			}
-		}
-		off += n
-		a, b = advance(a, n), advance(b, n)
-	}
-	return -1
-}
-
-func advance(s []mem.Span, n int) []mem.Span {
-	if n == s[0].Len {
-		return s[1:]
-	}
-	c := append([]mem.Span(nil), s...)
-	c[0] = c[0].Cut(n, c[0].Len-n)
-	return c
-}
-
 // wholeData checks that the initiator gives exactly n bytes. COMPARE AND WRITE and WRITE SAME do nothing with a part of
 // their data, and data too many mean that initiator and target disagree on the block size.
 func (c *Command) wholeData(n int64) error {
@@ -263,12 +235,12 @@ func (c *Command) repeat(at, n int64, block []byte, spans []mem.Span) error {
 			i = (i + k) % len(block)
 		}
 	}
-	size := len64(spans)
+	size := mem.Total(spans)
 	for n > 0 {
 		k := min(n, size)
 		data := spans
 		if k < size {
-			data = cut(spans, k)
+			data = mem.Part(nil, spans, 0, k)
 		}
 		if err := c.do(blockdev.Request{Op: blockdev.Write, Offset: at, Length: k, Data: data, FUA: c.x.lu.has(flagNoCache)}); err != nil {
 			return err
@@ -276,18 +248,4 @@ func (c *Command) repeat(at, n int64, block []byte, spans []mem.Span) error {
 		at, n = at+k, n-k
 	}
 	return nil
-}
-
-// cut is the first n bytes of spans.
-func cut(spans []mem.Span, n int64) []mem.Span {
-	var out []mem.Span
-	for _, s := range spans {
-		if n == 0 {
-			break
-		}
-		k := min(int64(s.Len), n)
-		out = append(out, s.Cut(0, int(k)))
-		n -= k
-	}
-	return out
 }

@@ -162,7 +162,7 @@ func stepRead(c *Command) stepResult {
 			}
 			t.moving, progress = true, true
 			c.startMove()
-			if p.off+len64(p.spans) >= t.move {
+			if p.off+mem.Total(p.spans) >= t.move {
 				// Everything has been read: nothing can change the outcome but the move itself.
 				c.Status, c.Last = StatusGood, true
 			}
@@ -281,13 +281,6 @@ func stepParam(c *Command) stepResult {
 		c.Status, c.Last = StatusGood, true
 		c.Mover.DataIn(c, 0, p.spans)
 	}
-}
-
-func len64(spans []mem.Span) (n int64) {
-	for _, s := range spans {
-		n += int64(s.Len)
-	}
-	return n
 }
 
 // stepFlush waits for one device request without data, already submitted on piece 0.

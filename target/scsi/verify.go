@@ -75,7 +75,7 @@ func (c *Command) verifyPiece(at, off int64, n int, compare bool) error {
 		return err
 	}
 	if compare {
-		if d := diff(medium, given); d >= 0 {
+		if d := mem.DifferSpans(medium, given); d >= 0 {
 			return miscompareAt(off + int64(d))
 		}
 	}
@@ -181,7 +181,7 @@ func (c *Command) writeVerifyPiece(start, off int64, n int, compare bool) error 
 		return err
 	}
 	if compare {
-		if d := diff(medium, given); d >= 0 {
+		if d := mem.DifferSpans(medium, given); d >= 0 {
 			return miscompareAt(off + int64(d))
 		}
 	}

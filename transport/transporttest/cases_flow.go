@@ -275,10 +275,8 @@ func (e *end) pieces(n, k int) []mem.Span {
 }
 
 func bytesOf(spans []mem.Span) []byte {
-	b := make([]byte, 0)
-	for _, s := range spans {
-		b = append(b, s.Bytes()...)
-	}
+	b := make([]byte, mem.Total(spans))
+	mem.Gather(b, spans, 0)
 	return b
 }
 

@@ -205,11 +205,7 @@ func size(wr *transport.WR) int {
 	default:
 		return 0
 	}
-	n := 0
-	for _, s := range wr.Local {
-		n += s.Len
-	}
-	return n
+	return int(mem.Total(wr.Local))
 }
 
 // cutLocked sends the first n bytes of a Write, of a Send nothing because half a message is none, and ends the link.

@@ -85,7 +85,7 @@ func (q *qp) respondLocked() {
 	}
 	f := frame{kind: frameReadResp, data: make([]byte, n)}
 	if n > 0 {
-		gather(f.data, r.from.local, r.from.at+r.sent)
+		mem.Gather(f.data, r.from.local, int64(r.from.at+r.sent))
 	}
 	r.sent += n
 	f.last = r.sent == r.total
@@ -105,7 +105,7 @@ func (q *qp) workLocked() {
 		if w.Op == transport.OpWrite {
 			f = frame{kind: frameWrite, data: f.data, stag: w.Remote.STag, off: w.Remote.Off + uint64(w.sent), total: w.total}
 		}
-		gather(f.data, w.local, w.sent)
+		mem.Gather(f.data, w.local, int64(w.sent))
 		w.sent += n
 		f.last = w.sent == w.total
 		done = f.last
@@ -193,7 +193,7 @@ func (q *qp) takeSendLocked(f *frame) {
 		q.terminateLocked(ddp(2, 5, "RFC 5041 section 5.2", fmt.Sprintf("a Send is longer than its receive of %d bytes", r.Buf.Len)))
 		return
 	}
-	scatter([]mem.Span{r.Buf}, q.placed, f.data)
+	mem.Scatter([]mem.Span{r.Buf}, int64(q.placed), f.data)
 	q.placed += len(f.data)
 	if !f.last {
 		return
@@ -225,7 +225,7 @@ func (q *qp) takeWriteLocked(f *frame) {
 	case refuseRight:
 		q.terminateLocked(rdmap(1, 2, "RFC 5040 section 7.2", "an RDMA Write names a window without that right"))
 	default:
-		scatter(p.local, p.at, f.data)
+		mem.Scatter(p.local, int64(p.at), f.data)
 	}
 }
 
@@ -253,7 +253,7 @@ func (q *qp) takeReadLocked(f *frame) {
 
 func (q *qp) takeResponseLocked(f *frame) {
 	w := q.reads[0]
-	scatter(w.local, w.sent, f.data)
+	mem.Scatter(w.local, int64(w.sent), f.data)
 	w.sent += len(f.data)
 	if f.last {
 		q.reads = q.reads[1:]
@@ -265,34 +265,6 @@ func (q *qp) takeResponseLocked(f *frame) {
 // holds reports whether n bytes from off lie within the window, whatever the peer put in off.
 func (b *binding) holds(off uint64, n int) bool {
 	return off >= b.base && off-b.base <= uint64(b.size) && uint64(n) <= uint64(b.size)-(off-b.base)
-}
-
-// gather fills dst from spans, beginning skip bytes into them.
-func gather(dst []byte, spans []mem.Span, skip int) {
-	walk(spans, skip, len(dst), func(at int, b []byte) { copy(dst[at:], b) })
-}
-
-// scatter puts src into spans, beginning skip bytes into them.
-func scatter(spans []mem.Span, skip int, src []byte) {
-	walk(spans, skip, len(src), func(at int, b []byte) { copy(b, src[at:]) })
-}
-
-func walk(spans []mem.Span, skip, n int, f func(at int, b []byte)) {
-	at := 0
-	for _, s := range spans {
-		if at == n {
-			return
-		}
-		if skip >= s.Len {
-			skip -= s.Len
-			continue
-		}
-		b := s.Bytes()[skip:]
-		b = b[:min(len(b), n-at)]
-		skip = 0
-		f(at, b)
-		at += len(b)
-	}
 }
 
 func ddp(typ, code uint8, clause, detail string) *transport.TerminateError {

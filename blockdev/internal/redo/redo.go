@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/mem"
 )
 
@@ -70,7 +69,7 @@ func (l *Log) Begin(slot int, scratch []byte, off int64, data []mem.Span, n int)
 	clear(b[:header])
 	binary.BigEndian.PutUint64(b[fields:], uint64(off))
 	binary.BigEndian.PutUint64(b[fields+8:], uint64(n))
-	blockdev.Gather(b[header:], data, 0)
+	mem.Gather(b[header:], data, 0)
 	copy(b, magic[:])
 	copy(b[owner:], l.owner[:])
 	hash := sha256.Sum256(b[owner:])

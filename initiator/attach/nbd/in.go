@@ -89,23 +89,21 @@ func (in *input) next(n int) ([]byte, error) {
 // fill reads the payload of a write.
 func (in *input) fill(spans []mem.Span) error {
 	in.iov = in.iov[:0]
-	left := 0
-	for _, s := range spans {
-		b := s.Bytes()
-		k := copy(b, in.buf[in.from:in.to])
-		in.from += k
-		if b = b[k:]; len(b) > 0 {
-			left += len(b)
-		}
-	}
-	total := 0
-	for _, s := range spans {
-		total += s.Len
-	}
+	total := int(mem.Total(spans))
+	k := mem.Scatter(spans, 0, in.buf[in.from:in.to])
+	in.from += k
+	left := total - k
 	in.long = total >= longPayload
 	for left > 0 {
 		in.from, in.to = 0, 0
-		in.iov = rest(in.iov[:0], spans, total-left)
+		in.iov = in.iov[:0]
+		for c := mem.At(spans, int64(total-left)); ; {
+			b := c.Next(left)
+			if len(b) == 0 {
+				break
+			}
+			in.iov = vec(in.iov, b)
+		}
 		k, err := in.readv()
 		if err != nil {
 			return err
@@ -117,19 +115,6 @@ func (in *input) fill(spans []mem.Span) error {
 		left -= k
 	}
 	return nil
-}
-
-// rest appends what is behind the first skip bytes of spans.
-func rest(iov []unix.Iovec, spans []mem.Span, skip int) []unix.Iovec {
-	for _, s := range spans {
-		if skip >= s.Len {
-			skip -= s.Len
-			continue
-		}
-		iov = vec(iov, s.Bytes()[skip:])
-		skip = 0
-	}
-	return iov
 }
 
 // discard reads n bytes that nobody wants.
