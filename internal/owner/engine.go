@@ -113,8 +113,8 @@ func (e *Engine[W]) turn() (w W, some bool) {
 // KeepLocked keeps work for the owner, who performs it in a later turn. It is called by the owner, or by others between
 // Completed and RestLocked: an owner that waits does not look for work.
 func (e *Engine[W]) KeepLocked(w W) {
-	if e.next == len(e.work) {
-		e.work, e.next = e.work[:0], 0
+	if len(e.work) == cap(e.work) && 2*e.next >= len(e.work) { // under load there may always be some work: its memory is used again
+		e.work, e.next = cutFront(e.work, e.next), 0
 	}
 	e.work = append(e.work, w)
 }

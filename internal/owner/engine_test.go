@@ -397,3 +397,20 @@ type quiet struct {
 }
 
 func (h *quiet) Perform(work, bool) {}
+
+// A connection under load may have work kept at all times.
+func TestWorkThatNeverEndsTakesBoundedMemory(t *testing.T) {
+	var e Engine[int]
+	for i := range 3 {
+		e.KeepLocked(i)
+	}
+	for i := range 100_000 {
+		if w := e.takeWorkLocked(); w != i {
+			t.Fatalf("work %d came in place of %d", w, i)
+		}
+		e.KeepLocked(i + 3)
+	}
+	if c := cap(e.work); c > 64 {
+		t.Errorf("memory for %d pieces where 3 are kept", c)
+	}
+}
