@@ -208,12 +208,12 @@ func (c *conn) takeCmdSNLocked(b iscsi.BHS) (bool, error) {
 	return true, nil
 }
 
-// retireLocked counts a task out of the window.
+// retireLocked counts a task out of the window, once: its response is queued next, or none is due.
 func (c *conn) retireLocked(t *task) {
-	if t.retired {
+	if t.state == taskAnswered {
 		return
 	}
-	t.retired = true
+	taskLife.Move(&t.state, taskAnswered)
 	if t.immediate {
 		c.immediate--
 	} else {
@@ -396,7 +396,7 @@ func (c *conn) finish(err error) {
 	// A task whose response waited for data that will not come any more is over.
 	var over []*task
 	for _, t := range c.tasks {
-		if t.deferred {
+		if t.state == taskDeferred {
 			over = append(over, t)
 		}
 	}

@@ -129,7 +129,7 @@ func (c *conn) taskRequest(b iscsi.BHS) {
 	unfit := len(c.managing) >= maxManaging || (p.Function == iscsi.AbortTask || p.Function == iscsi.QueryTask) && (p.RefTag == p.ITT || slices.Contains(c.managing, p.RefTag))
 	c.managing = append(c.managing, p.ITT)
 	for _, t := range c.tasks {
-		if t.live && !t.responded && !t.deferred && concerns(&p, t) {
+		if t.state == taskRunning && concerns(&p, t) {
 			held.left++
 			t.held = append(t.held, held)
 		}

@@ -56,6 +56,9 @@ func whose() (place string, own bool) {
 	for {
 		f, more := frames.Next()
 		fn, ours := strings.CutPrefix(f.Function, module)
+		if strings.HasPrefix(fn, "internal/state.") {
+			ours = false // an illegal move is the defect of who asked for it, and Move has changed nothing
+		}
 		if ours && place == "" {
 			place = fmt.Sprintf("%s (%s:%d)", fn, f.File[strings.LastIndexByte(f.File, '/')+1:], f.Line)
 		}

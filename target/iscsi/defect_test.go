@@ -26,6 +26,7 @@ func TestADefectInOneConnectionEndsThatOne(t *testing.T) {
 		pdu   func(*peer)
 	}{
 		"no lock held":    {func(c *conn) { c.text, c.textTTT, c.textIn = nil, 0, &iscsi.Negotiator{} }, text1},
+		"an illegal move": {func(c *conn) { c.free = []*task{{c: c, state: taskDeferred}} }, func(p *peer) { p.send(p.command(make([]byte, 6)), nil, nil) }},
 		"a lock deferred": {func(c *conn) { c.free = []*task{nil} }, func(p *peer) { p.send(p.command(make([]byte, 6)), nil, nil) }},
 	} {
 		for _, over := range []string{"TCP", "iSER"} {

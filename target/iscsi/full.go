@@ -113,18 +113,17 @@ func (c *conn) runTask(t *task, imm []byte) {
 	full := t.out.unsol > 0 && c.stash > stashLimit
 	if full {
 		t.Status = scsi.StatusTaskSetFull
-	}
-	c.letGo()
-	if full {
-		t.Complete(&t.Command)
+		c.completeLocked(t)
+		c.letGo()
 		return
 	}
+	c.letGo()
 	c.nexus.Execute(&t.Command)
 	if len(imm) == 0 {
 		return
 	}
 	c.hold()
-	if t.live && t.gen == gen && !t.deferred && t.out.imm != nil {
+	if t.state != taskFree && t.gen == gen && t.state != taskDeferred && t.out.imm != nil {
 		o := &t.out
 		o.imm = nil
 		// What the device server has not asked for yet waits outside the receive buffer. It asks in order, and what it
@@ -197,7 +196,7 @@ const (
 
 // destLocked says where the next bytes of t go, which begin pos bytes into its Data-Out buffer, and how many of n.
 func (c *conn) destLocked(t *task, gen uint16, pos, n int) (destKind, int) {
-	if t == nil || !t.live || t.gen != gen || t.deferred || t.out.err != nil || t.out.cancelled {
+	if t == nil || t.state == taskFree || t.gen != gen || t.state == taskDeferred || t.out.err != nil || t.out.cancelled {
 		return toNowhere, n
 	}
 	o := &t.out
@@ -217,7 +216,7 @@ func (c *conn) endData(t *task, gen uint16, b iscsi.BHS, bad error) {
 		return
 	}
 	c.hold()
-	if !t.live || t.gen != gen {
+	if t.state == taskFree || t.gen != gen {
 		c.letGo()
 		return
 	}
@@ -245,7 +244,7 @@ func (c *conn) endData(t *task, gen uint16, b iscsi.BHS, bad error) {
 			c.closeR2TLocked(t)
 		}
 	}
-	if t.deferred {
+	if t.state == taskDeferred {
 		if !o.waits() {
 			c.answerLocked(t)
 			c.kickLocked()

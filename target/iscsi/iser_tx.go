@@ -164,7 +164,6 @@ func (x *iserLink) dataInLocked(t *task) {
 		waiting = x.owner.SendLocked(n, wr)
 	}
 	if last {
-		t.responded = true
 		c.retireLocked(t)
 		x.responseLocked(t, t)
 	}
@@ -218,7 +217,7 @@ func (x *iserLink) issueReadsLocked() {
 // readNextLocked queues one Read of a request; false when none is left.
 func (x *iserLink) readNextLocked(t *task) bool {
 	o, w := &t.out, &t.iser
-	if !t.live || !w.reading || w.next >= o.n || o.cancelled || w.failed != nil {
+	if t.state == taskFree || !w.reading || w.next >= o.n || o.cancelled || w.failed != nil {
 		return false
 	}
 	at := w.next

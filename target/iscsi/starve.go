@@ -32,7 +32,7 @@ type taskStall struct {
 func (c *conn) starvesLocked() bool {
 	in, out, one := false, false, false
 	for _, t := range c.tasks {
-		if !t.live || !t.moving {
+		if t.state == taskFree || !t.moving {
 			t.stall.ticks = 0
 			continue
 		}

@@ -21,11 +21,8 @@ type task struct {
 
 	itt       uint32
 	lun       uint64
-	immediate bool
-	retired   bool // out of the window: its response is queued
-	responded bool // the response went with the data
-	deferred  bool // the outcome is there, the response waits for the last Data-Out of a sequence
-	live      bool
+	immediate bool // delivered at once (RFC 7143 section 4.2.2.1): the window does not count it
+	state     taskState
 	cdb       [scsi.MaxCDB]byte
 	began     time.Duration // on hist.Clock
 	held      []*heldAnswer // task management answers that must not overtake this task's response
@@ -99,10 +96,11 @@ func (c *conn) takeTaskLocked() *task {
 		t = &task{c: c, slot: uint32(len(c.tasks))}
 		c.tasks, c.itts = append(c.tasks, t), append(c.itts, 0)
 	}
+	taskLife.Move(&t.state, taskRunning)
 	c.live++
 	t.began = hist.Clock()
 	t.gen = t.gen%0x7fff + 1
-	t.live, t.retired, t.responded, t.deferred, t.immediate, t.moving = true, false, false, false, false, false
+	t.immediate, t.moving = false, false
 	t.in, t.out = dataIn{}, dataOut{}
 	return t
 }
@@ -115,7 +113,7 @@ func (c *conn) endTaskLocked(t *task) {
 		c.stash -= cap(t.out.stash)
 	}
 	t.in, t.out, t.iser = dataIn{}, dataOut{}, iserTask{}
-	t.live, t.deferred = false, false
+	taskLife.Move(&t.state, taskFree)
 	c.letGoLocked(t)
 	t.Reset()
 	c.free = append(c.free, t)
@@ -151,7 +149,7 @@ func (c *conn) taskOfITTLocked(itt uint32) *task {
 		if v != itt {
 			continue
 		}
-		if t := c.tasks[i]; t.live && !t.responded {
+		if t := c.tasks[i]; t.state == taskRunning || t.state == taskDeferred {
 			return t
 		}
 	}
@@ -160,7 +158,7 @@ func (c *conn) taskOfITTLocked(itt uint32) *task {
 
 // taskOfTTT finds the live task of a target transfer tag.
 func (c *conn) taskOfTTTLocked(ttt uint32) *task {
-	if i := int(ttt & 0xffff); i < len(c.tasks) && c.tasks[i].live && c.tasks[i].ttt() == ttt {
+	if i := int(ttt & 0xffff); i < len(c.tasks) && c.tasks[i].state != taskFree && c.tasks[i].ttt() == ttt {
 		return c.tasks[i]
 	}
 	return nil
@@ -256,7 +254,7 @@ func (t *task) moveEndsLocked() bool {
 func (t *task) Cancel(*scsi.Command) {
 	c := t.c
 	c.mu.Lock()
-	if !t.live || !t.moving || t.out.data == nil {
+	if t.state == taskFree || !t.moving || t.out.data == nil {
 		c.mu.Unlock()
 		return
 	}
@@ -275,25 +273,28 @@ func (t *task) Cancel(*scsi.Command) {
 
 // Complete implements scsi.Mover: the outcome is there and nothing of the command touches medium or memory any more.
 func (t *task) Complete(*scsi.Command) {
-	c := t.c
-	c.mu.Lock()
-	if !t.Silent && !t.responded && t.out.waits() && c.state != stateDead {
-		t.deferred = true
+	t.c.mu.Lock()
+	t.c.completeLocked(t)
+	t.c.mu.Unlock()
+}
+
+func (c *conn) completeLocked(t *task) {
+	if !t.Silent && t.state == taskRunning && t.out.waits() && c.state != stateDead {
+		taskLife.Move(&t.state, taskDeferred)
 		c.letGoLocked(t) // an initiator whose task was aborted may never send the rest
 		c.kickLocked()
-		c.mu.Unlock()
 		return
 	}
 	c.answerLocked(t)
 	c.kickLocked()
-	c.mu.Unlock()
 }
 
 // answerLocked sends the response, if one is due, and ends the task.
 func (c *conn) answerLocked(t *task) {
+	due := t.state != taskAnswered && !t.Silent && c.state != stateDead
 	c.retireLocked(t)
 	c.rec.commandLocked(t)
-	if !t.responded && !t.Silent && c.state != stateDead {
+	if due {
 		c.link.respondLocked(t)
 	}
 	t.Numbered(c.statSN)

@@ -256,7 +256,7 @@ func (x *tcpLink) command(b iscsi.BHS, ahs []byte, dsl, tail int) error {
 	c.letGo()
 	c.runTask(t, nil)
 	c.hold()
-	if t.gen == gen && t.live {
+	if t.gen == gen && t.state != taskFree {
 		c.letGo()
 		return x.dataGen(t, gen, b, 0, dsl, tail)
 	}

@@ -112,7 +112,6 @@ func (x *tcpLink) dataInLocked(t *task) {
 		if collapse {
 			p.HasStatus, p.Status = true, uint8(t.Status)
 			p.Residual, p.Overflow, p.Underflow = residual(t.ExpectIn, t.TransferIn)
-			t.responded = true
 			c.retireLocked(t)
 		}
 		k := x.block()

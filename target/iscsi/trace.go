@@ -120,7 +120,7 @@ func (c *conn) traceLocked() (t Trace) {
 		t.Commands = append(t.Commands, x)
 	}
 	for _, k := range c.tasks {
-		if k.live {
+		if k.state != taskFree {
 			t.Inflight = append(t.Inflight, TraceCommand{At: now, Took: clock - k.began, Tag: k.itt, LUN: lunNumber(k.lun), Command: scsi.CommandName(k.cdb[0])})
 		}
 	}
