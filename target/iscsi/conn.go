@@ -388,8 +388,8 @@ func (c *conn) finish(err error) {
 	}
 	var stuck []*task
 	for _, t := range c.tasks {
-		if t.moving {
-			t.moving = false
+		if t.move.underWay() {
+			t.endMoveLocked()
 			stuck = append(stuck, t)
 		}
 	}

@@ -68,6 +68,31 @@ func TestADefectInOneConnectionEndsThatOne(t *testing.T) {
 			})
 		}
 	}
+	t.Run("an illegal move with a lock held", func(t *testing.T) {
+		f := newFixture(t)
+		p := f.dial()
+		p.login("InitialR2T=Yes", "ImmediateData=No")
+		p.ready()
+		w := p.command(write10(0, 16))
+		w.Write, w.EDTL = true, 8192
+		p.send(w, nil, nil)
+		r2t := p.want(iscsi.OpR2T)
+		bad := f.connOf(p)
+		bad.mu.Lock()
+		bad.tasks[0].state = taskDeferred // as if nothing of it were outstanding: it would be used again while its data is moved
+		bad.mu.Unlock()
+		p.answerR2T(r2t, make([]byte, 8192), 8192)
+		p.wantEnd()
+		f.gone(bad)
+		if !bad.mu.TryLock() {
+			t.Fatal("a lock is held by nothing that runs")
+		}
+		bad.mu.Unlock()
+		f.logged("a defect of this program ends a connection", "a task's move cannot go from")
+		q := f.dial()
+		q.login()
+		q.ready()
+	})
 	t.Run("a lock held, in a login", func(t *testing.T) {
 		f := newFixture(t)
 		p := f.dial()

@@ -196,12 +196,14 @@ const (
 
 // destLocked says where the next bytes of t go, which begin pos bytes into its Data-Out buffer, and how many of n.
 func (c *conn) destLocked(t *task, gen uint16, pos, n int) (destKind, int) {
-	if t == nil || t.state == taskFree || t.gen != gen || t.state == taskDeferred || t.out.err != nil || t.out.cancelled {
+	if t == nil || t.state == taskFree || t.gen != gen || t.state == taskDeferred || t.out.err != nil || t.move.cancelled() {
 		return toNowhere, n
 	}
 	o := &t.out
-	if t.moving && o.data != nil && pos == o.off+o.have && o.have < o.n && (o.stash == nil || pos >= o.unsol) {
-		o.placing = true
+	if (t.move == moveOut || t.move == movePlacing) && pos == o.off+o.have && o.have < o.n && (o.stash == nil || pos >= o.unsol) {
+		if t.move == moveOut {
+			taskMove.Move(&t.move, movePlacing)
+		}
 		return toSpans, min(n, o.n-o.have)
 	}
 	if pos < o.unsol {
@@ -221,14 +223,14 @@ func (c *conn) endData(t *task, gen uint16, b iscsi.BHS, bad error) {
 		return
 	}
 	o := &t.out
-	o.placing = false
+	t.placedLocked()
 	if bad != nil && o.err == nil {
 		o.err = bad
 	}
 	end := int(b.Offset()) + b.DataLen()
 	switch {
 	case b.Opcode() == iscsi.OpSCSICommand:
-		o.unsolOpen = o.unsol > b.DataLen() && !b.Final() && !o.cancelled
+		o.unsolOpen = o.unsol > b.DataLen() && !b.Final() && !t.move.cancelled()
 	case b.TTT() == iscsi.Reserved:
 		o.unsolSN++
 		o.unsolSeen = end
@@ -252,7 +254,7 @@ func (c *conn) endData(t *task, gen uint16, b iscsi.BHS, bad error) {
 		c.letGo()
 		return
 	}
-	if t.moving && o.data != nil && o.err == nil {
+	if t.move == moveOut && o.err == nil {
 		t.fromArrivedLocked()
 	}
 	if t.moveEndsLocked() {
@@ -261,7 +263,7 @@ func (c *conn) endData(t *task, gen uint16, b iscsi.BHS, bad error) {
 		t.Moved(err)
 		return
 	}
-	if t.moving && o.data != nil && !o.waits() {
+	if t.move == moveOut && !o.waits() {
 		c.link.solicitLocked(t)
 		c.kickLocked()
 	}

@@ -176,7 +176,7 @@ func (x *iserLink) dataInLocked(t *task) {
 // solicitLocked fetches what a request still lacks by RDMA Read (section 7.3.6).
 func (x *iserLink) solicitLocked(t *task) {
 	o := &t.out
-	if x.owner.OverLocked() || !t.moving || o.data == nil || o.have == o.n || t.iser.reading {
+	if x.owner.OverLocked() || t.move != moveOut || o.have == o.n || t.iser.reading {
 		return
 	}
 	h := &t.iser.header
@@ -217,7 +217,7 @@ func (x *iserLink) issueReadsLocked() {
 // readNextLocked queues one Read of a request; false when none is left.
 func (x *iserLink) readNextLocked(t *task) bool {
 	o, w := &t.out, &t.iser
-	if t.state == taskFree || !w.reading || w.next >= o.n || o.cancelled || w.failed != nil {
+	if t.state == taskFree || !w.reading || w.next >= o.n || t.move.cancelled() || w.failed != nil {
 		return false
 	}
 	at := w.next
@@ -267,13 +267,13 @@ func (x *iserLink) read(slot int, err error) {
 		w.failed = fmt.Errorf("iscsi: RDMA Read from the initiator: %w", err)
 	}
 	x.issueReadsLocked()
-	if w.out > 0 || w.next < o.n && w.failed == nil && !o.cancelled {
+	if w.out > 0 || w.next < o.n && w.failed == nil && !t.move.cancelled() {
 		c.kickLocked()
 		c.mu.Unlock()
 		return
 	}
 	w.reading = false
-	if w.failed == nil && !o.cancelled {
+	if w.failed == nil && !t.move.cancelled() {
 		o.have = o.n
 	} else if o.err == nil && w.failed != nil {
 		o.err = w.failed
@@ -289,7 +289,7 @@ func (x *iserLink) read(slot int, err error) {
 
 // cancelLocked lets Reads that are on their way come home first: until then the peer may write to the buffers.
 func (x *iserLink) cancelLocked(t *task) bool {
-	if t.out.placing || t.iser.out > 0 {
+	if t.move == movePlacingCancelled || t.iser.out > 0 {
 		return false
 	}
 	t.iser.reading = false
@@ -300,7 +300,7 @@ func (x *iserLink) cancelLocked(t *task) bool {
 func (x *iserLink) wrote(slot int, err error) {
 	c := x.c
 	c.mu.Lock()
-	if slot >= len(c.tasks) || !c.tasks[slot].moving {
+	if slot >= len(c.tasks) || c.tasks[slot].move != moveIn {
 		c.mu.Unlock()
 		return
 	}
@@ -310,8 +310,7 @@ func (x *iserLink) wrote(slot int, err error) {
 		c.mu.Unlock()
 		return
 	}
-	t.moving = false
-	t.in.data = nil
+	t.endMoveLocked()
 	c.wrote++
 	c.mu.Unlock()
 	t.Moved(nil)
@@ -338,10 +337,9 @@ func (x *iserLink) sent(i int, err error) {
 	if err == nil {
 		c.wrote++
 	}
-	moved := t != nil && t.moving && err == nil
+	moved := t != nil && t.move == moveIn && err == nil
 	if moved {
-		t.moving = false
-		t.in.data = nil
+		t.endMoveLocked()
 	}
 	if len(x.late.pdus) > 0 && err == nil {
 		x.sendLateLocked()

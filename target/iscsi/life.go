@@ -24,3 +24,64 @@ var taskLife = state.New("a task", []string{"free", "running", "deferred", "answ
 	taskDeferred: {taskAnswered},
 	taskAnswered: {taskFree},
 })
+
+// moveState says what of a task's data is moved for the device server.
+type moveState uint8
+
+const (
+	// moveNone: the device server has asked for nothing yet.
+	moveNone moveState = iota
+	// moveIn: Data-In is on its way to the initiator.
+	moveIn
+	// moveOut: Data-Out is awaited.
+	moveOut
+	// movePlacing: Data-Out is awaited, and the owner puts bytes of a PDU in their place at this moment.
+	movePlacing
+	// moveCancelled: the command was aborted; RDMA Reads that are under way come home first.
+	moveCancelled
+	// movePlacingCancelled: the command was aborted; the PDU that the owner puts in place comes to its end first.
+	movePlacingCancelled
+	// moveEnded: the last move has ended, and another may begin.
+	moveEnded
+	// moveDropped: a cancelled move has ended; what the initiator still sends is dropped.
+	moveDropped
+)
+
+var taskMove = state.New("a task's move", []string{"none", "in", "out", "placing", "cancelled", "placing, cancelled", "ended", "dropped"}, state.Next[moveState]{
+	moveNone:             {moveIn, moveOut},
+	moveIn:               {moveEnded},
+	moveOut:              {movePlacing, moveCancelled, moveEnded},
+	movePlacing:          {moveOut, movePlacingCancelled, moveEnded}, // ended: with the connection
+	moveCancelled:        {moveDropped},
+	movePlacingCancelled: {moveCancelled, moveDropped}, // dropped: with the connection
+	moveEnded:            {moveIn, moveOut, moveNone},
+	moveDropped:          {moveNone},
+})
+
+// underWay reports whether the device server waits for Moved.
+func (m moveState) underWay() bool { return m != moveNone && m != moveEnded && m != moveDropped }
+
+// cancelled reports whether nothing that the initiator sends is wanted any more.
+func (m moveState) cancelled() bool {
+	return m == moveCancelled || m == movePlacingCancelled || m == moveDropped
+}
+
+// placedLocked ends what destLocked began: the owner touches the move's spans no more.
+func (t *task) placedLocked() {
+	switch t.move {
+	case movePlacing:
+		taskMove.Move(&t.move, moveOut)
+	case movePlacingCancelled:
+		taskMove.Move(&t.move, moveCancelled)
+	}
+}
+
+// endMoveLocked ends the move; the caller calls Moved without the lock.
+func (t *task) endMoveLocked() {
+	to := moveEnded
+	if t.move.cancelled() {
+		to = moveDropped
+	}
+	taskMove.Move(&t.move, to)
+	t.in.data, t.out.data = nil, nil
+}

@@ -32,12 +32,12 @@ type taskStall struct {
 func (c *conn) starvesLocked() bool {
 	in, out, one := false, false, false
 	for _, t := range c.tasks {
-		if t.state == taskFree || !t.moving {
+		if !t.move.underWay() {
 			t.stall.ticks = 0
 			continue
 		}
-		in = in || t.in.data != nil
-		if t.out.data == nil {
+		if t.move == moveIn {
+			in = true
 			continue
 		}
 		out = true

@@ -27,12 +27,11 @@ type task struct {
 	began     time.Duration // on hist.Clock
 	held      []*heldAnswer // task management answers that must not overtake this task's response
 
-	// moving says that the device server waits for Moved.
-	moving bool
-	stall  taskStall
-	in     dataIn
-	out    dataOut
-	iser   iserTask
+	move  moveState
+	stall taskStall
+	in    dataIn
+	out   dataOut
+	iser  iserTask
 }
 
 // dataIn is the Data-In move in progress.
@@ -67,8 +66,6 @@ type dataOut struct {
 	r2tEnd    int
 	r2tPos    int
 	dataSN    uint32 // next within the R2T's sequence
-	placing   bool   // the owner is receiving into data at this moment
-	cancelled bool
 	err       error
 }
 
@@ -100,7 +97,7 @@ func (c *conn) takeTaskLocked() *task {
 	c.live++
 	t.began = hist.Clock()
 	t.gen = t.gen%0x7fff + 1
-	t.immediate, t.moving = false, false
+	t.immediate = false
 	t.in, t.out = dataIn{}, dataOut{}
 	return t
 }
@@ -108,6 +105,9 @@ func (c *conn) takeTaskLocked() *task {
 // endTaskLocked puts a task back; nothing of it is outstanding.
 func (c *conn) endTaskLocked(t *task) {
 	c.retireLocked(t)
+	if t.move != moveNone {
+		taskMove.Move(&t.move, moveNone)
+	}
 	c.closeR2TLocked(t)
 	if t.out.stash != nil {
 		c.stash -= cap(t.out.stash)
@@ -178,7 +178,7 @@ func (t *task) DataIn(_ *scsi.Command, off int, data []mem.Span) {
 		t.Moved(err)
 		return
 	}
-	t.moving = true
+	taskMove.Move(&t.move, moveIn)
 	t.in.off, t.in.data = off, data
 	c.stats.bytesOut += uint64(n)
 	c.link.dataInLocked(t)
@@ -201,7 +201,7 @@ func (t *task) DataOut(_ *scsi.Command, off int, data []mem.Span) {
 	}
 	o := &t.out
 	o.off, o.n, o.data, o.have = off, int(mem.Total(data)), data, 0
-	t.moving, o.cancelled = true, false
+	taskMove.Move(&t.move, moveOut)
 	if o.err == nil {
 		t.fromArrivedLocked()
 	}
@@ -239,14 +239,19 @@ func (t *task) fromArrivedLocked() {
 // moveEndsLocked reports whether the Data-Out move has ended, and marks it.
 func (t *task) moveEndsLocked() bool {
 	o := &t.out
-	if !t.moving || o.data == nil || o.placing || (o.have < o.n && o.err == nil && !o.cancelled) {
+	switch t.move {
+	case moveOut:
+		if o.have < o.n && o.err == nil {
+			return false
+		}
+	case moveCancelled:
+		if o.have < o.n && o.err == nil {
+			o.err = errAborted
+		}
+	default:
 		return false
 	}
-	if o.cancelled && o.err == nil && o.have < o.n {
-		o.err = errAborted
-	}
-	t.moving = false
-	o.data = nil
+	t.endMoveLocked()
 	return true
 }
 
@@ -254,11 +259,15 @@ func (t *task) moveEndsLocked() bool {
 func (t *task) Cancel(*scsi.Command) {
 	c := t.c
 	c.mu.Lock()
-	if t.state == taskFree || !t.moving || t.out.data == nil {
+	switch t.move {
+	case moveOut:
+		taskMove.Move(&t.move, moveCancelled)
+	case movePlacing:
+		taskMove.Move(&t.move, movePlacingCancelled)
+	default:
 		c.mu.Unlock()
 		return
 	}
-	t.out.cancelled = true
 	// What the initiator still owes for this task is dropped when it comes.
 	t.out.unsolOpen = false
 	c.closeR2TLocked(t)

@@ -193,12 +193,12 @@ func (x *tcpLink) shut() {
 }
 
 // cancelLocked has nothing in flight to wait for, unless the owner is receiving at this moment.
-func (x *tcpLink) cancelLocked(t *task) bool { return !t.out.placing }
+func (x *tcpLink) cancelLocked(t *task) bool { return t.move != movePlacingCancelled }
 
 // solicitLocked sends the next R2T of a task (section 11.8).
 func (x *tcpLink) solicitLocked(t *task) {
 	o := &t.out
-	if !t.moving || o.data == nil || o.waits() || o.have == o.n || o.err != nil || o.cancelled {
+	if t.move != moveOut || o.waits() || o.have == o.n || o.err != nil {
 		return
 	}
 	pos := o.off + o.have

@@ -309,7 +309,7 @@ func (x *tcpLink) dataGen(t *task, gen uint16, b iscsi.BHS, pos, n, tail int) er
 			err := x.place(spans, at, m, tail, m == left)
 			if err != nil {
 				c.hold()
-				t.out.placing = false
+				t.placedLocked()
 				c.letGo()
 				return err
 			}

@@ -221,9 +221,8 @@ func (x *tcpLink) wroteLocked(err error) bool {
 			}
 			s.blk.next, x.blocks = x.blocks, s.blk
 		}
-		if s.move != nil && s.move.moving {
-			s.move.moving = false
-			s.move.in.data = nil
+		if s.move != nil && s.move.move == moveIn {
+			s.move.endMoveLocked()
 			x.done = append(x.done, s.move)
 		}
 		*s = seg{}
