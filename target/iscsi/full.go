@@ -88,7 +88,9 @@ func (c *conn) beginCommand(b iscsi.BHS, ahs []byte, h *iscsi.ISERHeader) (*task
 		t.out.edtl, t.out.unsol = edtl, dsl
 		if !b.Final() {
 			t.out.unsol = min(edtl, c.params.FirstBurst)
-			t.out.unsolOpen = t.out.unsol > dsl
+			if t.out.unsol > dsl {
+				taskSequence.Move(&t.out.sequence, sequenceUnsolicited)
+			}
 		}
 		t.out.unsolSeen = dsl
 		if read && extra.HasBidi {
@@ -154,7 +156,7 @@ func (c *conn) beginData(b iscsi.BHS) (*task, error) {
 	c.stats.bytesIn += uint64(n)
 	if b.TTT() == iscsi.Reserved {
 		t := c.taskOfITTLocked(b.ITT())
-		if t == nil || !t.out.unsolOpen {
+		if t == nil || t.out.sequence != sequenceUnsolicited {
 			if t != nil && t.out.err == nil && t.out.unsol == 0 && c.params.InitialR2T {
 				t.out.err = dataFault(scsi.ASCUnexpectedUnsolicited, nil)
 			}
@@ -167,7 +169,7 @@ func (c *conn) beginData(b iscsi.BHS) (*task, error) {
 		return t, nil
 	}
 	t := c.taskOfTTTLocked(b.TTT())
-	if t == nil || t.itt != b.ITT() || !t.out.r2tOpen {
+	if t == nil || t.itt != b.ITT() || t.out.sequence != sequenceR2T {
 		return nil, nil
 	}
 	o := &t.out
@@ -230,12 +232,14 @@ func (c *conn) endData(t *task, gen uint16, b iscsi.BHS, bad error) {
 	end := int(b.Offset()) + b.DataLen()
 	switch {
 	case b.Opcode() == iscsi.OpSCSICommand:
-		o.unsolOpen = o.unsol > b.DataLen() && !b.Final() && !t.move.cancelled()
+		if o.unsol <= b.DataLen() || b.Final() {
+			c.endSequenceLocked(t)
+		}
 	case b.TTT() == iscsi.Reserved:
 		o.unsolSN++
 		o.unsolSeen = end
 		if b.Final() {
-			o.unsolOpen = false
+			c.endSequenceLocked(t)
 			// Fewer than announced is allowed: the rest is solicited.
 			o.unsol = min(o.unsol, max(end, 0))
 		}
@@ -243,11 +247,11 @@ func (c *conn) endData(t *task, gen uint16, b iscsi.BHS, bad error) {
 		o.dataSN++
 		o.r2tPos = end
 		if b.Final() {
-			c.closeR2TLocked(t)
+			c.endSequenceLocked(t)
 		}
 	}
 	if t.state == taskDeferred {
-		if !o.waits() {
+		if o.sequence == sequenceNone {
 			c.answerLocked(t)
 			c.kickLocked()
 		}
@@ -263,7 +267,7 @@ func (c *conn) endData(t *task, gen uint16, b iscsi.BHS, bad error) {
 		t.Moved(err)
 		return
 	}
-	if t.move == moveOut && !o.waits() {
+	if t.move == moveOut && o.sequence == sequenceNone {
 		c.link.solicitLocked(t)
 		c.kickLocked()
 	}

@@ -85,3 +85,22 @@ func (t *task) endMoveLocked() {
 	taskMove.Move(&t.move, to)
 	t.in.data, t.out.data = nil, nil
 }
+
+// sequenceState says which Data-Out the initiator still owes. A response waits for the last of it (RFC 7143 section 11.4.2),
+// and so does the next R2T.
+type sequenceState uint8
+
+const (
+	// sequenceNone: it owes none.
+	sequenceNone sequenceState = iota
+	// sequenceUnsolicited: the rest of the command's own PDU, or unsolicited Data-Out, is still to come.
+	sequenceUnsolicited
+	// sequenceR2T: an R2T is not answered in full.
+	sequenceR2T
+)
+
+var taskSequence = state.New("a task's Data-Out", []string{"none", "unsolicited", "R2T"}, state.Next[sequenceState]{
+	sequenceNone:        {sequenceUnsolicited, sequenceR2T},
+	sequenceUnsolicited: {sequenceNone},
+	sequenceR2T:         {sequenceNone},
+})

@@ -57,24 +57,22 @@ type dataOut struct {
 	data   []mem.Span
 	have   int // bytes of the request in place from its start
 
-	unsolOpen bool   // unsolicited Data-Out is still to come
-	unsolSN   uint32 // its next DataSN
+	sequence  sequenceState
+	unsolSN   uint32 // the next DataSN of unsolicited Data-Out
 	unsolSeen int    // its end so far
-	r2tOpen   bool   // an R2T is not answered in full
 	r2tSN     uint32
-	r2tBulk   bool // it is counted in conn.bulkOut
+	r2tBulk   bool // the R2T is counted in conn.bulkOut
 	r2tEnd    int
 	r2tPos    int
 	dataSN    uint32 // next within the R2T's sequence
 	err       error
 }
 
-// waits reports whether the initiator still owes an F bit. RFC 7143 section 11.4.2 has the response wait for it.
-func (o *dataOut) waits() bool { return o.unsolOpen || o.r2tOpen }
-
-// closeR2TLocked notes that the R2T of a task is answered, or that nobody waits for its answer.
-func (c *conn) closeR2TLocked(t *task) {
-	t.out.r2tOpen = false
+// endSequenceLocked notes that the sequence is over, if one is open, or that what is left of it is not wanted.
+func (c *conn) endSequenceLocked(t *task) {
+	if t.out.sequence != sequenceNone {
+		taskSequence.Move(&t.out.sequence, sequenceNone)
+	}
 	if t.out.r2tBulk {
 		t.out.r2tBulk = false
 		c.bulkOut.Add(-1)
@@ -108,7 +106,7 @@ func (c *conn) endTaskLocked(t *task) {
 	if t.move != moveNone {
 		taskMove.Move(&t.move, moveNone)
 	}
-	c.closeR2TLocked(t)
+	c.endSequenceLocked(t)
 	if t.out.stash != nil {
 		c.stash -= cap(t.out.stash)
 	}
@@ -211,7 +209,7 @@ func (t *task) DataOut(_ *scsi.Command, off int, data []mem.Span) {
 		t.Moved(err)
 		return
 	}
-	if !o.unsolOpen || o.off+o.have >= o.unsol {
+	if o.sequence != sequenceUnsolicited || o.off+o.have >= o.unsol {
 		c.link.solicitLocked(t)
 		c.kickLocked()
 	}
@@ -269,8 +267,7 @@ func (t *task) Cancel(*scsi.Command) {
 		return
 	}
 	// What the initiator still owes for this task is dropped when it comes.
-	t.out.unsolOpen = false
-	c.closeR2TLocked(t)
+	c.endSequenceLocked(t)
 	if !c.link.cancelLocked(t) || !t.moveEndsLocked() {
 		c.mu.Unlock()
 		return
@@ -288,7 +285,7 @@ func (t *task) Complete(*scsi.Command) {
 }
 
 func (c *conn) completeLocked(t *task) {
-	if !t.Silent && t.state == taskRunning && t.out.waits() && c.state != stateDead {
+	if !t.Silent && t.state == taskRunning && t.out.sequence != sequenceNone && c.state != stateDead {
 		taskLife.Move(&t.state, taskDeferred)
 		c.letGoLocked(t) // an initiator whose task was aborted may never send the rest
 		c.kickLocked()

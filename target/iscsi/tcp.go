@@ -198,12 +198,13 @@ func (x *tcpLink) cancelLocked(t *task) bool { return t.move != movePlacingCance
 // solicitLocked sends the next R2T of a task (section 11.8).
 func (x *tcpLink) solicitLocked(t *task) {
 	o := &t.out
-	if t.move != moveOut || o.waits() || o.have == o.n || o.err != nil {
+	if t.move != moveOut || o.sequence != sequenceNone || o.have == o.n || o.err != nil {
 		return
 	}
 	pos := o.off + o.have
 	n := min(o.n-o.have, x.c.params.MaxBurst)
-	o.r2tOpen, o.r2tPos, o.r2tEnd, o.dataSN = true, pos, pos+n, 0
+	taskSequence.Move(&o.sequence, sequenceR2T)
+	o.r2tPos, o.r2tEnd, o.dataSN = pos, pos+n, 0
 	p := iscsi.R2T{LUN: t.lun, ITT: t.itt, TTT: t.ttt(), R2TSN: o.r2tSN, Offset: uint32(pos), Length: uint32(n)}
 	o.r2tSN++
 	if n > copyBelow {

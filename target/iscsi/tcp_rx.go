@@ -252,7 +252,9 @@ func (x *tcpLink) command(b iscsi.BHS, ahs []byte, dsl, tail int) error {
 	}
 	c.hold()
 	gen := t.gen
-	t.out.unsolOpen = true // until endData: a response and an R2T wait for the rest of this PDU
+	if t.out.sequence == sequenceNone { // until endData: a response and an R2T wait for the rest of this PDU
+		taskSequence.Move(&t.out.sequence, sequenceUnsolicited)
+	}
 	c.letGo()
 	c.runTask(t, nil)
 	c.hold()
