@@ -29,15 +29,13 @@ type Command struct {
 	x exec
 }
 
-// A command's execution is a step function that one runner at a time advances. Events (a device request that ended, a
-// move that ended, memory that came free, an abort) are recorded under x.mu; whoever records one while nobody runs
-// becomes the runner, else the runner goes round once more. Only the runner finishes the command, and it does so when
-// nothing is outstanding: so no event can reach a command that is already used again.
+// exec is a command's execution: a step function that one goroutine at a time advances, the runner. Events (a device
+// request that ended, a move that ended, memory that came free, an abort) are recorded under x.mu. A goroutine that
+// records one for a command that waits becomes its runner; a runner that is there goes round once more. The runner alone
+// finishes the command, when nothing is outstanding, so no event reaches a command that is used again.
 type exec struct {
 	mu      sync.Mutex
-	running bool // a goroutine is in the step function
-	again   bool // something happened meanwhile
-	slow    bool // the runner is a goroutine of its own that waits on wake
+	run     runState
 	aborted bool // by task management: start nothing new
 	moving  bool // one DataIn or DataOut is outstanding
 	moved   bool // ... and has ended
@@ -107,7 +105,7 @@ func (c *Command) Reset() {
 func (c *Command) resetExec() {
 	x := &c.x
 	x.mu.Lock()
-	x.running, x.again, x.slow, x.aborted = false, false, false, false
+	x.aborted = false
 	x.moving, x.moved, x.moveErr, x.memWait, x.memTold, x.cancel = false, false, nil, false, false, false
 	x.mu.Unlock()
 	x.step, x.row, x.itl, x.lu, x.err, x.asks, x.reports, x.fence, x.owed = nil, nil, nil, nil, nil, false, 0, 0, false
@@ -148,19 +146,20 @@ func (c *Command) kickUnlock() {
 
 // noteLocked reports whether the caller has become the runner.
 func (c *Command) noteLocked() bool {
-	switch {
-	case c.x.slow:
+	switch c.x.run {
+	case runSlow:
 		select {
 		case c.x.wake <- struct{}{}:
 		default:
 		}
 		return false
-	case c.x.running:
-		c.x.again = true
-		return false
+	case runWait:
+		commandRun.Move(&c.x.run, runStep)
+		return true
+	case runStep, runNone: // of a command that is over there is nothing to note: an illegal move
+		commandRun.Move(&c.x.run, runAgain)
 	}
-	c.x.running = true
-	return true
+	return false
 }
 
 // run advances the command until it waits or ends. The caller is the runner.
@@ -174,12 +173,12 @@ func (c *Command) run() {
 			return
 		}
 		c.x.mu.Lock()
-		if !c.x.again {
-			c.x.running = false
+		if c.x.run == runStep {
+			commandRun.Move(&c.x.run, runWait)
 			c.x.mu.Unlock()
 			return
 		}
-		c.x.again = false
+		commandRun.Move(&c.x.run, runStep)
 		c.x.mu.Unlock()
 	}
 }

@@ -170,7 +170,7 @@ func (n *Nexus) Execute(c *Command) {
 	c.bind()
 	c.resetExec()
 	x := &c.x
-	x.running = true
+	commandRun.Move(&x.run, runStep) // x.mu: nothing else knows the command yet
 	x.began, x.kind = hist.Clock(), kindOther
 	x.step = stepBegin
 	x.itl = n.find(c.LUN)

@@ -14,7 +14,7 @@ import (
 // the outcome.
 func (c *Command) async(f func(*Command) error) stepResult {
 	c.x.mu.Lock()
-	c.x.slow = true
+	commandRun.Move(&c.x.run, runSlow)
 	c.x.mu.Unlock()
 	c.x.itl.stats.others.Add(1)
 	go func() {

@@ -248,6 +248,7 @@ func (c *Command) complete() {
 	if c.Nexus.opt.NextResponse == nil {
 		c.Numbered(0)
 	}
+	commandRun.Move(&c.x.run, runNone) // x.mu: nothing else knows the command any more
 	c.Mover.Complete(c)
 	// The response has its number now.
 	if asks {
