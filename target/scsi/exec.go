@@ -37,9 +37,8 @@ type exec struct {
 	mu      sync.Mutex
 	run     runState
 	aborted bool // by task management: start nothing new
-	moving  bool // one DataIn or DataOut is outstanding
-	moved   bool // ... and has ended
-	moveErr error
+	move    moveState
+	moveErr error // of a move that has ended
 	memWait bool // in the nexus's memory queue
 	memTold bool // has been called out of it, and may not have asked since
 
@@ -50,7 +49,6 @@ type exec struct {
 	itl     *itl
 	lu      *LogicalUnit
 	err     error  // the first failure
-	cancel  bool   // the mover was asked to end the move
 	asks    bool   // an INQUIRY by which the initiator learns what a LUN has become
 	reports ASC    // the unit attention that the response tells of
 	fence   uint32 // the reset for which it was refused; see fence.go
@@ -106,7 +104,7 @@ func (c *Command) resetExec() {
 	x := &c.x
 	x.mu.Lock()
 	x.aborted = false
-	x.moving, x.moved, x.moveErr, x.memWait, x.memTold, x.cancel = false, false, nil, false, false, false
+	x.memWait, x.memTold = false, false
 	x.mu.Unlock()
 	x.step, x.row, x.itl, x.lu, x.err, x.asks, x.reports, x.fence, x.owed = nil, nil, nil, nil, nil, false, 0, 0, false
 	x.abort, x.waiters, x.param = notAborted, nil, x.param[:0]
@@ -120,11 +118,8 @@ func (c *Command) resetExec() {
 // Moved ends the one outstanding DataIn or DataOut. Any goroutine may call it, also from within DataIn or DataOut.
 func (c *Command) Moved(err error) {
 	c.x.mu.Lock()
-	if !c.x.moving || c.x.moved {
-		c.x.mu.Unlock()
-		panic("scsi: Moved without a move in progress")
-	}
-	c.x.moved, c.x.moveErr = true, err
+	commandMove.Move(&c.x.move, moveEnded)
+	c.x.moveErr = err
 	c.kickUnlock()
 }
 
@@ -191,8 +186,9 @@ func (c *Command) stopping() bool {
 		if c.x.err == nil {
 			c.x.err = errAborted
 		}
-		cancel = c.x.moving && !c.x.moved && !c.x.cancel
-		c.x.cancel = c.x.cancel || cancel
+		if cancel = c.x.move == moveUnderWay; cancel {
+			commandMove.Move(&c.x.move, moveCancelled)
+		}
 	}
 	c.x.mu.Unlock()
 	if cancel {
@@ -206,7 +202,7 @@ func (c *Command) stopping() bool {
 // startMove announces the one outstanding move.
 func (c *Command) startMove() {
 	c.x.mu.Lock()
-	c.x.moving, c.x.moved, c.x.moveErr, c.x.cancel = true, false, nil, false
+	commandMove.Move(&c.x.move, moveUnderWay)
 	c.x.mu.Unlock()
 }
 
@@ -214,11 +210,16 @@ func (c *Command) startMove() {
 func (c *Command) takeMoved() (bool, error) {
 	c.x.mu.Lock()
 	defer c.x.mu.Unlock()
-	if !c.x.moved {
+	return c.takeMovedLocked()
+}
+
+func (c *Command) takeMovedLocked() (bool, error) {
+	if c.x.move != moveEnded {
 		return false, nil
 	}
+	commandMove.Move(&c.x.move, moveNone)
 	err := c.x.moveErr
-	c.x.moving, c.x.moved, c.x.moveErr = false, false, nil
+	c.x.moveErr = nil
 	return true, moveError(err)
 }
 

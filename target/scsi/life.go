@@ -27,3 +27,48 @@ var commandRun = state.New("a command's runner", []string{"none", "step", "again
 	runWait:  {runStep},
 	runSlow:  {runNone},
 })
+
+// moveState says what is with the mover. x.mu guards it.
+type moveState uint8
+
+const (
+	// moveNone: the mover has nothing of the command.
+	moveNone moveState = iota
+	// moveUnderWay: the mover has spans, until Moved.
+	moveUnderWay
+	// moveCancelled: the command was aborted, and the mover was asked to end the move.
+	moveCancelled
+	// moveEnded: the mover has called Moved, and the runner has not looked yet.
+	moveEnded
+)
+
+var commandMove = state.New("a command's move", []string{"none", "under way", "cancelled", "ended"}, state.Next[moveState]{
+	moveNone:      {moveUnderWay},
+	moveUnderWay:  {moveCancelled, moveEnded},
+	moveCancelled: {moveEnded},
+	moveEnded:     {moveNone},
+})
+
+// pieceState says where a part of a transfer is. It is the runner's.
+type pieceState uint8
+
+const (
+	// pieceFree: it has no memory.
+	pieceFree pieceState = iota
+	// pieceFilling: the mover fetches it from the initiator.
+	pieceFilling
+	// pieceBusy: the device has it.
+	pieceBusy
+	// pieceReady: it was read, and waits for its turn to be sent.
+	pieceReady
+	// pieceSending: the mover sends it to the initiator.
+	pieceSending
+)
+
+var pieceLife = state.New("a piece of a transfer", []string{"free", "filling", "busy", "ready", "sending"}, state.Next[pieceState]{
+	pieceFree:    {pieceFilling, pieceBusy, pieceSending}, // sending: parameter data, which no device has
+	pieceFilling: {pieceBusy, pieceFree},
+	pieceBusy:    {pieceReady, pieceFree},
+	pieceReady:   {pieceSending, pieceFree},
+	pieceSending: {pieceFree},
+})

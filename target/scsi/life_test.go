@@ -23,3 +23,10 @@ func TestAnEventAfterCompleteIsAnIllegalMove(t *testing.T) {
 	c := r.run(r.n, nil, 512, "28 00 00 00 00 00 00 00 01 00").Command
 	illegal(t, "a command's runner", func() { c.deviceDone(&c.x.tr.piece[0]) })
 }
+
+// A mover that ends a move twice would end the next one, whose memory it may still touch.
+func TestMovedWithoutAMoveIsAnIllegalMove(t *testing.T) {
+	r := newRig(t)
+	c := r.run(r.n, nil, 512, "28 00 00 00 00 00 00 00 01 00").Command
+	illegal(t, "a command's move", func() { c.Moved(nil) })
+}

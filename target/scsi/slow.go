@@ -119,15 +119,11 @@ func (c *Command) move(start func()) error {
 	c.startMove()
 	start()
 	var end error
-	_ = c.until(false, func() bool {
-		if !c.x.moved {
-			return false
-		}
-		end = c.x.moveErr
-		c.x.moving, c.x.moved, c.x.moveErr = false, false, nil
-		return true
+	_ = c.until(false, func() (ended bool) {
+		ended, end = c.takeMovedLocked()
+		return ended
 	})
-	return moveError(end)
+	return end
 }
 
 // moveOut fetches Data-Out bytes.

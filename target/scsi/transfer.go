@@ -5,15 +5,6 @@ import (
 	"github.com/sluice-storage/sluice/mem"
 )
 
-type pieceState uint8
-
-const (
-	pieceFree    pieceState = iota
-	pieceFilling            // the mover fetches it from the initiator
-	pieceBusy               // the device has it
-	pieceReady              // read, waits for its turn to be sent
-)
-
 // piece is one part of a transfer: its memory and its device request, used again and again.
 type piece struct {
 	req   blockdev.Request
@@ -27,7 +18,7 @@ type piece struct {
 func (p *piece) release() {
 	p.bufs = release(p.bufs)
 	p.spans = p.spans[:0]
-	p.state = pieceFree
+	pieceLife.Move(&p.state, pieceFree)
 }
 
 // setSpans names the first n bytes of the buffers.
@@ -54,15 +45,17 @@ type transfer struct {
 	next       int64
 	limit      int
 	fua        bool
-	moving     bool
 }
 
 func (t *transfer) reset() {
-	t.head, t.tail, t.start, t.total, t.move, t.next, t.fua, t.moving = 0, 0, 0, 0, 0, 0, false, false
+	t.head, t.tail, t.start, t.total, t.move, t.next, t.fua = 0, 0, 0, 0, 0, 0, false
 	t.limit = pieceSize
 }
 
 func (t *transfer) at(i uint) *piece { return &t.piece[i%pieces] }
+
+// sending reports whether the oldest piece, and so any, is on its way to the initiator.
+func (t *transfer) sending() bool { return t.head != t.tail && t.at(t.head).state == pieceSending }
 
 func (c *Command) fail(err error) {
 	if c.x.err == nil {
@@ -128,16 +121,17 @@ func stepRead(c *Command) stepResult {
 				busy = true
 				continue
 			}
-			p.state = pieceReady
+			pieceLife.Move(&p.state, pieceReady)
 			if p.req.Err != nil {
 				c.countError(blockdev.Read)
 				c.fail(ofDevice(blockdev.Read, p.req.Err, c.x.lu.lba(p.req.Offset)))
 				stop = true
 			}
 		}
-		if t.moving {
+		moving := t.sending()
+		if moving {
 			if ended, err := c.takeMoved(); ended {
-				t.moving = false
+				moving = false
 				t.at(t.head).release()
 				t.head++
 				if err != nil {
@@ -147,7 +141,7 @@ func stepRead(c *Command) stepResult {
 			}
 		}
 		if stop {
-			if busy || t.moving {
+			if busy || moving {
 				return stepWait
 			}
 			for ; t.head != t.tail; t.head++ {
@@ -155,12 +149,13 @@ func stepRead(c *Command) stepResult {
 			}
 			return stepDone
 		}
-		if !t.moving && t.head != t.tail && t.at(t.head).state == pieceReady {
+		if !moving && t.head != t.tail && t.at(t.head).state == pieceReady {
 			p := t.at(t.head)
 			if n := int(t.move - p.off); n < int(p.req.Length) {
 				p.setSpans(n)
 			}
-			t.moving, progress = true, true
+			pieceLife.Move(&p.state, pieceSending)
+			progress = true
 			c.startMove()
 			if p.off+mem.Total(p.spans) >= t.move {
 				// Everything has been read: nothing can change the outcome but the move itself.
@@ -169,7 +164,8 @@ func stepRead(c *Command) stepResult {
 			c.Mover.DataIn(c, int(p.off), p.spans)
 		}
 		if p := c.nextPiece(); p != nil {
-			p.req.Op, p.state, progress = blockdev.Read, pieceBusy, true
+			pieceLife.Move(&p.state, pieceBusy)
+			p.req.Op, progress = blockdev.Read, true
 			c.x.lu.dev.Submit(&p.req)
 		}
 		if t.head == t.tail && t.next >= t.total {
@@ -185,7 +181,7 @@ func stepRead(c *Command) stepResult {
 func stepWrite(c *Command) stepResult {
 	t := &c.x.tr
 	for {
-		stop, busy, progress := c.stopping(), false, false
+		stop, busy, progress, moving := c.stopping(), false, false, false
 		for i := t.head; i != t.tail; i++ {
 			p := t.at(i)
 			switch p.state {
@@ -203,9 +199,9 @@ func stepWrite(c *Command) stepResult {
 			case pieceFilling:
 				ended, err := c.takeMoved()
 				if !ended {
+					moving = true
 					continue
 				}
-				t.moving = false
 				if err != nil {
 					c.fail(err)
 					stop = true
@@ -214,7 +210,8 @@ func stepWrite(c *Command) stepResult {
 					p.release()
 					continue
 				}
-				p.state, busy, progress = pieceBusy, true, true
+				pieceLife.Move(&p.state, pieceBusy)
+				busy, progress = true, true
 				p.req.Deferrer, _ = c.Mover.(blockdev.Deferrer)
 				c.x.lu.dev.Submit(&p.req)
 			}
@@ -223,15 +220,15 @@ func stepWrite(c *Command) stepResult {
 			t.head++
 		}
 		if stop {
-			if busy || t.moving {
+			if busy || moving {
 				return stepWait
 			}
 			return stepDone
 		}
-		if !t.moving {
+		if !moving {
 			if p := c.nextPiece(); p != nil {
-				p.req.Op, p.state, progress = blockdev.Write, pieceFilling, true
-				t.moving = true
+				pieceLife.Move(&p.state, pieceFilling)
+				p.req.Op, progress = blockdev.Write, true
 				c.startMove()
 				c.Mover.DataOut(c, int(p.off), p.spans)
 			}
@@ -251,12 +248,11 @@ func stepParam(c *Command) stepResult {
 	for {
 		stop := c.stopping()
 		p := t.at(0)
-		if t.moving {
+		if p.state == pieceSending {
 			ended, err := c.takeMoved()
 			if !ended {
 				return stepWait
 			}
-			t.moving = false
 			p.release()
 			t.next = t.total
 			c.fail(err)
@@ -276,7 +272,7 @@ func stepParam(c *Command) stepResult {
 		for _, s := range p.spans {
 			b = b[copy(s.Bytes(), b):]
 		}
-		t.moving = true
+		pieceLife.Move(&p.state, pieceSending)
 		c.startMove()
 		c.Status, c.Last = StatusGood, true
 		c.Mover.DataIn(c, 0, p.spans)
