@@ -36,11 +36,10 @@ type Command struct {
 type exec struct {
 	mu      sync.Mutex
 	run     runState
-	aborted bool // by task management: start nothing new
+	abort   abortState
 	move    moveState
 	moveErr error // of a move that has ended
-	memWait bool // in the nexus's memory queue
-	memTold bool // has been called out of it, and may not have asked since
+	memory  memoryState
 
 	began   time.Duration // when the session handed it over, on hist.Clock
 	kind    opKind
@@ -59,7 +58,6 @@ type exec struct {
 	prev, next *Command
 	state      taskState
 	attr       Attr
-	abort      abortKind
 	waiters    []*tmfWait
 	visit      atomic.Pointer[visit] // an EXTENDED COPY at work on other units
 
@@ -103,11 +101,15 @@ func (c *Command) Reset() {
 func (c *Command) resetExec() {
 	x := &c.x
 	x.mu.Lock()
-	x.aborted = false
-	x.memWait, x.memTold = false, false
+	if x.abort != abortNone {
+		commandAbort.Move(&x.abort, abortNone)
+	}
+	if x.memory != memoryNone {
+		commandMemory.Move(&x.memory, memoryNone)
+	}
 	x.mu.Unlock()
 	x.step, x.row, x.itl, x.lu, x.err, x.asks, x.reports, x.fence, x.owed = nil, nil, nil, nil, nil, false, 0, 0, false
-	x.abort, x.waiters, x.param = notAborted, nil, x.param[:0]
+	x.waiters, x.param = nil, x.param[:0]
 	x.tr.reset()
 	select {
 	case <-x.wake:
@@ -181,7 +183,7 @@ func (c *Command) run() {
 // stopping reports whether nothing new may be started, and asks the mover to end a move of an aborted command.
 func (c *Command) stopping() bool {
 	c.x.mu.Lock()
-	aborted, cancel := c.x.aborted, false
+	aborted, cancel := c.x.abort != abortNone, false
 	if aborted {
 		if c.x.err == nil {
 			c.x.err = errAborted

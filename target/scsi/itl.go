@@ -44,7 +44,7 @@ func (i *itl) set() *taskSet {
 }
 
 // abortAll aborts every command of the nexus, and its copies from and to the unit.
-func (i *itl) abortAll(w *tmfWait, kind abortKind) {
+func (i *itl) abortAll(w *tmfWait, kind abortState) {
 	i.abortSet(w, kind)
 	if i.lu != nil {
 		i.abortVisits(w, kind)
@@ -52,12 +52,12 @@ func (i *itl) abortAll(w *tmfWait, kind abortKind) {
 }
 
 // abortSet aborts the commands of the nexus that are in the task set.
-func (i *itl) abortSet(w *tmfWait, kind abortKind) {
-	i.set().abort(w, func(c *Command) abortKind {
+func (i *itl) abortSet(w *tmfWait, kind abortState) {
+	i.set().abort(w, func(c *Command) abortState {
 		if c.x.itl == i {
 			return kind
 		}
-		return notAborted
+		return abortNone
 	})
 }
 

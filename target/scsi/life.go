@@ -72,3 +72,40 @@ var pieceLife = state.New("a piece of a transfer", []string{"free", "filling", "
 	pieceReady:   {pieceSending, pieceFree},
 	pieceSending: {pieceFree},
 })
+
+// abortState says whether task management has aborted a command, and who is told. The task set's lock and x.mu guard it: both
+// are held to change it, one to read it.
+type abortState uint8
+
+const (
+	// abortNone: the command runs to its end.
+	abortNone abortState = iota
+	// abortSilent: nothing new is started, and no response is sent. The nexus that asked sent the command, or TAS is zero.
+	abortSilent
+	// abortReported: nothing new is started, and the status is TASK ABORTED (SAM-5 section 5.6, TAS one).
+	abortReported
+)
+
+var commandAbort = state.New("a command's abort", []string{"none", "silent", "reported"}, state.Next[abortState]{
+	abortNone:     {abortSilent, abortReported},
+	abortSilent:   {abortNone}, // with the next use of the command
+	abortReported: {abortNone},
+})
+
+// memoryState says whether a command waits for memory. x.mu guards it.
+type memoryState uint8
+
+const (
+	// memoryNone: the command has what it asked for, or has asked for nothing.
+	memoryNone memoryState = iota
+	// memoryQueued: it is in its nexus's queue.
+	memoryQueued
+	// memoryTold: it was called out of the queue, and may not have asked since.
+	memoryTold
+)
+
+var commandMemory = state.New("a command's wait for memory", []string{"none", "queued", "told"}, state.Next[memoryState]{
+	memoryNone:   {memoryQueued},
+	memoryQueued: {memoryTold, memoryNone}, // none: it ends
+	memoryTold:   {memoryQueued, memoryNone},
+})

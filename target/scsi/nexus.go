@@ -212,8 +212,10 @@ func (n *Nexus) Execute(c *Command) {
 func (n *Nexus) waitMem(c *Command) {
 	n.memMu.Lock()
 	c.x.mu.Lock()
-	queued := c.x.memWait
-	c.x.memWait = true
+	queued := c.x.memory == memoryQueued
+	if !queued {
+		commandMemory.Move(&c.x.memory, memoryQueued)
+	}
 	c.x.mu.Unlock()
 	if !queued {
 		c.x.memNext = nil
@@ -246,9 +248,9 @@ func (n *Nexus) memFree() {
 		next := c.x.memNext
 		c.x.memNext = nil
 		c.x.mu.Lock()
-		c.x.memWait, c.x.memTold = false, true
+		commandMemory.Move(&c.x.memory, memoryTold)
 		if c.noteLocked() { // else its runner asks next
-			// The runner's token is ours, so nobody can end the command before its turn.
+			// This goroutine is the runner now, so nothing ends the command before its turn.
 			*tail = c
 			tail = &c.x.memNext
 		}
@@ -264,20 +266,24 @@ func (n *Nexus) memFree() {
 	}
 }
 
-// leaveMem takes c out of the memory queue, before it ends.
+// leaveMem takes c out of the memory queue, before it ends, and gives up what was set aside for it.
 func (n *Nexus) leaveMem(c *Command) {
 	c.x.mu.Lock()
-	queued, told := c.x.memWait, c.x.memTold && c.x.aborted
+	waits := c.x.memory == memoryQueued || c.x.memory == memoryTold && c.x.abort != abortNone
 	c.x.mu.Unlock()
-	if !queued && !told {
+	if !waits {
 		return
 	}
 	n.memMu.Lock()
 	defer n.memMu.Unlock()
-	if told && !n.memCalled {
-		n.opt.Memory.Wait(nil) // it may not have asked for what was set aside for it
-	}
-	if !queued {
+	c.x.mu.Lock()
+	was := c.x.memory // memFree may have called it out meanwhile
+	commandMemory.Move(&c.x.memory, memoryNone)
+	c.x.mu.Unlock()
+	if was == memoryTold {
+		if !n.memCalled {
+			n.opt.Memory.Wait(nil) // it may not have asked for what was set aside for it
+		}
 		return
 	}
 	var last *Command
@@ -291,9 +297,6 @@ func (n *Nexus) leaveMem(c *Command) {
 		p = &(*p).x.memNext
 	}
 	n.memLast = last
-	c.x.mu.Lock()
-	c.x.memWait = false
-	c.x.mu.Unlock()
 }
 
 // Close ends the nexus: every command of it is aborted silently, and done is called when the last has completed. The

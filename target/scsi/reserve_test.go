@@ -258,7 +258,7 @@ func testPreemptTellsAndAborts(t *testing.T, tas bool) {
 	}
 	for aborted := false; !aborted; time.Sleep(time.Millisecond) {
 		c.x.mu.Lock()
-		aborted = c.x.aborted
+		aborted = c.x.abort != abortNone
 		c.x.mu.Unlock()
 	}
 	r.disk.letGo()

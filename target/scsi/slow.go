@@ -41,7 +41,7 @@ func (c *Command) asyncParams(n int, f func(c *Command, list []byte) error) step
 func (c *Command) until(abortable bool, cond func() bool) error {
 	for {
 		c.x.mu.Lock()
-		ok, aborted := cond(), c.x.aborted
+		ok, aborted := cond(), c.x.abort != abortNone
 		c.x.mu.Unlock()
 		if ok {
 			return nil
@@ -67,7 +67,7 @@ func (c *Command) alloc(n int) ([]*mem.Buf, error) {
 		if c.x.err != nil {
 			return nil, c.x.err
 		}
-		if err := c.until(true, func() bool { return !c.x.memWait }); err != nil {
+		if err := c.until(true, func() bool { return c.x.memory != memoryQueued }); err != nil {
 			return nil, err
 		}
 	}

@@ -16,14 +16,6 @@ const (
 	taskEnabled           // runs
 )
 
-type abortKind uint8
-
-const (
-	notAborted    abortKind = iota
-	abortSilent             // nobody is told: the nexus that asked is the one that sent the command, or TAS is zero
-	abortReported           // status TASK ABORTED (SAM-5 section 5.6, TAS one)
-)
-
 // taskSet orders the commands of one logical unit for one I_T nexus, or for all of them when the unit keeps one task set
 // (control mode page, TST). In the first case no lock is shared between connections.
 type taskSet struct {
@@ -144,30 +136,29 @@ func (w *tmfWait) release() {
 
 // abort stops every command that match accepts; w is released once for each, after its Complete. The commands that had
 // not started are completed before abort returns.
-func (s *taskSet) abort(w *tmfWait, kind func(*Command) abortKind) {
+func (s *taskSet) abort(w *tmfWait, kind func(*Command) abortState) {
 	var run, drop, enabled []*Command
 	s.mu.Lock()
 	for c := s.first; c != nil; {
 		next := c.x.next
-		if k := kind(c); k != notAborted {
-			if c.x.abort == notAborted {
-				c.x.abort = k
-			}
+		if k := kind(c); k != abortNone {
 			if w != nil {
 				w.left.Add(1)
 				c.x.waiters = append(c.x.waiters, w)
 			}
-			if c.x.state == taskDormant {
-				// It keeps its runner token, which is ours now.
+			dormant := c.x.state == taskDormant
+			c.x.mu.Lock()
+			if c.x.abort == abortNone {
+				commandAbort.Move(&c.x.abort, k)
+			}
+			if !dormant && c.noteLocked() {
+				run = append(run, c)
+			}
+			c.x.mu.Unlock()
+			if dormant {
+				// No goroutine runs it: this one ends it.
 				s.removeLocked(c)
 				drop = append(drop, c)
-			} else {
-				c.x.mu.Lock()
-				c.x.aborted = true
-				if c.noteLocked() {
-					run = append(run, c)
-				}
-				c.x.mu.Unlock()
 			}
 		}
 		c = next

@@ -141,12 +141,12 @@ func (n *Nexus) AsyncInfo(lun uint64) [3]byte {
 
 func (s *taskSet) abortTag(w *tmfWait, i *itl, tag uint64) bool {
 	found := false
-	s.abort(w, func(c *Command) abortKind {
+	s.abort(w, func(c *Command) abortState {
 		if c.x.itl == i && c.Tag == tag {
 			found = true
 			return abortSilent
 		}
-		return notAborted
+		return abortNone
 	})
 	return found
 }
@@ -167,7 +167,7 @@ func (s *taskSet) holds(f func(*Command) bool) bool {
 func (lu *LogicalUnit) clearTaskSet(by *itl, set *taskSet, w *tmfWait) {
 	told := map[*itl]bool{}
 	tas := lu.has(flagTAS)
-	set.abort(w, func(c *Command) abortKind {
+	set.abort(w, func(c *Command) abortState {
 		if c.x.itl == by {
 			return abortSilent
 		}

@@ -54,7 +54,7 @@ func (c *Command) leaveUnits() {
 
 // abortVisits aborts the copies that are at work on the unit. Their initiator asked for nothing that concerns the LUN they
 // were sent to, and so is told.
-func (i *itl) abortVisits(w *tmfWait, kind abortKind) {
+func (i *itl) abortVisits(w *tmfWait, kind abortState) {
 	i.mu.Lock()
 	all := slices.Clone(i.visits)
 	i.mu.Unlock()
@@ -62,11 +62,11 @@ func (i *itl) abortVisits(w *tmfWait, kind abortKind) {
 		kind = abortReported
 	}
 	for _, v := range all {
-		v.home.set().abort(w, func(c *Command) abortKind {
+		v.home.set().abort(w, func(c *Command) abortState {
 			if c == v.c && c.x.visit.Load() == v {
 				return kind
 			}
-			return notAborted
+			return abortNone
 		})
 	}
 }

@@ -126,7 +126,7 @@ func TestACopyEndsWithEitherUnit(t *testing.T) {
 			}
 			for aborted := false; !aborted; time.Sleep(time.Millisecond) {
 				c.x.mu.Lock()
-				aborted = c.x.aborted
+				aborted = c.x.abort != abortNone
 				c.x.mu.Unlock()
 			}
 			r.disk2.letGo()
