@@ -109,3 +109,21 @@ var commandMemory = state.New("a command's wait for memory", []string{"none", "q
 	memoryQueued: {memoryTold, memoryNone}, // none: it ends
 	memoryTold:   {memoryQueued, memoryNone},
 })
+
+// taskState is a command's membership in a task set, whose lock guards it.
+type taskState uint8
+
+const (
+	// taskNone: it is in no task set.
+	taskNone taskState = iota
+	// taskDormant: it waits for older tasks (SAM-5 section 8.7).
+	taskDormant
+	// taskEnabled: it may run.
+	taskEnabled
+)
+
+var taskLife = state.New("a task in its set", []string{"none", "dormant", "enabled"}, state.Next[taskState]{
+	taskNone:    {taskDormant, taskEnabled},
+	taskDormant: {taskEnabled, taskNone}, // none: it was aborted
+	taskEnabled: {taskNone},
+})

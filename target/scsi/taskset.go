@@ -8,14 +8,6 @@ import (
 	"github.com/sluice-storage/sluice/internal/hist"
 )
 
-type taskState uint8
-
-const (
-	taskNone    taskState = iota
-	taskDormant           // in the set, waits for older tasks (SAM-5 section 8.7)
-	taskEnabled           // runs
-)
-
 // taskSet orders the commands of one logical unit for one I_T nexus, or for all of them when the unit keeps one task set
 // (control mode page, TST). In the first case no lock is shared between connections.
 type taskSet struct {
@@ -65,9 +57,9 @@ func (s *taskSet) add(c *Command, attr Attr, always bool) taskState {
 		s.barriers++
 	}
 	if enabled {
-		c.x.state = taskEnabled
+		taskLife.Move(&c.x.state, taskEnabled)
 	} else {
-		c.x.state = taskDormant
+		taskLife.Move(&c.x.state, taskDormant)
 		s.dormant++
 	}
 	return c.x.state
@@ -93,7 +85,8 @@ func (s *taskSet) removeLocked(c *Command) {
 	if c.x.state == taskDormant {
 		s.dormant--
 	}
-	c.x.set, c.x.state = nil, taskNone
+	c.x.set = nil
+	taskLife.Move(&c.x.state, taskNone)
 }
 
 // enableLocked marks what may run now and appends it to run.
@@ -105,7 +98,7 @@ func (s *taskSet) enableLocked(run []*Command) []*Command {
 	for c := s.first; c != nil && s.dormant > 0; c = c.x.next {
 		if c.x.state == taskDormant {
 			if (c.x.attr == Ordered && !ahead) || (c.x.attr != Ordered && !barrier) {
-				c.x.state = taskEnabled
+				taskLife.Move(&c.x.state, taskEnabled)
 				s.dormant--
 				run = append(run, c)
 			}
