@@ -15,24 +15,24 @@ import (
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
-// link is what differs between TCP and iSER below one session core. Methods named ...Locked want conn.mu; none of them
+// datamover is what differs between TCP and iSER below one session core (RFC 7145 section 3.1). Methods named ...Locked want conn.mu; none of them
 // calls into target/scsi.
-type link interface {
+type datamover interface {
 	// sendLocked queues a PDU. The header is copied; data is copied when short and must not change otherwise.
 	sendLocked(h iscsi.BHS, data []byte)
 	// respondLocked queues a task's SCSI Response.
 	respondLocked(t *task)
-	// dataInLocked queues Data-In of t.in; the link reports the end by t.moved.
+	// dataInLocked queues Data-In of t.in; the datamover reports the end by t.moved.
 	dataInLocked(t *task)
-	// solicitLocked asks for what t.out still lacks; the link calls conn.placed or t.moved as it comes.
+	// solicitLocked asks for what t.out still lacks; the datamover calls conn.placed or t.moved as it comes.
 	solicitLocked(t *task)
-	// cancelLocked reports whether the move of t can end now; otherwise the link ends it soon.
+	// cancelLocked reports whether the move of t can end now; otherwise the datamover ends it soon.
 	cancelLocked(t *task) bool
 	// flushLocked starts transmitting what is queued. It may drop conn.mu and take it again.
 	flushLocked()
 	// widen makes all memory known to the connection, before fullFeatureLocked. That takes long: conn.mu is not held.
 	widen() error
-	// fullFeatureLocked makes the link ready for full-feature phase, before the final login response is queued.
+	// fullFeatureLocked makes it ready for full-feature phase, before the final login response is queued.
 	fullFeatureLocked() error
 	// windowLocked prepares for n commands in progress and returns how many it can take.
 	windowLocked(n int) int
@@ -62,7 +62,7 @@ type conn struct {
 	portal        Portal
 	local, remote net.Addr
 	plog          *peerLog
-	link          link
+	datamover     datamover
 	iser          bool
 	ctx           context.Context // ends with the connection
 	cancel        context.CancelFunc
@@ -155,7 +155,7 @@ func (c *conn) kill(err error) {
 	if c.killErr == nil {
 		c.killErr = err
 	}
-	l := c.link
+	l := c.datamover
 	c.mu.Unlock()
 	c.cancel()
 	l.close(err)
@@ -229,7 +229,7 @@ func (c *conn) enteredLocked() {
 	// A command that is answered at once never adds up to others, so the last number that the initiator knew of when it
 	// sent this batch counts as much as the commands in progress.
 	if (c.active >= c.window || c.expCmdSN-1 == c.edge) && c.window < c.srv.opt.Limits.Queue {
-		c.window = max(c.window, c.link.windowLocked(min(2*c.window, c.srv.opt.Limits.Queue)))
+		c.window = max(c.window, c.datamover.windowLocked(min(2*c.window, c.srv.opt.Limits.Queue)))
 	}
 }
 
@@ -242,11 +242,11 @@ func (c *conn) controlLocked(h iscsi.BHS, data []byte) {
 		if c.killErr == nil {
 			c.killErr = errNotReading
 		}
-		go c.link.close(errNotReading) // close may want what the caller holds
+		go c.datamover.close(errNotReading) // close may want what the caller holds
 		return
 	}
 	c.control++
-	c.link.sendLocked(h, data)
+	c.datamover.sendLocked(h, data)
 }
 
 // countResponseLocked counts a SCSI response that is queued. The window bounds them as long as the initiator learns from responses how
@@ -258,14 +258,14 @@ func (c *conn) countResponseLocked() {
 	}
 	if c.killErr == nil {
 		c.killErr = errNotReading
-		go c.link.close(errNotReading)
+		go c.datamover.close(errNotReading)
 	}
 }
 
 // kick flushes unless the owner will do it anyway.
 func (c *conn) kickLocked() {
 	if !c.corked {
-		c.link.flushLocked()
+		c.datamover.flushLocked()
 	}
 }
 
@@ -273,7 +273,7 @@ func (c *conn) kickLocked() {
 func (c *conn) uncork() {
 	c.hold()
 	c.corked = false
-	c.link.flushLocked()
+	c.datamover.flushLocked()
 	c.letGo()
 }
 
@@ -287,7 +287,7 @@ func (c *conn) cork() {
 // fullLocked ends the login: session, nexus and numbers are in place.
 func (c *conn) fullLocked(cmdSN uint32) {
 	c.state = stateFull
-	c.window = c.link.windowLocked(c.floorLocked())
+	c.window = c.datamover.windowLocked(c.floorLocked())
 	c.expCmdSN, c.maxCmdSN = cmdSN, cmdSN-1
 	if c.loginTimer != nil {
 		c.loginTimer.Stop()
@@ -322,7 +322,7 @@ func (c *conn) tick() {
 		c.pingLocked()
 		c.kickLocked()
 	}
-	if x, is := c.link.(*iserLink); is && x.lateLocked() {
+	if x, is := c.datamover.(*iserDatamover); is && x.lateLocked() {
 		c.mu.Unlock()
 		c.kill(errNoMemory)
 		return
@@ -347,7 +347,7 @@ func (c *conn) tick() {
 	var idle *mem.Quota
 	if c.peak == 0 && c.live == 0 {
 		c.free, c.tasks, c.itts = nil, nil, nil
-		c.link.idleLocked()
+		c.datamover.idleLocked()
 		idle = c.quota
 	}
 	c.peak = c.active
@@ -370,7 +370,7 @@ func (c *conn) pingLocked() {
 	c.controlLocked(h[:], nil)
 }
 
-// finish runs on the owner once the link is dead: every move has ended or ends here, then the nexus closes, and with its
+// finish runs on the owner once its datamover is dead: every move has ended or ends here, then the nexus closes, and with its
 // last command the session is gone.
 func (c *conn) finish(err error) {
 	c.mu.Lock()

@@ -88,7 +88,7 @@ func (c *conn) rejectLocked(b iscsi.BHS, r iscsi.RejectReason) {
 func (c *conn) nopOut(b iscsi.BHS, data []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := min(len(data), c.link.maxSend())
+	n := min(len(data), c.datamover.maxSend())
 	p := iscsi.NopIn{ITT: b.ITT(), TTT: iscsi.Reserved, LUN: b.LUN(), DataLen: n}
 	var h [iscsi.BHSLen]byte
 	p.Put(h[:])
@@ -180,7 +180,7 @@ func (c *conn) taskAnswerLocked(p *iscsi.TaskRequest, r scsi.TMFResponse, info [
 			c.killErr = errReset
 		}
 		c.state = stateEnding
-		c.link.closeAfterFlushLocked()
+		c.datamover.closeAfterFlushLocked()
 	}
 }
 
@@ -236,7 +236,7 @@ func (c *conn) textRequest(b iscsi.BHS, data []byte) error {
 func (c *conn) textAnswer(b iscsi.BHS) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := min(len(c.text), c.link.maxSend(), controlSegment)
+	n := min(len(c.text), c.datamover.maxSend(), controlSegment)
 	part := append([]byte(nil), c.text[:n]...)
 	c.text = c.text[n:]
 	p := iscsi.TextResponse{Final: len(c.text) == 0 && c.textIn == nil, Continue: len(c.text) > 0, DataLen: n, ITT: b.ITT(), TTT: iscsi.Reserved, LUN: b.LUN()}
@@ -282,7 +282,7 @@ func (c *conn) logout(b iscsi.BHS) {
 			if c.killErr == nil {
 				c.killErr = errLoggedOut
 			}
-			c.link.closeAfterFlushLocked()
+			c.datamover.closeAfterFlushLocked()
 		}
 		c.kickLocked()
 		c.mu.Unlock()
@@ -321,7 +321,7 @@ func (c *conn) async(e scsi.AsyncEvent) {
 	go func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.state == stateFull && len(data) <= c.link.maxSend() {
+		if c.state == stateFull && len(data) <= c.datamover.maxSend() {
 			c.asyncLocked(iscsi.Async{Event: iscsi.AsyncSCSI, LUN: e.LUN, DataLen: len(data)}, data)
 			c.kickLocked()
 		}

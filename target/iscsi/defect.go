@@ -66,7 +66,7 @@ func whose() (place string, own bool) {
 		case !ours: // the runtime and the library are whose calls they are
 		case strings.HasPrefix(fn, "target/iscsi.(*Server)"), strings.HasPrefix(fn, "target/iscsi.(*peerLog"):
 			return place, false
-		case strings.HasPrefix(fn, "target/iscsi.(*tcpLink).first"), strings.HasPrefix(fn, "target/iscsi.(*tcpLink).loop"), strings.HasPrefix(fn, "target/iscsi.(*iserLink).received"):
+		case strings.HasPrefix(fn, "target/iscsi.(*tcpDatamover).first"), strings.HasPrefix(fn, "target/iscsi.(*tcpDatamover).loop"), strings.HasPrefix(fn, "target/iscsi.(*iserDatamover).received"):
 			return place, true
 		case strings.HasSuffix(fn, ").flushLocked"), strings.HasSuffix(fn, ").FlushLocked"):
 			return place, false // the lock comes and goes there

@@ -16,7 +16,7 @@
 //  1. Each connection has one owner goroutine. It receives, checks and dispatches, and never waits for a disk: a
 //     command is handed to Nexus.Execute and continues on whatever goroutine its device requests end. Over iSER it
 //     performs writes into the page cache itself; another goroutine takes its place if one blocks (internal/owner, iser_owner.go).
-//  2. Below the session core are two links, tcpLink and iserLink. They move data and send PDUs; any goroutine may ask
+//  2. Below the session core are two datamovers (RFC 7145 section 3.1), tcpDatamover and iserDatamover. They move data and send PDUs; any goroutine may ask
 //     them to. What the owner starts is collected (corked) and leaves in one writev or Post when it runs out of input.
 //  3. conn.mu guards numbers, tasks and the transmit queue of one connection. It is never held while calling into
 //     target/scsi, and no lock is shared between connections on the data path.

@@ -14,19 +14,19 @@ import (
 // enterFull ends the login, once there is memory for what the initiator may send then: for as long as a login may take.
 func (c *conn) enterFull(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN uint32, limit *time.Timer) {
 	c.mu.Lock()
-	held, link := c.state == stateHeld, c.link
+	held, mover := c.state == stateHeld, c.datamover
 	c.mu.Unlock()
 	if !held {
 		return // finish has taken quota and nexus
 	}
-	err := link.widen()
+	err := mover.widen()
 	c.mu.Lock()
 	if c.state != stateHeld {
 		c.mu.Unlock() // meanwhile
 		return
 	}
 	if err == nil {
-		err = link.fullFeatureLocked()
+		err = mover.fullFeatureLocked()
 	}
 	if errors.Is(err, mem.ErrNoMemory) {
 		if limit == nil {
@@ -48,7 +48,7 @@ func (c *conn) enterFull(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN
 	}
 	c.fullLocked(cmdSN)
 	c.sendLoginLocked(r, text)
-	c.link.flushLocked()
+	c.datamover.flushLocked()
 	window := c.window
 	c.mu.Unlock()
 	f := []zap.Field{zap.String("initiator", ss.initiator), zap.Stringer("remote", c.remote), zap.Bool("iser", c.iser), zap.Uint16("tsih", ss.tsih)}

@@ -268,13 +268,13 @@ func (c *conn) endData(t *task, gen uint16, b iscsi.BHS, bad error) {
 		return
 	}
 	if t.move == moveOut && o.sequence == sequenceNone {
-		c.link.solicitLocked(t)
+		c.datamover.solicitLocked(t)
 		c.kickLocked()
 	}
 	c.letGo()
 }
 
-// placeBytes puts data that is in memory where it belongs, for links and PDUs that have it whole.
+// placeBytes puts data that is in memory where it belongs, for datamovers and PDUs that have it whole.
 func (c *conn) placeBytes(t *task, gen uint16, pos int, data []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -146,7 +146,7 @@ func newTwinFixture(t testing.TB, opts ...func(*Options)) *fixture {
 	return f
 }
 
-// pipeListener hands out in-memory streams: the TCP mover without sockets, for synctest.
+// pipeListener hands out in-memory streams: the TCP datamover without sockets, for synctest.
 type pipeListener struct {
 	conns chan net.Conn
 	done  chan struct{}

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-storage/sluice/transport"
 )
 
-// iserLink is the iSER mover (RFC 7145 as Linux speaks it): control PDUs travel in Sends behind a 28-byte header, Data-In
+// iserDatamover is the iSER datamover (RFC 7145 as Linux speaks it): control PDUs travel in Sends behind a 28-byte header, Data-In
 // is RDMA Write, R2T and its Data-Out are one RDMA Read, and the response invalidates what the initiator advertised.
 //
 //  1. The owner (internal/owner, iser_owner.go) polls the queue pair: receives become PDUs, other completions end moves
@@ -21,7 +21,7 @@ import (
 //  2. Any goroutine queues work requests (iser_tx.go); one at a time posts them. A response is posted together with the
 //     Writes before it wherever the device server says that they are its last.
 //  3. A receive is posted again before the PDU in it is handled, so that no response invites a request that finds none.
-type iserLink struct {
+type iserDatamover struct {
 	c    *conn
 	dev  transport.Device
 	qp   transport.QP
@@ -88,15 +88,15 @@ type ConnAccepter interface {
 	Request(ctx context.Context, c *net.TCPConn, peeked []byte) (transport.Request, error)
 }
 
-func newISERLink(c *conn, d transport.Device) *iserLink {
+func newISERDatamover(c *conn, d transport.Device) *iserDatamover {
 	c.iser = true
-	x := &iserLink{c: c, dev: d, caps: d.Caps()}
+	x := &iserDatamover{c: c, dev: d, caps: d.Caps()}
 	x.owner.Init(x, &c.mu, nil)
 	return x
 }
 
 // handOver gives a connection that began with an MPA Request, of which peeked has been read, to the software RNIC.
-func (x *tcpLink) handOver(peeked []byte) {
+func (x *tcpDatamover) handOver(peeked []byte) {
 	c := x.c
 	x.giveBuf()
 	acc, ok := c.srv.opt.Device.(ConnAccepter)
@@ -114,15 +114,15 @@ func (x *tcpLink) handOver(peeked []byte) {
 		c.finish(err)
 		return
 	}
-	l := newISERLink(c, c.srv.opt.Device)
+	l := newISERDatamover(c, c.srv.opt.Device)
 	c.mu.Lock()
-	c.link = l
+	c.datamover = l
 	c.mu.Unlock()
 	l.run(r)
 }
 
 // run is the owner.
-func (x *iserLink) run(r transport.Request) {
+func (x *iserDatamover) run(r transport.Request) {
 	err := x.accept(r)
 	if err == nil {
 		err = x.own()
@@ -143,7 +143,7 @@ func (x *iserLink) run(r transport.Request) {
 
 // accept posts the one login receive and answers the connection request. Nothing larger is taken before the peer has
 // proved who it is (RFC 7145 section 5.1.2).
-func (x *iserLink) accept(r transport.Request) error {
+func (x *iserDatamover) accept(r transport.Request) error {
 	c := x.c
 	peer := r.Peer()
 	x.inv = x.caps.RemoteInv && iscsi.CMSendInv(peer.Private, x.caps.PaddedPrivate)
@@ -190,7 +190,7 @@ func (x *iserLink) accept(r transport.Request) error {
 }
 
 // setQP publishes the queue pair, unless the connection was killed meanwhile.
-func (x *iserLink) setQP(qp transport.QP) {
+func (x *iserDatamover) setQP(qp transport.QP) {
 	x.c.mu.Lock()
 	x.qp, x.owner.QP = qp, qp
 	killed := x.c.killErr != nil
@@ -200,7 +200,7 @@ func (x *iserLink) setQP(qp transport.QP) {
 	}
 }
 
-func (x *iserLink) close(err error) {
+func (x *iserDatamover) close(err error) {
 	x.c.mu.Lock()
 	qp := x.qp
 	x.c.mu.Unlock()
@@ -219,12 +219,12 @@ func closeReason(err error) transport.Reason {
 	return transport.Reason{Err: err}
 }
 
-func (x *iserLink) closeAfterFlushLocked() {
+func (x *iserDatamover) closeAfterFlushLocked() {
 	x.closing = true
 	x.maybeCloseLocked()
 }
 
-func (x *iserLink) maybeCloseLocked() {
+func (x *iserDatamover) maybeCloseLocked() {
 	if x.closing && x.owner.EmptyLocked() && x.outSends == 0 && len(x.late.pdus) == 0 {
 		x.closing = false
 		qp := x.qp
@@ -232,7 +232,7 @@ func (x *iserLink) maybeCloseLocked() {
 	}
 }
 
-func (x *iserLink) maxSend() int {
+func (x *iserDatamover) maxSend() int {
 	switch {
 	case !x.full:
 		return iscsi.DefaultRecvData
@@ -244,7 +244,7 @@ func (x *iserLink) maxSend() int {
 	return min(x.c.params.MaxSend, iscsi.SafeISERData)
 }
 
-func (x *iserLink) widen() error {
+func (x *iserDatamover) widen() error {
 	x.c.mu.Lock()
 	qp, discovery := x.qp, x.c.discovery
 	x.c.mu.Unlock()
@@ -255,7 +255,7 @@ func (x *iserLink) widen() error {
 }
 
 // fullFeatureLocked posts the receives of full-feature phase before the response that opens it.
-func (x *iserLink) fullFeatureLocked() error {
+func (x *iserDatamover) fullFeatureLocked() error {
 	x.full = true
 	if x.c.discovery {
 		return nil // one request at a time, in the login's receive
@@ -270,7 +270,7 @@ func (x *iserLink) fullFeatureLocked() error {
 }
 
 // windowLocked answers with the window that posted receives allow (RFC 7145 section 8.1.1).
-func (x *iserLink) windowLocked(n int) int {
+func (x *iserDatamover) windowLocked(n int) int {
 	if x.c.discovery {
 		return 1
 	}
@@ -287,7 +287,7 @@ func (x *iserLink) windowLocked(n int) int {
 const recvEach = recvHeadISER + recvSegmentISER
 
 // recvMemory gives a receive its memory when its message comes. The QP calls it on the owner.
-func (x *iserLink) recvMemory(tok uint64) (mem.Span, bool) {
+func (x *iserDatamover) recvMemory(tok uint64) (mem.Span, bool) {
 	x.c.mu.Lock()
 	defer x.c.mu.Unlock()
 	i := int(uint32(tok))
@@ -302,7 +302,7 @@ func (x *iserLink) recvMemory(tok uint64) (mem.Span, bool) {
 }
 
 // moreRecvMemLocked gets memory for three receives, or for fourteen where there are many messages at a time.
-func (x *iserLink) moreRecvMemLocked() error {
+func (x *iserDatamover) moreRecvMemLocked() error {
 	size := 16 << 10
 	if len(x.recvMem) > 3 {
 		size = 64 << 10
@@ -320,7 +320,7 @@ func (x *iserLink) moreRecvMemLocked() error {
 }
 
 // dropRecvMemLocked gives back the memory of receives, but for the first piece, if no message is in any of it.
-func (x *iserLink) dropRecvMemLocked() {
+func (x *iserDatamover) dropRecvMemLocked() {
 	if len(x.recvMem) < 2 {
 		return
 	}
@@ -345,7 +345,7 @@ func (x *iserLink) dropRecvMemLocked() {
 }
 
 // postMoreLocked adds n receives.
-func (x *iserLink) postMoreLocked(n int) error {
+func (x *iserDatamover) postMoreLocked(n int) error {
 	const each = recvEach
 	for x.lazy && len(x.freeRecv) < n {
 		if len(x.recvs) >= x.c.srv.opt.Limits.Queue+unexpectedPDUs {
@@ -389,7 +389,7 @@ func (x *iserLink) postMoreLocked(n int) error {
 }
 
 // repostLocked posts a receive again, unless the window has shrunk below it.
-func (x *iserLink) repostLocked(i int) {
+func (x *iserDatamover) repostLocked(i int) {
 	if i > 0 {
 		x.freeRecv = append(x.freeRecv, i-1)
 		if x.lazy {
@@ -415,7 +415,7 @@ func (x *iserLink) repostLocked(i int) {
 	_ = x.postMoreLocked(1) // a queue pair that takes none is closing, and Poll says so
 }
 
-func (x *iserLink) idleLocked() {
+func (x *iserDatamover) idleLocked() {
 	if len(x.freeSend) == len(x.sends) && len(x.sends) > 16 && x.owner.EmptyLocked() && len(x.late.pdus) == 0 {
 		for _, b := range x.sendMem {
 			b.Release()

@@ -20,7 +20,7 @@ func TestAConnectionThatTheFabricLostWasNotClosedByTheInitiator(t *testing.T) {
 		{down, down},
 		{broken, broken},
 	} {
-		if got := (&iserLink{}).ended(c.end); !errors.Is(got, c.want) || errors.Is(got, errPeerClosed) != errors.Is(c.want, errPeerClosed) {
+		if got := (&iserDatamover{}).ended(c.end); !errors.Is(got, c.want) || errors.Is(got, errPeerClosed) != errors.Is(c.want, errPeerClosed) {
 			t.Errorf("%v became %v", c.end, got)
 		}
 	}

@@ -31,7 +31,7 @@ type late struct {
 }
 
 // putOffLocked queues a PDU behind those that wait for memory.
-func (x *iserLink) putOffLocked(h iscsi.BHS, data []byte, inv uint32, t *task, control bool) {
+func (x *iserDatamover) putOffLocked(h iscsi.BHS, data []byte, inv uint32, t *task, control bool) {
 	l := &x.late
 	l.pdus = append(l.pdus, latePDU{h: [iscsi.BHSLen]byte(h[:iscsi.BHSLen]), data: bytes.Clone(data), inv: inv, move: t, control: control})
 	if len(l.pdus) > 1 {
@@ -45,7 +45,7 @@ func (x *iserLink) putOffLocked(h iscsi.BHS, data []byte, inv uint32, t *task, c
 }
 
 // sendLateLocked queues what waits, as far as there is memory, and asks for more.
-func (x *iserLink) sendLateLocked() {
+func (x *iserDatamover) sendLateLocked() {
 	l := &x.late
 	for len(l.pdus) > 0 && !x.owner.OverLocked() {
 		p := &l.pdus[0]
@@ -70,7 +70,7 @@ func (x *iserLink) sendLateLocked() {
 }
 
 // lateLocked reports, once a tick, whether something has waited too long.
-func (x *iserLink) lateLocked() bool {
+func (x *iserDatamover) lateLocked() bool {
 	if len(x.late.pdus) == 0 {
 		x.late.ticks = 0
 		return false

@@ -102,7 +102,7 @@ func starved(t *testing.T, f *fixture, pool *mem.Pool) (refill func()) {
 	f.srv.mu.Lock()
 	defer f.srv.mu.Unlock()
 	for c := range f.srv.conns {
-		x := c.link.(*iserLink)
+		x := c.datamover.(*iserDatamover)
 		c.mu.Lock()
 		held := x.freeSend
 		x.freeSend = nil

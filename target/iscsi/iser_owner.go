@@ -22,7 +22,7 @@ func (t *task) Defer(by blockdev.Performer, r *blockdev.Request) bool {
 	c := t.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	x, is := c.link.(*iserLink)
+	x, is := c.datamover.(*iserDatamover)
 	if !is || !c.corked || x.owner.OverLocked() {
 		return false
 	}
@@ -31,7 +31,7 @@ func (t *task) Defer(by blockdev.Performer, r *blockdev.Request) bool {
 }
 
 // own polls until the connection ends, and says why it did.
-func (x *iserLink) own() error {
+func (x *iserDatamover) own() error {
 	err := x.owner.Run(x.c.ctx)
 	if errors.Is(err, transport.ErrClosed) {
 		return x.ended(err)
@@ -40,7 +40,7 @@ func (x *iserLink) own() error {
 }
 
 // Completed handles completions, of which one may break a rule: what else came with it still has owners.
-func (x *iserLink) Completed(wcs []transport.WC, over bool) error {
+func (x *iserDatamover) Completed(wcs []transport.WC, over bool) error {
 	if !over {
 		x.c.cork()
 	}
@@ -56,22 +56,22 @@ func (x *iserLink) Completed(wcs []transport.WC, over bool) error {
 }
 
 // Perform performs a request, also one that the connection's end has overtaken: its data had arrived.
-func (x *iserLink) Perform(w deviceWork, _ bool) { w.by.Perform(w.r) }
+func (x *iserDatamover) Perform(w deviceWork, _ bool) { w.by.Perform(w.r) }
 
 // PeakLocked is how many commands the initiator lately had here at once.
-func (x *iserLink) PeakLocked() int { return x.c.peak }
+func (x *iserDatamover) PeakLocked() int { return x.c.peak }
 
 // RestLocked sends all that waits for company.
-func (x *iserLink) RestLocked() {
+func (x *iserDatamover) RestLocked() {
 	x.c.corked = false
 	x.flushLocked()
 }
 
 // HandedOff sends what waits for company.
-func (x *iserLink) HandedOff() { x.c.uncork() }
+func (x *iserDatamover) HandedOff() { x.c.uncork() }
 
 // LateLocked has nothing to do: the response has left, or leaves when the new owner has handled its completions.
-func (x *iserLink) LateLocked() {}
+func (x *iserDatamover) LateLocked() {}
 
 // FailedLocked ends the connection.
-func (x *iserLink) FailedLocked(err error) { x.failLocked(err) }
+func (x *iserDatamover) FailedLocked(err error) { x.failLocked(err) }

@@ -10,7 +10,7 @@ import (
 )
 
 // ended names the end of a connection. Where the initiator did not want it, what the fabric says is what the log and the operator need.
-func (x *iserLink) ended(err error) error {
+func (x *iserDatamover) ended(err error) error {
 	var te *transport.TerminateError
 	if errors.As(err, &te) || errors.Is(err, transport.ErrLost) {
 		return err
@@ -19,7 +19,7 @@ func (x *iserLink) ended(err error) error {
 }
 
 // lastWords rejects the PDU that broke a rule before the connection ends for it.
-func (x *iserLink) lastWords(err error) {
+func (x *iserDatamover) lastWords(err error) {
 	var pe *iscsi.ProtocolError
 	c := x.c
 	c.mu.Lock()
@@ -37,7 +37,7 @@ func (x *iserLink) lastWords(err error) {
 }
 
 // drain closes the queue pair and takes every completion it still owes; after the last no byte lands anywhere.
-func (x *iserLink) drain(err error) {
+func (x *iserDatamover) drain(err error) {
 	x.owner.Drain(closeReason(err))
 	c := x.c
 	c.mu.Lock()
@@ -65,7 +65,7 @@ func (x *iserLink) drain(err error) {
 }
 
 // completion handles one work completion.
-func (x *iserLink) completion(wc *transport.WC) error {
+func (x *iserDatamover) completion(wc *transport.WC) error {
 	c := x.c
 	i := int(uint32(wc.Token))
 	switch wc.Token >> 56 {
@@ -88,7 +88,7 @@ func (x *iserLink) completion(wc *transport.WC) error {
 }
 
 // abandon is completion for a connection that has ended: nothing is handled, everything is accounted for.
-func (x *iserLink) abandon(wc *transport.WC) {
+func (x *iserDatamover) abandon(wc *transport.WC) {
 	i := int(uint32(wc.Token))
 	err := wc.Err
 	if err == nil {
@@ -105,7 +105,7 @@ func (x *iserLink) abandon(wc *transport.WC) {
 }
 
 // received handles one message.
-func (x *iserLink) received(i, n int) (err error) {
+func (x *iserDatamover) received(i, n int) (err error) {
 	defer x.c.guard(&err)
 	c := x.c
 	c.received.Add(1)
@@ -203,7 +203,7 @@ func (x *iserLink) received(i, n int) (err error) {
 
 // command runs a SCSI Command. Its receive is posted again before any response of it can leave: responses wait until the
 // owner is done with this Poll.
-func (x *iserLink) command(i int, b iscsi.BHS, ahs []byte, h *iscsi.ISERHeader, data []byte) error {
+func (x *iserDatamover) command(i int, b iscsi.BHS, ahs []byte, h *iscsi.ISERHeader, data []byte) error {
 	c := x.c
 	t, err := c.beginCommand(b, ahs, h)
 	if err == nil && t != nil {

@@ -15,7 +15,7 @@ const sendSlotSize = iscsi.ISERHeaderLen + iscsi.BHSLen + iscsi.SafeISERData
 const sendSlotStep = 256
 
 // slotLocked takes a send slot, with memory from get if none is free.
-func (x *iserLink) slotLocked(get func(int) (*mem.Buf, error)) (int, error) {
+func (x *iserDatamover) slotLocked(get func(int) (*mem.Buf, error)) (int, error) {
 	if len(x.freeSend) == 0 {
 		b, err := get(4096)
 		if err != nil {
@@ -34,7 +34,7 @@ func (x *iserLink) slotLocked(get func(int) (*mem.Buf, error)) (int, error) {
 }
 
 // sendPDULocked queues the Send of a PDU; t is the task whose move ends with it. Without memory it waits.
-func (x *iserLink) sendPDULocked(h iscsi.BHS, data []byte, inv uint32, t *task, control bool) {
+func (x *iserDatamover) sendPDULocked(h iscsi.BHS, data []byte, inv uint32, t *task, control bool) {
 	if x.owner.OverLocked() {
 		return
 	}
@@ -55,7 +55,7 @@ func (x *iserLink) sendPDULocked(h iscsi.BHS, data []byte, inv uint32, t *task, 
 }
 
 // queuePDULocked fills a slot with a PDU and queues its Send, or does nothing and says why.
-func (x *iserLink) queuePDULocked(h iscsi.BHS, data []byte, inv uint32, t *task, control bool, get func(int) (*mem.Buf, error)) error {
+func (x *iserDatamover) queuePDULocked(h iscsi.BHS, data []byte, inv uint32, t *task, control bool, get func(int) (*mem.Buf, error)) error {
 	i, err := x.slotLocked(get)
 	if err != nil {
 		return err
@@ -89,18 +89,18 @@ func (x *iserLink) queuePDULocked(h iscsi.BHS, data []byte, inv uint32, t *task,
 }
 
 // failLocked ends the connection from within the lock.
-func (x *iserLink) failLocked(err error) {
+func (x *iserDatamover) failLocked(err error) {
 	if x.c.killErr == nil {
 		x.c.killErr = err
 	}
 	go x.close(err)
 }
 
-func (x *iserLink) sendLocked(h iscsi.BHS, data []byte) { x.sendPDULocked(h, data, 0, nil, true) }
+func (x *iserDatamover) sendLocked(h iscsi.BHS, data []byte) { x.sendPDULocked(h, data, 0, nil, true) }
 
 // invalidates is the STag that the response ends (RFC 7145 section 7.3.2): the one for reading if there is one. An
 // initiator that was told of an STag which it did not advertise would end the session.
-func (x *iserLink) invalidates(t *task) uint32 {
+func (x *iserDatamover) invalidates(t *task) uint32 {
 	h := &t.iser.header
 	switch {
 	case !x.inv:
@@ -112,10 +112,10 @@ func (x *iserLink) invalidates(t *task) uint32 {
 	return 0
 }
 
-func (x *iserLink) respondLocked(t *task) { x.responseLocked(t, nil) }
+func (x *iserDatamover) respondLocked(t *task) { x.responseLocked(t, nil) }
 
 // responseLocked queues the SCSI Response; with move set the task's move ends when the Send completes.
-func (x *iserLink) responseLocked(t *task, move *task) {
+func (x *iserDatamover) responseLocked(t *task, move *task) {
 	var r iscsi.SCSIResponse
 	t.response(&r)
 	r.ExpDataSN = 0 // no Data-In PDUs and no R2Ts were sent
@@ -135,7 +135,7 @@ func (x *iserLink) responseLocked(t *task, move *task) {
 
 // dataInLocked writes a move into the initiator's memory (RFC 7145 section 7.3.5); with Last the response follows in the
 // same Post.
-func (x *iserLink) dataInLocked(t *task) {
+func (x *iserDatamover) dataInLocked(t *task) {
 	c := x.c
 	h := &t.iser.header
 	last := t.Last && t.ExpectOut == 0
@@ -174,7 +174,7 @@ func (x *iserLink) dataInLocked(t *task) {
 }
 
 // solicitLocked fetches what a request still lacks by RDMA Read (section 7.3.6).
-func (x *iserLink) solicitLocked(t *task) {
+func (x *iserDatamover) solicitLocked(t *task) {
 	o := &t.out
 	if x.owner.OverLocked() || t.move != moveOut || o.have == o.n || t.iser.reading {
 		return
@@ -201,7 +201,7 @@ func (x *iserLink) solicitLocked(t *task) {
 
 // issueReadsLocked posts Reads of waiting requests, oldest first, within the depth the initiator serves: one more would
 // be an error here and a stalled queue on real adapters.
-func (x *iserLink) issueReadsLocked() {
+func (x *iserDatamover) issueReadsLocked() {
 	for len(x.readQ) > 0 && x.owner.ReadRoomLocked() > 0 {
 		t := x.readQ[0]
 		if x.readNextLocked(t) {
@@ -215,7 +215,7 @@ func (x *iserLink) issueReadsLocked() {
 }
 
 // readNextLocked queues one Read of a request; false when none is left.
-func (x *iserLink) readNextLocked(t *task) bool {
+func (x *iserDatamover) readNextLocked(t *task) bool {
 	o, w := &t.out, &t.iser
 	if t.state == taskFree || !w.reading || w.next >= o.n || t.move.cancelled() || w.failed != nil {
 		return false
@@ -237,7 +237,7 @@ func (x *iserLink) readNextLocked(t *task) bool {
 	return false
 }
 
-func (x *iserLink) postReadLocked(t *task, i, at, n int) bool {
+func (x *iserDatamover) postReadLocked(t *task, i, at, n int) bool {
 	o, w := &t.out, &t.iser
 	h := &w.header
 	pos := o.off + w.next
@@ -253,7 +253,7 @@ func (x *iserLink) postReadLocked(t *task, i, at, n int) bool {
 }
 
 // read handles a Read's completion.
-func (x *iserLink) read(slot int, err error) {
+func (x *iserDatamover) read(slot int, err error) {
 	c := x.c
 	c.mu.Lock()
 	x.owner.ReadEndedLocked()
@@ -288,7 +288,7 @@ func (x *iserLink) read(slot int, err error) {
 }
 
 // cancelLocked lets Reads that are on their way come home first: until then the peer may write to the buffers.
-func (x *iserLink) cancelLocked(t *task) bool {
+func (x *iserDatamover) cancelLocked(t *task) bool {
 	if t.move == movePlacingCancelled || t.iser.out > 0 {
 		return false
 	}
@@ -297,7 +297,7 @@ func (x *iserLink) cancelLocked(t *task) bool {
 }
 
 // wrote handles the completion of a move's last Write.
-func (x *iserLink) wrote(slot int, err error) {
+func (x *iserDatamover) wrote(slot int, err error) {
 	c := x.c
 	c.mu.Lock()
 	if slot >= len(c.tasks) || c.tasks[slot].move != moveIn {
@@ -317,7 +317,7 @@ func (x *iserLink) wrote(slot int, err error) {
 }
 
 // sent handles the completion of a Send.
-func (x *iserLink) sent(i int, err error) {
+func (x *iserDatamover) sent(i int, err error) {
 	c := x.c
 	c.mu.Lock()
 	s := &x.sends[i]
@@ -353,7 +353,7 @@ func (x *iserLink) sent(i int, err error) {
 }
 
 // flushLocked posts what is queued, unless another goroutine does so already.
-func (x *iserLink) flushLocked() {
+func (x *iserDatamover) flushLocked() {
 	x.owner.FlushLocked()
 	x.maybeCloseLocked()
 }

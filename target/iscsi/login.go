@@ -439,7 +439,7 @@ func (c *conn) refuseLogin(q *iscsi.LoginRequest, b iscsi.BHS, err error) error 
 			c.killErr = errRefused
 		}
 		c.sendLoginLocked(&resp, text)
-		c.link.closeAfterFlushLocked()
+		c.datamover.closeAfterFlushLocked()
 		c.kickLocked()
 	}
 	c.letGo()

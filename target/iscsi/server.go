@@ -283,8 +283,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, p Portal) error {
 // accept runs one connection of a byte-stream listener.
 func (s *Server) accept(ctx context.Context, nc net.Conn, p Portal) {
 	c := s.newConn(ctx, nc.LocalAddr(), nc.RemoteAddr(), p)
-	x := newTCPLink(c, nc)
-	c.link = x
+	x := newTCPDatamover(c, nc)
+	c.datamover = x
 	if !s.admit(c) {
 		_ = nc.Close()
 		c.cancel()
@@ -322,8 +322,8 @@ func (s *Server) ServeRDMA(ctx context.Context, d transport.Device, l transport.
 		}
 		peer := r.Peer()
 		c := s.newConn(ctx, peer.Local, peer.Remote, s.portal(e))
-		x := newISERLink(c, d)
-		c.link = x
+		x := newISERDatamover(c, d)
+		c.datamover = x
 		if !s.admit(c) {
 			_ = r.Reject(nil)
 			c.cancel()

@@ -188,7 +188,7 @@ func (ss *session) info() (SessionInfo, bool) {
 	i.Active, i.Window = c.active, c.window
 	i.Commands, i.BytesIn, i.BytesOut, i.Copied, i.Rejects = c.stats.commands, c.stats.bytesIn, c.stats.bytesOut, c.stats.copied, c.stats.rejects
 	quota := c.quota
-	if x, is := c.link.(*iserLink); is && x.qp != nil {
+	if x, is := c.datamover.(*iserDatamover); is && x.qp != nil {
 		i.Path = pathOf(x.dev, x.qp)
 	}
 	c.mu.Unlock()

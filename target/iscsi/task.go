@@ -179,7 +179,7 @@ func (t *task) DataIn(_ *scsi.Command, off int, data []mem.Span) {
 	taskMove.Move(&t.move, moveIn)
 	t.in.off, t.in.data = off, data
 	c.stats.bytesOut += uint64(n)
-	c.link.dataInLocked(t)
+	c.datamover.dataInLocked(t)
 	c.kickLocked()
 	c.mu.Unlock()
 }
@@ -210,7 +210,7 @@ func (t *task) DataOut(_ *scsi.Command, off int, data []mem.Span) {
 		return
 	}
 	if o.sequence != sequenceUnsolicited || o.off+o.have >= o.unsol {
-		c.link.solicitLocked(t)
+		c.datamover.solicitLocked(t)
 		c.kickLocked()
 	}
 	c.mu.Unlock()
@@ -268,7 +268,7 @@ func (t *task) Cancel(*scsi.Command) {
 	}
 	// What the initiator still owes for this task is dropped when it comes.
 	c.endSequenceLocked(t)
-	if !c.link.cancelLocked(t) || !t.moveEndsLocked() {
+	if !c.datamover.cancelLocked(t) || !t.moveEndsLocked() {
 		c.mu.Unlock()
 		return
 	}
@@ -301,7 +301,7 @@ func (c *conn) answerLocked(t *task) {
 	c.retireLocked(t)
 	c.rec.commandLocked(t)
 	if due {
-		c.link.respondLocked(t)
+		c.datamover.respondLocked(t)
 	}
 	t.Numbered(c.statSN)
 	c.endTaskLocked(t)

@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-storage/sluice/internal/iscsi"
 )
 
-// tcpLink is the TCP mover: RFC 7143 as it is written. The owner reads (tcp_rx.go); whoever queues output writes it, one
-// at a time, and a full socket hands the rest to the link's one writer goroutine (tcp_tx.go). The owner never waits for
+// tcpDatamover is the TCP datamover: RFC 7143 as it is written. The owner reads (tcp_rx.go); whoever queues output writes it, one
+// at a time, and a full socket hands the rest to the one writer goroutine (tcp_tx.go). The owner never waits for
 // either.
-type tcpLink struct {
+type tcpDatamover struct {
 	c   *conn
 	nc  net.Conn
 	raw syscall.RawConn // nil where nc is not a socket: then only the writer goroutine writes
@@ -61,8 +61,8 @@ type tcpLink struct {
 	waitFn  func(uintptr) bool
 }
 
-func newTCPLink(c *conn, nc net.Conn) *tcpLink {
-	x := &tcpLink{c: c, nc: nc, wake: make(chan struct{}, 1)}
+func newTCPDatamover(c *conn, nc net.Conn) *tcpDatamover {
+	x := &tcpDatamover{c: c, nc: nc, wake: make(chan struct{}, 1)}
 	x.idle.L = &c.mu
 	if sc, ok := nc.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
@@ -81,7 +81,7 @@ func newTCPLink(c *conn, nc net.Conn) *tcpLink {
 }
 
 // run is the owner.
-func (x *tcpLink) run() {
+func (x *tcpDatamover) run() {
 	c := x.c
 	rdma, err := x.first()
 	if rdma {
@@ -106,7 +106,7 @@ func (x *tcpLink) run() {
 }
 
 // first waits for the connection's first bytes and reports whether they begin an MPA Request. No iSCSI login begins so: its first byte is 43h.
-func (x *tcpLink) first() (rdma bool, err error) {
+func (x *tcpDatamover) first() (rdma bool, err error) {
 	defer x.c.guard(&err)
 	if err := x.fill(1); err != nil {
 		return false, err
@@ -114,7 +114,7 @@ func (x *tcpLink) first() (rdma bool, err error) {
 	return x.buf[x.r] == 'M' && x.c.srv.opt.Device != nil, nil
 }
 
-func (x *tcpLink) loop() (err error) {
+func (x *tcpDatamover) loop() (err error) {
 	defer x.c.guard(&err)
 	for {
 		if err := x.pdu(); err != nil {
@@ -125,7 +125,7 @@ func (x *tcpLink) loop() (err error) {
 }
 
 // lastWords rejects the PDU that broke a rule, before the connection ends for it (RFC 7143 sections 7.7 and 7.10).
-func (x *tcpLink) lastWords(err error) {
+func (x *tcpDatamover) lastWords(err error) {
 	var pe *iscsi.ProtocolError
 	if !errors.As(err, &pe) {
 		return
@@ -143,29 +143,29 @@ func (x *tcpLink) lastWords(err error) {
 	c.mu.Unlock()
 }
 
-func (x *tcpLink) maxSend() int {
+func (x *tcpDatamover) maxSend() int {
 	if !x.full {
 		return iscsi.DefaultRecvData
 	}
 	return x.c.params.MaxSend
 }
 
-func (x *tcpLink) widen() error { return nil }
+func (x *tcpDatamover) widen() error { return nil }
 
-func (x *tcpLink) fullFeatureLocked() error {
+func (x *tcpDatamover) fullFeatureLocked() error {
 	x.full, x.hd, x.dd = true, x.c.params.HeaderDigest, x.c.params.DataDigest
 	return nil
 }
 
-func (x *tcpLink) windowLocked(n int) int { return n }
+func (x *tcpDatamover) windowLocked(n int) int { return n }
 
-func (x *tcpLink) idleLocked() {
+func (x *tcpDatamover) idleLocked() {
 	if x.head == len(x.q) && !x.flushing {
 		x.q, x.head, x.blocks, x.wiov, x.done = nil, 0, nil, nil, nil
 	}
 }
 
-func (x *tcpLink) close(error) {
+func (x *tcpDatamover) close(error) {
 	x.once.Do(func() { _ = x.nc.Close() })
 	select {
 	case x.wake <- struct{}{}:
@@ -173,7 +173,7 @@ func (x *tcpLink) close(error) {
 	}
 }
 
-func (x *tcpLink) closeAfterFlushLocked() {
+func (x *tcpDatamover) closeAfterFlushLocked() {
 	x.closeWhenEmpty = true
 	if x.head == len(x.q) && !x.flushing {
 		x.shut()
@@ -182,7 +182,7 @@ func (x *tcpLink) closeAfterFlushLocked() {
 
 // shut ends our half of the stream, so that the last response is not lost to a reset, and leaves the initiator a moment
 // for its own.
-func (x *tcpLink) shut() {
+func (x *tcpDatamover) shut() {
 	hc, ok := x.nc.(interface{ CloseWrite() error })
 	if !ok || hc.CloseWrite() != nil {
 		go x.close(nil)
@@ -193,10 +193,10 @@ func (x *tcpLink) shut() {
 }
 
 // cancelLocked has nothing in flight to wait for, unless the owner is receiving at this moment.
-func (x *tcpLink) cancelLocked(t *task) bool { return t.move != movePlacingCancelled }
+func (x *tcpDatamover) cancelLocked(t *task) bool { return t.move != movePlacingCancelled }
 
 // solicitLocked sends the next R2T of a task (section 11.8).
-func (x *tcpLink) solicitLocked(t *task) {
+func (x *tcpDatamover) solicitLocked(t *task) {
 	o := &t.out
 	if t.move != moveOut || o.sequence != sequenceNone || o.have == o.n || o.err != nil {
 		return
@@ -217,7 +217,7 @@ func (x *tcpLink) solicitLocked(t *task) {
 	x.push(blk, 0, nil, nil)
 }
 
-func (x *tcpLink) respondLocked(t *task) {
+func (x *tcpDatamover) respondLocked(t *task) {
 	var r iscsi.SCSIResponse
 	t.response(&r)
 	blk := x.block()
@@ -233,7 +233,7 @@ func (x *tcpLink) respondLocked(t *task) {
 	x.push(blk, r.DataLen, nil, nil)
 }
 
-func (x *tcpLink) sendLocked(h iscsi.BHS, data []byte) {
+func (x *tcpDatamover) sendLocked(h iscsi.BHS, data []byte) {
 	blk := x.block()
 	blk.control = true
 	copy(blk.header(), h[:iscsi.BHSLen])

@@ -15,7 +15,7 @@ import (
 // lookAheads are shared by all connections: an idle one has none.
 var lookAheads = sync.Pool{New: func() any { return new([lookAhead]byte) }}
 
-func (x *tcpLink) takeBuf() {
+func (x *tcpDatamover) takeBuf() {
 	if x.buf == nil {
 		x.lent = lookAheads.Get().(*[lookAhead]byte)
 		x.buf = x.lent[:]
@@ -23,7 +23,7 @@ func (x *tcpLink) takeBuf() {
 	}
 }
 
-func (x *tcpLink) giveBuf() {
+func (x *tcpDatamover) giveBuf() {
 	if x.buf != nil {
 		lookAheads.Put(x.lent)
 		x.lent, x.buf, x.r, x.w = nil, nil, 0, 0
@@ -31,10 +31,10 @@ func (x *tcpLink) giveBuf() {
 }
 
 // have is what lies in the look-ahead.
-func (x *tcpLink) have() int { return x.w - x.r }
+func (x *tcpDatamover) have() int { return x.w - x.r }
 
 // fill makes at least n bytes lie contiguous in the look-ahead; n is at most its size.
-func (x *tcpLink) fill(n int) error {
+func (x *tcpDatamover) fill(n int) error {
 	for x.have() < n {
 		x.want = n
 		got, err := x.read()
@@ -49,7 +49,7 @@ func (x *tcpLink) fill(n int) error {
 
 // room names the free part of the look-ahead that a fill may use. While much data is expected that is no more than was
 // asked for, so that the data finds its own place. It is asked at the moment of reading: an R2T may have left meanwhile.
-func (x *tcpLink) room() []byte {
+func (x *tcpDatamover) room() []byte {
 	x.takeBuf()
 	if x.r == x.w {
 		x.r, x.w = 0, 0
@@ -65,7 +65,7 @@ func (x *tcpLink) room() []byte {
 }
 
 // read receives into the look-ahead, for fill, or into riov; it lets output go first, since it may wait.
-func (x *tcpLink) read() (int, error) {
+func (x *tcpDatamover) read() (int, error) {
 	if x.corked {
 		x.corked = false
 		x.c.uncork()
@@ -92,7 +92,7 @@ func (x *tcpLink) read() (int, error) {
 }
 
 // tryRead is one readv; the runtime calls it again when the socket is readable.
-func (x *tcpLink) tryRead(fd uintptr) bool {
+func (x *tcpDatamover) tryRead(fd uintptr) bool {
 	if x.want > 0 {
 		x.riov = appendIOV(x.riov[:0], x.room())
 	}
@@ -127,7 +127,7 @@ func appendIOV(v []unix.Iovec, b []byte) []unix.Iovec {
 }
 
 // pdu receives and handles one PDU.
-func (x *tcpLink) pdu() error {
+func (x *tcpDatamover) pdu() error {
 	c := x.c
 	if err := x.fill(iscsi.BHSLen); err != nil {
 		return err
@@ -212,7 +212,7 @@ func (x *tcpLink) pdu() error {
 }
 
 // checkSmall verifies the data digest of a PDU that lies in the look-ahead.
-func (x *tcpLink) checkSmall(b iscsi.BHS, dsl, tail int) error {
+func (x *tcpDatamover) checkSmall(b iscsi.BHS, dsl, tail int) error {
 	if tail < iscsi.DigestLen || dsl == 0 {
 		return nil
 	}
@@ -223,7 +223,7 @@ func (x *tcpLink) checkSmall(b iscsi.BHS, dsl, tail int) error {
 	return &iscsi.ProtocolError{Clause: "7.8", Reason: iscsi.RejectDataDigest, Detail: "the data digest of a " + b.Opcode().String() + " is wrong"}
 }
 
-func (x *tcpLink) command(b iscsi.BHS, ahs []byte, dsl, tail int) error {
+func (x *tcpDatamover) command(b iscsi.BHS, ahs []byte, dsl, tail int) error {
 	c := x.c
 	if dsl <= copyBelow {
 		if err := x.fill(dsl + tail); err != nil {
@@ -266,7 +266,7 @@ func (x *tcpLink) command(b iscsi.BHS, ahs []byte, dsl, tail int) error {
 	return x.data(nil, b, 0, dsl, tail)
 }
 
-func (x *tcpLink) data(t *task, b iscsi.BHS, pos, dsl, tail int) error {
+func (x *tcpDatamover) data(t *task, b iscsi.BHS, pos, dsl, tail int) error {
 	var gen uint16
 	if t != nil {
 		x.c.hold()
@@ -277,7 +277,7 @@ func (x *tcpLink) data(t *task, b iscsi.BHS, pos, dsl, tail int) error {
 }
 
 // dataGen receives a data segment of n bytes straight to where it belongs.
-func (x *tcpLink) dataGen(t *task, gen uint16, b iscsi.BHS, pos, n, tail int) error {
+func (x *tcpDatamover) dataGen(t *task, gen uint16, b iscsi.BHS, pos, n, tail int) error {
 	c := x.c
 	crc := uint32(0)
 	digest := tail >= iscsi.DigestLen && n > 0
@@ -362,7 +362,7 @@ func (x *tcpLink) dataGen(t *task, gen uint16, b iscsi.BHS, pos, n, tail int) er
 
 // place receives n bytes into spans from at on: what lies in the look-ahead is copied, the rest comes by readv straight
 // to its place, with the tail and the next header behind it.
-func (x *tcpLink) place(spans []mem.Span, at, n, tail int, last bool) error {
+func (x *tcpDatamover) place(spans []mem.Span, at, n, tail int, last bool) error {
 	if k := min(n, x.have()); k > 0 {
 		mem.Scatter(spans, int64(at), x.buf[x.r:x.r+k])
 		x.r, at, n = x.r+k, at+k, n-k

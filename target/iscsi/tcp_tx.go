@@ -35,7 +35,7 @@ type seg struct {
 	move *task  // its move ends after this
 }
 
-func (x *tcpLink) block() *block {
+func (x *tcpDatamover) block() *block {
 	if b := x.blocks; b != nil {
 		x.blocks, b.next, b.control, b.status = b.next, nil, false, false
 		return b
@@ -44,7 +44,7 @@ func (x *tcpLink) block() *block {
 }
 
 // push queues a PDU whose header is complete: n bytes of data in the block, or data, or spans queued by the caller.
-func (x *tcpLink) push(k *block, n int, data []byte, move *task) {
+func (x *tcpDatamover) push(k *block, n int, data []byte, move *task) {
 	total := n + len(data)
 	h := k.header()
 	hd, dd := x.hd && h.Opcode() != iscsi.OpLoginResponse, x.dd && h.Opcode() != iscsi.OpLoginResponse && total > 0
@@ -70,7 +70,7 @@ func (x *tcpLink) push(k *block, n int, data []byte, move *task) {
 }
 
 // pushTail queues padding and data digest, and lets go of the block and the move with the PDU's last byte.
-func (x *tcpLink) pushTail(k *block, n int, dd bool, crc uint32, move *task) {
+func (x *tcpDatamover) pushTail(k *block, n int, dd bool, crc uint32, move *task) {
 	pad := iscsi.Pad(n)
 	t := k.tail[:pad]
 	clear(t)
@@ -86,13 +86,13 @@ func (x *tcpLink) pushTail(k *block, n int, dd bool, crc uint32, move *task) {
 	last.blk, last.move = k, move
 }
 
-func (x *tcpLink) seg(s seg) {
+func (x *tcpDatamover) seg(s seg) {
 	x.q = append(x.q, s)
 	x.queued += len(s.b)
 }
 
 // dataInLocked cuts a move into Data-In PDUs (section 11.7). With Last the status goes in the last of them: phase collapse.
-func (x *tcpLink) dataInLocked(t *task) {
+func (x *tcpDatamover) dataInLocked(t *task) {
 	c := x.c
 	in := &t.in
 	left, off := int(mem.Total(in.data)), in.off
@@ -159,7 +159,7 @@ func (x *tcpLink) dataInLocked(t *task) {
 
 // flushLocked writes what is queued, unless somebody does so already. It drops the lock around system calls and around
 // calls into the device server.
-func (x *tcpLink) flushLocked() {
+func (x *tcpDatamover) flushLocked() {
 	if x.flushing || x.head == len(x.q) {
 		return
 	}
@@ -188,7 +188,7 @@ func (x *tcpLink) flushLocked() {
 	x.flushedLocked()
 }
 
-func (x *tcpLink) flushedLocked() {
+func (x *tcpDatamover) flushedLocked() {
 	x.q, x.head = x.q[:0], 0
 	x.flushing, x.writing = false, false
 	x.idle.Broadcast()
@@ -199,7 +199,7 @@ func (x *tcpLink) flushedLocked() {
 }
 
 // wroteLocked advances the queue after a write and ends the moves that it completed. False: the stream is over.
-func (x *tcpLink) wroteLocked(err error) bool {
+func (x *tcpDatamover) wroteLocked(err error) bool {
 	n := x.wn
 	x.queued -= n
 	if n > 0 {
@@ -255,14 +255,14 @@ func (x *tcpLink) wroteLocked(err error) bool {
 }
 
 // gather names the bytes of the next writev.
-func (x *tcpLink) gather() {
+func (x *tcpDatamover) gather() {
 	x.wiov = x.wiov[:0]
 	for i := x.head; i < len(x.q) && len(x.wiov) < maxIOV; i++ {
 		x.wiov = appendIOV(x.wiov, x.q[i].b)
 	}
 }
 
-func (x *tcpLink) tryWrite(fd uintptr) bool {
+func (x *tcpDatamover) tryWrite(fd uintptr) bool {
 	for {
 		n, _, e := unix.Syscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&x.wiov[0])), uintptr(len(x.wiov)))
 		switch {
@@ -278,13 +278,13 @@ func (x *tcpLink) tryWrite(fd uintptr) bool {
 }
 
 // waitWrite is tryWrite that waits for room.
-func (x *tcpLink) waitWrite(fd uintptr) bool {
+func (x *tcpDatamover) waitWrite(fd uintptr) bool {
 	x.werr = nil
 	x.tryWrite(fd)
 	return !errors.Is(x.werr, unix.EAGAIN)
 }
 
-func (x *tcpLink) handToWriterLocked() {
+func (x *tcpDatamover) handToWriterLocked() {
 	if x.c.ctx.Err() != nil {
 		// The writer has gone or is about to; nothing leaves any more.
 		x.flushing, x.writing = false, false
@@ -304,7 +304,7 @@ func (x *tcpLink) handToWriterLocked() {
 }
 
 // writer finishes what the socket would not take at once.
-func (x *tcpLink) writer() {
+func (x *tcpDatamover) writer() {
 	c := x.c
 	defer c.srv.wg.Done()
 	for {
@@ -338,7 +338,7 @@ func (x *tcpLink) writer() {
 	}
 }
 
-func (x *tcpLink) writeWait() error {
+func (x *tcpDatamover) writeWait() error {
 	x.wn, x.werr = 0, nil
 	if x.raw == nil {
 		var v net.Buffers

@@ -51,7 +51,7 @@ func (r *recorder) note(format string, a ...any) {
 func (c *conn) notePath() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if x, is := c.link.(*iserLink); is && x.qp != nil {
+	if x, is := c.datamover.(*iserDatamover); is && x.qp != nil {
 		p := pathOf(x.dev, x.qp)
 		c.rec.note("through %s %s port %d from %s; the initiator may reach: %s", p.Provider, p.Device, p.Port, p.GID, p.Exposure)
 	}

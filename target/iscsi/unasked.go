@@ -47,6 +47,6 @@ func (c *conn) floorLocked() int {
 // can. libiscsi 1.19, which QEMU uses, takes whatever comes over iSER to be the answer to a command of its own, and
 // crashes; it is known by its not taking Send with Invalidate.
 func (c *conn) listensLocked() bool {
-	x, is := c.link.(*iserLink)
+	x, is := c.datamover.(*iserDatamover)
 	return !is || x.inv || c.params.UnexpectedDeclared
 }

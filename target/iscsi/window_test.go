@@ -2,8 +2,8 @@ package iscsi
 
 import "testing"
 
-// answersAtOnce is a link below commands that complete inside Execute.
-type answersAtOnce struct{ link }
+// answersAtOnce is a datamover below commands that complete inside Execute.
+type answersAtOnce struct{ datamover }
 
 func (answersAtOnce) windowLocked(n int) int { return n }
 
@@ -13,7 +13,7 @@ func TestWindowOpensForCommandsAnsweredAtOnce(t *testing.T) {
 	for depth, want := range map[int]int{1: firstWindow, 3: firstWindow, 24: 32, 1000: 64} {
 		s := &Server{}
 		s.opt.Limits.Queue = 64
-		c := &conn{srv: s, link: answersAtOnce{}, state: stateFull, window: firstWindow, expCmdSN: 1, maxCmdSN: firstWindow}
+		c := &conn{srv: s, datamover: answersAtOnce{}, state: stateFull, window: firstWindow, expCmdSN: 1, maxCmdSN: firstWindow}
 		for range 20 {
 			c.cork()
 			n := min(depth, int(c.maxCmdSN-c.expCmdSN)+1)
