@@ -2,13 +2,16 @@ package nfs
 
 import (
 	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // arguments are those of one call, parsed once. A Call keeps its record when it is used again, so that a call allocates none. What is in it
 // aliases the message.
 type arguments struct {
-	handle []byte // the first, which says what export a call is about
+	handle []byte             // the first, which says what export a call is about
+	export *filesystem.Served // that export, of a call that is tried inline
+	caller filesystem.Caller  // while it is executed
 
 	fh      nfs3.FHArgs
 	setattr nfs3.SetattrArgs

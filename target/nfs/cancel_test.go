@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
@@ -38,7 +38,7 @@ func (s *slowStorage) Pread(_ int, bufs [][]byte, n int, _ int64, nowait bool) (
 	return done, nil
 }
 
-func (s *slowStorage) Pwrite(int, [][]byte, int, int64, nfs3.Stable) (int, error) {
+func (s *slowStorage) Pwrite(int, [][]byte, int, int64, filesystem.Stability) (int, error) {
 	return 0, errors.New("no writes here")
 }
 

@@ -1,17 +1,9 @@
-// Package nfs serves directories by NFS version 3 and MOUNT version 3 (RFC 1813). Its procedure cores take decoded
-// arguments and build results; calls come from target/rpcserver, over whatever transport, and bulk data goes straight between
-// the memory that the transport names and the file.
+// Package nfs serves NFS version 3 and MOUNT version 3 (RFC 1813), and NFSACL version 3. What is served, and how it is reached, is the business of
+// target/filesystem; this package is the layer of the version over it. Its programs take calls from target/rpcserver, over whatever transport.
 //
-// # How a file is reached
+//	program.go, arguments.go   classes of calls, their arguments parsed once
+//	read.go .. readdir.go      the procedures: an Object is found, asked, and its answer encoded
+//	convert.go                 plain attributes and errors, and what RFC 1813 makes of them
 //
-// A client holds handles. A handle is verified (handle.go), and stands for a node with a path descriptor (node.go). All
-// names are single components, taken relative to a directory's descriptor, never followed when they are symbolic links
-// and never across a mount; so there is no path of a client's making to escape with. What needs rights is done with the
-// file system identity of the caller (identity.go), so that the kernel decides, access control lists included.
-//
-// # What is durable
-//
-// FILE_SYNC and DATA_SYNC writes and COMMIT answer after the kernel says that the data is on the medium. The write
-// verifier is new with every start, and changes when writeback fails: then clients send again what they had not
-// committed. Exports that are not Async answer changes of names and attributes after the directory is on the medium too.
+// Bulk data goes straight between the memory that the transport names and the file.
 package nfs

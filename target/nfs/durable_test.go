@@ -15,6 +15,7 @@ import (
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
@@ -47,7 +48,7 @@ func (f *forgetful) Pread(fd int, bufs [][]byte, n int, off int64, _ bool) (int,
 	return done, nil
 }
 
-func (f *forgetful) Pwrite(fd int, bufs [][]byte, n int, off int64, sync nfs3.Stable) (int, error) {
+func (f *forgetful) Pwrite(fd int, bufs [][]byte, n int, off int64, sync filesystem.Stability) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var st unix.Stat_t
@@ -58,7 +59,7 @@ func (f *forgetful) Pwrite(fd int, bufs [][]byte, n int, off int64, sync nfs3.St
 	if err != nil {
 		return 0, err
 	}
-	if sync == nfs3.Unstable {
+	if sync == filesystem.Unstable {
 		u := undo{ino: st.Ino, path: path, off: off, size: st.Size}
 		if whole, err := os.ReadFile(path); err == nil && off < int64(len(whole)) {
 			u.old = whole[off:min(int64(len(whole)), off+int64(n))]

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/test/lib/need"
@@ -134,7 +135,7 @@ type capable struct {
 	effective atomic.Uint64
 }
 
-func (c *capable) Pwrite(fd int, bufs [][]byte, n int, off int64, sync nfs3.Stable) (int, error) {
+func (c *capable) Pwrite(fd int, bufs [][]byte, n int, off int64, sync filesystem.Stability) (int, error) {
 	if b, err := os.ReadFile("/proc/thread-self/status"); err == nil {
 		_, rest, _ := bytes.Cut(b, []byte("\nCapEff:\t"))
 		if v, err := strconv.ParseUint(string(rest[:16]), 16, 64); err == nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/xdr"
+	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
@@ -200,7 +201,7 @@ type slowWrite struct {
 	written chan struct{}
 }
 
-func (s *slowWrite) Pwrite(fd int, bufs [][]byte, n int, off int64, sync nfs3.Stable) (int, error) {
+func (s *slowWrite) Pwrite(fd int, bufs [][]byte, n int, off int64, sync filesystem.Stability) (int, error) {
 	s.once.Do(func() {
 		s.asked <- struct{}{}
 		<-s.written

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
@@ -28,7 +29,7 @@ func (s *stepping) Pread(fd int, bufs [][]byte, n int, off int64, nowait bool) (
 	return s.forgetful.Pread(fd, bufs, n, off, nowait)
 }
 
-func (s *stepping) Pwrite(fd int, bufs [][]byte, n int, off int64, sync nfs3.Stable) (int, error) {
+func (s *stepping) Pwrite(fd int, bufs [][]byte, n int, off int64, sync filesystem.Stability) (int, error) {
 	s.in <- struct{}{}
 	<-s.on
 	return s.forgetful.Pwrite(fd, bufs, n, off, sync)

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
@@ -19,7 +20,7 @@ type mistaken struct {
 	write, sync atomic.Bool
 }
 
-func (m *mistaken) Pwrite(fd int, bufs [][]byte, n int, off int64, sync nfs3.Stable) (int, error) {
+func (m *mistaken) Pwrite(fd int, bufs [][]byte, n int, off int64, sync filesystem.Stability) (int, error) {
 	if m.write.Swap(false) {
 		panic("a mistake of the test's, in a WRITE")
 	}

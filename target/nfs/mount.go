@@ -1,7 +1,6 @@
 package nfs
 
 import (
-	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
@@ -63,8 +63,8 @@ func (p *mountProgram) Serve(c *rpcserver.Call) rpcserver.Verdict {
 		s.mu.Unlock()
 	case mount3.ProcExport:
 		var l []mount3.Export
-		for _, e := range s.table.Load().list {
-			l = append(l, mount3.Export{Dir: e.Path, Groups: e.groups()})
+		for _, e := range s.fs.Exports() {
+			l = append(l, mount3.Export{Dir: e.Path, Groups: e.Groups()})
 		}
 		c.Out = mount3.AppendExports(c.Out, l)
 	default:
@@ -91,10 +91,12 @@ func (s *Server) mnt(c *rpcserver.Call, addr netip.Addr) rpcserver.Verdict {
 		return c.Garbage()
 	}
 	r := mount3.MntRes{Flavors: []uint32{oncrpc.AuthSys, oncrpc.AuthNone}}
-	var unsure bool
-	if r.FH, r.Status, unsure = s.mountPath(c, string(a.Path)); unsure {
+	from := callerOf(c)
+	fh, e := s.fs.Mount(&from, string(a.Path))
+	if e == filesystem.ErrLater {
 		return rpcserver.Drop // the client asks again: MOUNT has no status for it (RFC 1813 section 5.1.5)
 	}
+	r.FH, r.Status = fh, mountStatus(e)
 	if r.Status == mount3.OK {
 		s.mu.Lock()
 		if len(s.mounts) < maxMounts {
@@ -106,67 +108,10 @@ func (s *Server) mnt(c *rpcserver.Call, addr netip.Addr) rpcserver.Verdict {
 	return rpcserver.Done
 }
 
-// mountPath finds the directory that a client names: an export, or one below. No symbolic link is followed and no ".."
-// taken on the way. unsure says that the client's rights cannot be said now.
-func (s *Server) mountPath(c *rpcserver.Call, path string) (fh []byte, status mount3.Status, unsure bool) {
-	if !strings.HasPrefix(path, "/") || strings.ContainsRune(path, 0) {
-		return nil, mount3.ErrNoent, false
-	}
-	e, rest := s.table.Load().lookup(path)
-	for e != nil && !e.hold() {
-		e, rest = s.table.Load().lookup(path) // the exports were replaced just now
-	}
-	if e == nil {
-		return nil, mount3.ErrNoent, false
-	}
-	defer e.close()
-	in, free := e.medium.enter(c.Peer)
-	if !free {
-		return nil, mount3.ErrServerfault, true
-	}
-	defer in.leave()
-	if _, ok, unsure := s.decide(c, e); unsure || !ok {
-		return nil, mount3.ErrAcces, unsure
-	}
-	fd, err := openPath(e.root, rest)
-	if err != nil {
-		return nil, mountStatus(err), false
-	}
-	defer func() { _ = unix.Close(fd) }()
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, mountStatus(err), false
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return nil, mount3.ErrNotdir, false
-	}
-	h, err := s.makeHandle(e, fd)
-	if err != nil {
-		return nil, mountStatus(err), false
-	}
-	return h, mount3.OK, false
-}
-
-// lookup finds the export with the longest path that path begins with, and the rest.
-func (t *exportTable) lookup(path string) (*export, string) {
-	for p := strings.TrimRight(path, "/"); ; {
-		if p == "" {
-			p = "/"
-		}
-		if e := t.byPath[p]; e != nil {
-			return e, strings.TrimPrefix(path, p)
-		}
-		if p == "/" {
-			return nil, ""
-		}
-		p = p[:strings.LastIndexByte(p, '/')]
-	}
-}
-
-func mountStatus(err error) mount3.Status {
-	var no unix.Errno
-	errors.As(err, &no)
-	switch no {
+func mountStatus(e filesystem.Errno) mount3.Status {
+	switch unix.Errno(e) {
+	case 0:
+		return mount3.OK
 	case unix.ENOENT:
 		return mount3.ErrNoent
 	case unix.ENOTDIR, unix.ELOOP:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
@@ -25,7 +26,7 @@ type held struct {
 	count    [256]int // guarded by forgetful's lock
 }
 
-func (h *held) Pwrite(fd int, bufs [][]byte, n int, off int64, sync nfs3.Stable) (int, error) {
+func (h *held) Pwrite(fd int, bufs [][]byte, n int, off int64, sync filesystem.Stability) (int, error) {
 	h.once.Do(func() { close(h.in); <-h.free })
 	h.mu.Lock()
 	h.count[bufs[0][0]]++

@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
@@ -15,16 +16,18 @@ func (p *program) Screen(c *rpcserver.Call) rpcserver.Verdict {
 		return c.Garbage()
 	}
 	fh := argsOf(c).handle
-	var q request
-	st := nfs3.ErrJukebox
-	if in, ok := s.enter(c.Peer, fh); ok {
-		defer in.leave()
-		st = s.findFile(c, fh, &q)
+	from := callerOf(c)
+	var o filesystem.Object
+	e := filesystem.ErrLater
+	if in, ok := s.fs.ExportOf(fh).Enter(c.Peer); ok {
+		defer in.Leave()
+		e = s.fs.FindToChange(&from, fh, &o)
 	}
-	if st == nfs3.OK {
-		s.end(&q)
+	if e == filesystem.OK {
+		o.End()
 		return rpcserver.Again
 	}
+	st := statusOf(e)
 	if nfs3.Proc(c.Proc) == nfs3.ProcWrite {
 		r := nfs3.WriteRes{Status: st}
 		c.Out = r.Append(c.Out)

@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/hist"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
@@ -36,6 +37,11 @@ func statusAt(i int) nfs3.Status {
 		return nfs3.ErrBadhandle + nfs3.Status(i-lowStatuses)
 	}
 	return nfs3.Status(i)
+}
+
+func countersOf(e *filesystem.Served) *counters {
+	k, _ := e.Data.(*counters)
+	return k
 }
 
 // observe counts a call that was executed. Every result of NFSv3 but NULL's begins with its status.
@@ -90,8 +96,8 @@ func (k *counters) stats(name string) Stats {
 // Stats are of all exports, in no order, and last of what belongs to none.
 func (s *Server) Stats() []Stats {
 	var out []Stats
-	for _, e := range s.table.Load().byID {
-		out = append(out, e.counters.stats(e.Path))
+	for _, e := range s.fs.Exports() {
+		out = append(out, countersOf(e).stats(e.Path))
 	}
 	return append(out, s.stray.stats(""))
 }

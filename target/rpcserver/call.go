@@ -16,8 +16,6 @@ type Call struct {
 	Peer   *Peer
 	Worker bool   // Serve may block
 	Out    []byte // begins with the reply header of a Success
-	// Scope is the program's to use while it serves the call: what the call turned out to be about.
-	Scope any
 	// Parsed is the program's to keep the arguments in. It stays when the Call is used again, for a call of the same program or of another,
 	// so that a record of one type is made once a Call.
 	Parsed any
@@ -65,7 +63,7 @@ type carrier interface {
 	// dropSink gives back what sinkFor and loanFor gave, dropRoom the room that the message took.
 	dropSink()
 	dropRoom()
-	// brief takes a Brief call for whoever executes such ones in their turn, or reports false.
+	// brief queues a Brief call for the owner or the serial queue of the connection, or reports false.
 	brief(turn) bool
 	// work does on a worker what is the transport's way of executing a call.
 	work()
@@ -206,7 +204,7 @@ func (c *Call) Garbage() Verdict { return c.Fail(oncrpc.GarbageArgs) }
 // NoProc answers PROC_UNAVAIL.
 func (c *Call) NoProc() Verdict { return c.Fail(oncrpc.ProcUnavail) }
 
-// Restart empties Out but for the header, for a result that has to be built anew.
+// Restart empties Out but for the header, for a result that is built from the beginning.
 func (c *Call) Restart() {
 	c.Out = c.Out[:oncrpc.ReplyLen]
 	c.dropSink()

@@ -43,7 +43,7 @@ func (s *Server) claimKeyOf(c *Call) uint64 {
 	binary.NativeEndian.PutUint32(b[:], c.XID)
 	binary.NativeEndian.PutUint32(b[4:], c.Prog)
 	binary.NativeEndian.PutUint32(b[8:], c.Proc)
-	args := c.msg[c.start:] // no credential: a client may stamp it anew
+	args := c.msg[c.start:] // no credential: a client may put another time into it
 	binary.NativeEndian.PutUint32(b[12:], uint32(len(args)))
 	_, _ = h.Write(b[:]) // never fails
 	_, _ = h.Write(args[:min(len(args), claimBytes)])

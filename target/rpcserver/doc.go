@@ -10,7 +10,7 @@
 //     worker pool's. Calls of one connection run side by side and are answered in
 //     the order in which they end; a connection has a bounded number of calls in flight, and a stream's reader stops
 //     at the bound. life.go has a call's states.
-//  4. Replies of a stream are queued and written with one writev, by whoever finds no one writing. What the socket
+//  4. Replies of a stream are queued and written with one writev, by the goroutine that finds no other writing. What the socket
 //     does not take at once is left to one flusher, so that a client that does not read holds no worker.
 //
 // Bulk data is not part of the message: a program asks Call.Data for the bytes of an argument and Call.Sink for memory

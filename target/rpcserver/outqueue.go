@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
 
-// outQueue writes the replies of a stream. At most one goroutine writes at a time: active is its role, and what comes
-// behind broken is its own. It writes without waiting; what the socket does not take is left to a flusher that waits.
+// outQueue writes the replies of a stream. At most one goroutine writes at a time: the one that has set active, to which belongs what
+// comes behind broken. It writes without waiting; what the socket does not take is left to a flusher that waits.
 type outQueue struct {
 	c  *stream
 	mu sync.Mutex
@@ -35,7 +35,7 @@ type outQueue struct {
 	mayWait bool // the writer may wait for the socket
 	try     func(fd uintptr) bool
 
-	kick    chan struct{} // hands the role to the flusher, which is there from the first time on
+	kick    chan struct{} // makes the flusher the writer; it is there from the first time on
 	flusher sync.WaitGroup
 }
 
@@ -50,7 +50,7 @@ func (q *outQueue) init(c *stream) {
 	q.try = q.writeTo
 }
 
-// send queues a reply, and writes the queue if flush is set, or it has grown, and nobody writes.
+// send queues a reply, and writes the queue if flush is set, or it has grown, unless another goroutine writes.
 func (q *outQueue) send(sc *streamCall, flush bool) {
 	n := sc.call.replyLen()
 	q.mu.Lock()
@@ -81,7 +81,7 @@ func (q *outQueue) flush() {
 	q.drain(false)
 }
 
-// end returns when the flusher has ended. No call is left by then, so that nobody has the role.
+// end returns when the flusher has ended. No call is left by then, so none writes.
 func (q *outQueue) end() {
 	if q.kick != nil {
 		close(q.kick)
@@ -89,7 +89,7 @@ func (q *outQueue) end() {
 	q.flusher.Wait()
 }
 
-// handOver gives the role to the flusher.
+// handOver makes the flusher the writer.
 func (q *outQueue) handOver() {
 	if q.kick == nil {
 		q.kick = make(chan struct{}, 1)
@@ -104,10 +104,10 @@ func (q *outQueue) handOver() {
 		}()
 	}
 	q.written.Add(1)     // the peer has as long as any to take this, however long ago it took something
-	q.kick <- struct{}{} // there is one role, so there is room
+	q.kick <- struct{}{} // there is one writer, so there is room
 }
 
-// drain writes until the queue is empty. The caller has the role.
+// drain writes until the queue is empty. The caller is the writer.
 func (q *outQueue) drain(mayWait bool) {
 	for {
 		if q.done == len(q.out) || q.err != nil {

@@ -12,9 +12,8 @@ type Peer struct {
 	Local netip.AddrPort
 	RDMA  bool
 	UDP   bool
-	// Memo is the program's to use: what it decided about this peer.
-	Memo atomic.Pointer[any]
 
+	memo  atomic.Pointer[any]
 	shown atomic.Pointer[time.Time] // until when its right counts that a program has found last
 	slots atomic.Int32
 	state *connState // nil for what is no connection
@@ -40,6 +39,12 @@ func lasts(until *time.Time) bool { return until != nil && time.Now().Before(*un
 
 // Slots is how many calls the peer may have in flight on its connection as things are, 0 for what is no connection.
 func (p *Peer) Slots() int { return int(p.slots.Load()) }
+
+// Host is the peer's address.
+func (p *Peer) Host() netip.Addr { return p.Addr.Addr() }
+
+// Memo is the program's to use: what it decided about this peer.
+func (p *Peer) Memo() *atomic.Pointer[any] { return &p.memo }
 
 // HostMemo is as Memo, and shared by all connections of the peer's host while there are some; nil for what is no connection.
 func (p *Peer) HostMemo() *atomic.Pointer[any] {

@@ -1,6 +1,6 @@
 package rpcserver
 
-import "fmt"
+import "github.com/sluice-storage/sluice/internal/defect"
 
 // Program is one RPC program. Its methods may be called by any number of goroutines.
 type Program interface {
@@ -50,21 +50,10 @@ type Screener interface {
 
 // Spoiled is what a program panics with where state that its clients share may be half changed: the process ends then, and
 // clients recover. Any other panic ends the connection whose call it was.
-type Spoiled struct{ Cause any }
-
-func (s Spoiled) Error() string {
-	return fmt.Sprintf("state that clients share may be half changed: %v", s.Cause)
-}
+type Spoiled = defect.Spoiled
 
 // Guard turns a panic into Spoiled. It is deferred by code that changes what clients share.
-func Guard() {
-	if p := recover(); p != nil {
-		if _, is := p.(Spoiled); is {
-			panic(p)
-		}
-		panic(Spoiled{p})
-	}
-}
+func Guard() { defect.Rethrow(recover()) }
 
 // Verdict is Serve's answer.
 type Verdict uint8

@@ -86,7 +86,7 @@ func (r *Registered) set(nc net.Conn, m rpcbind.Binding) error {
 	}
 }
 
-// answers reports whether somebody takes connections at an address. Of datagrams nothing can be told without asking the
+// answers reports whether connections are taken at an address. Of datagrams nothing can be told without asking the
 // program; what is registered for them is, in fact, also registered for streams, and those are asked first. A fabric's
 // port lies in TCP's space.
 func answers(netid string, a netip.AddrPort) bool {

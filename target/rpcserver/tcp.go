@@ -130,7 +130,7 @@ func (c *stream) serve() {
 	s.leave(c, &c.connState)
 }
 
-// gone reports that nobody is left to be answered.
+// gone reports that the peer is not there to be answered.
 func (c *stream) gone() bool { return c.lost.Load() || c.out.broken.Load() }
 
 // peerGone asks the socket, because the end of a connection lies behind requests that are not read yet.
@@ -207,7 +207,7 @@ func (c *stream) readLoop() error {
 			c.out.flush()
 		}
 		if c.out.broken.Load() {
-			return net.ErrClosed // what is in the look-ahead would be executed for nobody
+			return net.ErrClosed // no client is there for what is in the look-ahead
 		}
 		// A client that asks for much and reads nothing is not read from either.
 		for c.held.Load() > maxHeld {

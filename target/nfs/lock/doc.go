@@ -3,7 +3,7 @@
 // either side.
 //
 // Locks live in memory, and the list of clients that hold some in the state directory. After a restart those clients
-// are told by SM_NOTIFY and reclaim what they had; until the grace period ends nobody else gets a lock.
+// are told by SM_NOTIFY and reclaim what they had; until the grace period ends no other client gets a lock.
 //
 //	m, err := lock.NewManager(lock.Options{StateDir: dir}, nfsd)
 //	srv := rpcserver.NewServer(rpcserver.Options{}, append(nfsd.Programs(), m.Programs()...)...)

@@ -11,9 +11,9 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
-	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/internal/xdr"
+	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
@@ -99,11 +99,11 @@ func TestEndOf(t *testing.T) {
 // anyFile takes every handle for a file of that name.
 type anyFile struct{}
 
-func (anyFile) CheckLock(_ *rpcserver.Call, fh []byte) (string, nfs3.Status) {
+func (anyFile) CheckLock(_ *rpcserver.Call, fh []byte) (filesystem.FileKey, filesystem.Errno) {
 	if len(fh) == 0 {
-		return "", nfs3.ErrBadhandle
+		return "", filesystem.ErrBadHandle
 	}
-	return string(fh), nfs3.OK
+	return filesystem.FileKey(fh), filesystem.OK
 }
 
 type called struct {
@@ -388,8 +388,8 @@ func TestOneCall(t *testing.T) {
 // moved takes every handle for a file of that name on a device that may change its number.
 type moved struct{ dev string }
 
-func (f *moved) CheckLock(_ *rpcserver.Call, fh []byte) (string, nfs3.Status) {
-	return f.dev + "/" + string(fh), nfs3.OK
+func (f *moved) CheckLock(_ *rpcserver.Call, fh []byte) (filesystem.FileKey, filesystem.Errno) {
+	return filesystem.FileKey(f.dev + "/" + string(fh)), filesystem.OK
 }
 
 // A disk that comes back has another device number, and handles are the same: so are the locks.

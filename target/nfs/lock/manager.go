@@ -10,15 +10,15 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/nlm4"
+	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // Files says which file a handle is, and whether the caller may lock it; *nfs.Server does. The key is the file's, whatever
-// the handle or the export. nfs3.ErrJukebox says that it cannot be said now.
+// the handle or the export. filesystem.ErrLater says that it cannot be said now.
 type Files interface {
-	CheckLock(c *rpcserver.Call, fh []byte) (key string, st nfs3.Status)
+	CheckLock(c *rpcserver.Call, fh []byte) (key filesystem.FileKey, e filesystem.Errno)
 }
 
 // Caller calls a client's program and returns the results. from is this side's address, which the client knows and may
@@ -48,8 +48,8 @@ type Manager struct {
 	answers chan struct{} // one for each answer to an asynchronous procedure that has not been sent
 
 	mu      sync.Mutex
-	table   map[string]*file
-	handles map[string]string // of files that have locks, to their keys
+	table   map[filesystem.FileKey]*file
+	handles map[string]filesystem.FileKey // of files that have locks, to their keys
 	count   int
 	grace   bool
 	cookie  uint64
@@ -59,7 +59,7 @@ type Manager struct {
 
 // NewManager loads the list of clients, and tells them of the restart if there are any.
 func NewManager(opt Options, files Files) (*Manager, error) {
-	m := &Manager{opt: opt, log: opt.Log, files: files, table: make(map[string]*file), handles: make(map[string]string), cookies: make(map[uint64]*waiter),
+	m := &Manager{opt: opt, log: opt.Log, files: files, table: make(map[filesystem.FileKey]*file), handles: make(map[string]filesystem.FileKey), cookies: make(map[uint64]*waiter),
 		calls: make(chan struct{}, maxCallbacks), answers: make(chan struct{}, maxAnswers)}
 	if m.log == nil {
 		m.log = zap.NewNop()
@@ -153,7 +153,7 @@ func lockOf(l *nlm4.Lock, exclusive bool, to answerTo) held {
 
 // sameLocked is the key that the locks of a file are kept by. The device number in a key changes when a disk comes back under
 // another name; handles do not, so a handle that has locks goes before the key that its file has now.
-func (m *Manager) sameLocked(key string, fh []byte) string {
+func (m *Manager) sameLocked(key filesystem.FileKey, fh []byte) filesystem.FileKey {
 	if k, known := m.handles[string(fh)]; known {
 		return k
 	}
@@ -161,7 +161,7 @@ func (m *Manager) sameLocked(key string, fh []byte) string {
 }
 
 // fileLocked returns the locks of a file that is now asked for by the handle fh.
-func (m *Manager) fileLocked(key string, fh []byte) *file {
+func (m *Manager) fileLocked(key filesystem.FileKey, fh []byte) *file {
 	f := m.table[key]
 	if f == nil {
 		f = &file{}
@@ -176,20 +176,20 @@ func (m *Manager) fileLocked(key string, fh []byte) *file {
 
 // keyOf finds the file of a handle. What is given back is found by its handle alone where the file has been removed, or
 // the caller's rights have: its locks would stay for ever.
-func (m *Manager) keyOf(c *rpcserver.Call, fh []byte, back bool) (string, nfs3.Status) {
-	key, st := m.files.CheckLock(c, fh)
-	if st == nfs3.OK || !back {
-		return key, st
+func (m *Manager) keyOf(c *rpcserver.Call, fh []byte, back bool) (filesystem.FileKey, filesystem.Errno) {
+	key, e := m.files.CheckLock(c, fh)
+	if e == filesystem.OK || !back {
+		return key, e
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if key, known := m.handles[string(fh)]; known {
-		return key, nfs3.OK
+		return key, filesystem.OK
 	}
-	return "", st
+	return "", e
 }
 
-func (m *Manager) tidyLocked(key string) {
+func (m *Manager) tidyLocked(key filesystem.FileKey) {
 	if f := m.table[key]; f != nil && f.empty() {
 		delete(m.table, key)
 		for _, h := range f.handles {
@@ -212,11 +212,11 @@ func (m *Manager) clearLocked(f *file, l *held) {
 }
 
 // lock grants, refuses or queues. to is where the answer to a waiter goes.
-func (m *Manager) lock(key string, a *nlm4.LockArgs, to answerTo) nlm4.Stat {
+func (m *Manager) lock(key filesystem.FileKey, a *nlm4.LockArgs, to answerTo) nlm4.Stat {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer rpcserver.Guard()
-	// Reclaims only while clients recover, and nothing else then: a new lock might be what somebody is about to reclaim.
+	// Reclaims only while clients recover, and nothing else then: a new lock might be one that its owner is about to reclaim.
 	if m.grace != a.Reclaim {
 		return nlm4.DeniedGrace
 	}
@@ -250,7 +250,7 @@ func (m *Manager) lock(key string, a *nlm4.LockArgs, to answerTo) nlm4.Stat {
 }
 
 // unlock releases a range; unlocking what is not locked is fine.
-func (m *Manager) unlock(key string, a *nlm4.UnlockArgs, to answerTo) {
+func (m *Manager) unlock(key filesystem.FileKey, a *nlm4.UnlockArgs, to answerTo) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer rpcserver.Guard()

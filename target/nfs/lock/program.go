@@ -4,10 +4,11 @@ import (
 	"errors"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
-	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/internal/xdr"
+	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
@@ -93,9 +94,9 @@ func (m *Manager) serve(c *rpcserver.Call, proc uint32, to answerTo) rpcserver.V
 		if a.Parse(&c.Args); c.Args.Err() != nil {
 			return c.Garbage()
 		}
-		key, st := m.keyOf(c, a.Lock.FH, true)
-		if st != nfs3.OK {
-			return refuse(c, a.Cookie, st)
+		key, e := m.keyOf(c, a.Lock.FH, true)
+		if e != filesystem.OK {
+			return refuse(c, a.Cookie, e)
 		}
 		return answer(c, a.Cookie, m.cancelWait(key, &a, to))
 	case nlm4.ProcUnlock:
@@ -103,9 +104,9 @@ func (m *Manager) serve(c *rpcserver.Call, proc uint32, to answerTo) rpcserver.V
 		if a.Parse(&c.Args); c.Args.Err() != nil {
 			return c.Garbage()
 		}
-		key, st := m.keyOf(c, a.Lock.FH, true)
-		if st != nfs3.OK {
-			return refuse(c, a.Cookie, st)
+		key, e := m.keyOf(c, a.Lock.FH, true)
+		if e != filesystem.OK {
+			return refuse(c, a.Cookie, e)
 		}
 		m.unlock(key, &a, to)
 		return answer(c, a.Cookie, nlm4.Granted)
@@ -121,7 +122,7 @@ func (m *Manager) serve(c *rpcserver.Call, proc uint32, to answerTo) rpcserver.V
 		m.drop(func(h hostID) bool { return h == id }, to.secure)
 		return rpcserver.Done
 	case nlm4.ProcGranted:
-		// Nobody here waits for a lock of another server.
+		// This server waits for no lock of another.
 		var a nlm4.TestArgs
 		if a.Parse(&c.Args); c.Args.Err() != nil {
 			return c.Garbage()
@@ -147,21 +148,21 @@ func answer(c *rpcserver.Call, cookie []byte, st nlm4.Stat) rpcserver.Verdict {
 }
 
 // refuse answers a call about a handle that cannot be used; one whose caller's name cannot be had now comes again.
-func refuse(c *rpcserver.Call, cookie []byte, st nfs3.Status) rpcserver.Verdict {
-	if st == nfs3.ErrJukebox {
+func refuse(c *rpcserver.Call, cookie []byte, e filesystem.Errno) rpcserver.Verdict {
+	if e == filesystem.ErrLater {
 		return rpcserver.Drop
 	}
-	return answer(c, cookie, statOf(st))
+	return answer(c, cookie, statOf(e))
 }
 
 // statOf is what a lock manager says of a handle that cannot be used.
-func statOf(st nfs3.Status) nlm4.Stat {
-	switch st {
-	case nfs3.OK:
+func statOf(e filesystem.Errno) nlm4.Stat {
+	switch e {
+	case filesystem.OK:
 		return nlm4.Granted
-	case nfs3.ErrStale, nfs3.ErrBadhandle:
+	case filesystem.Errno(unix.ESTALE), filesystem.ErrBadHandle:
 		return nlm4.StaleFH
-	case nfs3.ErrRofs:
+	case filesystem.Errno(unix.EROFS):
 		return nlm4.Rofs
 	}
 	return nlm4.Failed
@@ -172,19 +173,19 @@ func (m *Manager) serveTest(c *rpcserver.Call, to answerTo) rpcserver.Verdict {
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
 	}
-	key, st := m.keyOf(c, a.Lock.FH, false)
-	if st == nfs3.ErrJukebox {
+	key, e := m.keyOf(c, a.Lock.FH, false)
+	if e == filesystem.ErrLater {
 		return rpcserver.Drop
 	}
-	r := nlm4.TestRes{Cookie: a.Cookie, Stat: statOf(st)}
-	if st == nfs3.OK {
+	r := nlm4.TestRes{Cookie: a.Cookie, Stat: statOf(e)}
+	if e == filesystem.OK {
 		m.test(key, &a, to, &r)
 	}
 	c.Out = r.Append(c.Out)
 	return rpcserver.Done
 }
 
-func (m *Manager) test(key string, a *nlm4.TestArgs, to answerTo, r *nlm4.TestRes) {
+func (m *Manager) test(key filesystem.FileKey, a *nlm4.TestArgs, to answerTo, r *nlm4.TestRes) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := lockOf(&a.Lock, a.Exclusive, to)
@@ -206,9 +207,9 @@ func (m *Manager) serveLock(c *rpcserver.Call, monitored bool, to answerTo) rpcs
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
 	}
-	key, st := m.keyOf(c, a.Lock.FH, false)
-	if st != nfs3.OK {
-		return refuse(c, a.Cookie, st)
+	key, e := m.keyOf(c, a.Lock.FH, false)
+	if e != filesystem.OK {
+		return refuse(c, a.Cookie, e)
 	}
 	if m.InGrace() != a.Reclaim {
 		return answer(c, a.Cookie, nlm4.DeniedGrace)
@@ -235,19 +236,19 @@ func (m *Manager) serveShare(c *rpcserver.Call, sharing bool, to answerTo) rpcse
 	if a.Parse(&c.Args); c.Args.Err() != nil {
 		return c.Garbage()
 	}
-	key, st := m.keyOf(c, a.FH, !sharing)
-	if st == nfs3.ErrJukebox {
+	key, e := m.keyOf(c, a.FH, !sharing)
+	if e == filesystem.ErrLater {
 		return rpcserver.Drop
 	}
-	r := nlm4.ShareRes{Cookie: a.Cookie, Stat: statOf(st)}
-	if st == nfs3.OK {
+	r := nlm4.ShareRes{Cookie: a.Cookie, Stat: statOf(e)}
+	if e == filesystem.OK {
 		r.Stat = m.share(key, &a, sharing, to)
 	}
 	c.Out = r.Append(c.Out)
 	return rpcserver.Done
 }
 
-func (m *Manager) share(key string, a *nlm4.ShareArgs, sharing bool, to answerTo) nlm4.Stat {
+func (m *Manager) share(key filesystem.FileKey, a *nlm4.ShareArgs, sharing bool, to answerTo) nlm4.Stat {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer rpcserver.Guard()

@@ -9,12 +9,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/nlm4"
+	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
 // waiter is a blocked LOCK.
 type waiter struct {
-	key  string
+	key  filesystem.FileKey
 	lock held
 	wire nlm4.Lock // as the client sent it, for GRANTED
 	to   answerTo
@@ -46,7 +47,7 @@ func clone(l *nlm4.Lock) nlm4.Lock {
 }
 
 // cancelWait gives a request up, also one that was granted while the client has not heard of it.
-func (m *Manager) cancelWait(key string, a *nlm4.CancelArgs, to answerTo) nlm4.Stat {
+func (m *Manager) cancelWait(key filesystem.FileKey, a *nlm4.CancelArgs, to answerTo) nlm4.Stat {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer rpcserver.Guard()
@@ -72,7 +73,7 @@ func (m *Manager) cancelWait(key string, a *nlm4.CancelArgs, to answerTo) nlm4.S
 }
 
 // wakeLocked gives waiters what has become free, in their order, and calls them back.
-func (m *Manager) wakeLocked(key string, f *file) {
+func (m *Manager) wakeLocked(key filesystem.FileKey, f *file) {
 	for i := 0; i < len(f.waiters); {
 		w := f.waiters[i]
 		if m.closed || f.conflict(&w.lock) != nil {

@@ -18,8 +18,8 @@ type lie struct {
 
 // The faults that make a file server lose what it said was safe.
 var nfsLies = []lie{
-	{"constant-verifier", "target/nfs/server.go", "s.verf.Store(binary.BigEndian.Uint64(b[:]))", "s.verf.Store(uint64(len(b)))"},
-	{"empty-commit", "target/nfs/storage.go", "return unix.Fsync(fd)", "return nil"},
+	{"constant-verifier", "target/filesystem/fs.go", "s.verf.Store(binary.BigEndian.Uint64(b[:]))", "s.verf.Store(uint64(len(b)))"},
+	{"empty-commit", "target/filesystem/storage.go", "return unix.Fsync(fd)", "return nil"},
 }
 
 // giveLiars builds a binary once more for each lie. The source tree stays as it is: the compiler is shown another file.

@@ -1,0 +1,156 @@
+package filesystem
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/threads"
+	"github.com/sluice-storage/sluice/test/lib/need"
+)
+
+// A WRITE takes no room, and no set-user-ID bits off a file, only where all of it goes over data that is there.
+func TestAWriteOverDataIsKnown(t *testing.T) {
+	const block = 4096
+	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	e := &Served{block: blockSize(int(f.Fd()))}
+	unit := max(block, e.block)
+	write := func(at, n int64) {
+		if _, err := f.WriteAt(make([]byte, n), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var st unix.Stat_t
+	over := func(off, n int64) bool {
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+			t.Fatal(err)
+		}
+		return e.overData(int(f.Fd()), &st, off, int(n))
+	}
+	write(0, 6*unit)
+	known := e.block > 0 // elsewhere none is
+	for _, c := range []struct {
+		off, n int64
+		want   bool
+	}{{0, unit, known}, {100, unit, known}, {0, 6 * unit, known}, {5*unit + 1, unit - 1, known}, {5 * unit, unit + 1, false}, {6 * unit, 1, false}} {
+		if got := over(c.off, c.n); got != c.want {
+			t.Errorf("%d bytes at %d of units of %d: %v", c.n, c.off, unit, got)
+		}
+	}
+	for _, mode := range []os.FileMode{0o755 | os.ModeSetuid, 0o755 | os.ModeSetgid} {
+		if err := f.Chmod(mode); err != nil {
+			t.Fatal(err)
+		}
+		if over(0, unit) {
+			t.Errorf("%v: the bits would stay", mode)
+		}
+	}
+	if err := f.Chmod(0o644); err != nil {
+		t.Fatal(err)
+	}
+	if over(0, unit) != known {
+		t.Error("without the bits it is one again")
+	}
+	// Two units of nothing, and room beyond the end that hides them.
+	if !known {
+		return
+	}
+	for _, c := range []struct {
+		mode   uint32
+		off, n int64
+	}{{unix.FALLOC_FL_KEEP_SIZE | unix.FALLOC_FL_PUNCH_HOLE, 2 * unit, 2 * unit}, {unix.FALLOC_FL_KEEP_SIZE, 6 * unit, 4 * unit}} {
+		if err := unix.Fallocate(int(f.Fd()), c.mode, c.off, c.n); err != nil {
+			t.Fatal(err)
+		}
+		if over(unit, 2*unit) || over(2*unit, 1) || over(3*unit, 2*unit) {
+			t.Error("a hole is taken for data")
+		}
+	}
+	if !over(0, 2*unit) || !over(4*unit, 2*unit) {
+		t.Error("data beside a hole is taken for none")
+	}
+	// A file system whose answer is the kernel's general one, all data, is told by the room that the file takes.
+	sparse := unix.Stat_t{Size: 4 * unit, Blocks: 3 * unit / 512, Mode: st.Mode}
+	if e.overData(int(f.Fd()), &sparse, 0, int(unit)) {
+		t.Error("a file that takes less room than its size has no holes")
+	}
+}
+
+const apartEnv = "SLUICE_TEST_APART"
+
+// noting is the kernel's storage, which notes as whom the last write was done.
+type noting struct {
+	kernel
+	by who
+}
+
+func (n *noting) Pwrite(fd int, bufs [][]byte, k int, off int64, how Stability) (int, error) {
+	n.by, _ = look(0)
+	return n.kernel.Pwrite(fd, bufs, k, off, how)
+}
+
+// Where adapters are in use a user's WRITE is done as the user when it takes room or may take bits off the file, and only a WRITE over data
+// is the daemon's. The use of adapters is never taken back, so the test has a process of its own.
+func TestAWriteThatTakesRoomIsTheUsersWhereAdaptersAreInUse(t *testing.T) {
+	if os.Getenv(apartEnv) == "" {
+		need.Root(t)
+		cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), apartEnv+"=1", "TMPDIR="+t.TempDir())
+		if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name())) {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	threads.KeepApart()
+	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := f.Chown(1000, 1000); err != nil {
+		t.Fatal(err)
+	}
+	disk := &noting{}
+	s := &FS{ids: newIdentities(), storage: disk}
+	q := &Object{n: &node{e: &Served{block: blockSize(int(f.Fd()))}}, id: identity{uid: 1000, gid: 1000}}
+	const n = 4096
+	write := func(off int64) int {
+		var st unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+			t.Fatal(err)
+		}
+		if done, err := s.pwrite(int(f.Fd()), q, &st, &Write{Offset: uint64(off), Data: [][]byte{make([]byte, n)}, N: n}); done != n || err != nil {
+			t.Fatal(done, err)
+		}
+		return disk.by.uid
+	}
+	if by := write(0); by != 1000 {
+		t.Errorf("a write that makes the file longer is user %d's", by)
+	}
+	if by := write(0); by != 0 && q.n.e.block > 0 {
+		t.Errorf("a write over data is user %d's", by)
+	}
+	if by := write(10 * n); by != 1000 {
+		t.Errorf("a write that leaves a hole is user %d's", by)
+	}
+	if by := write(5 * n); by != 1000 {
+		t.Errorf("a write into a hole is user %d's", by)
+	}
+	if err := f.Chmod(0o755 | os.ModeSetuid); err != nil {
+		t.Fatal(err)
+	}
+	if by := write(0); by != 1000 {
+		t.Errorf("a write to a file with a set-user-ID bit is user %d's", by)
+	}
+	if i, err := f.Stat(); err != nil || i.Mode()&os.ModeSetuid != 0 {
+		t.Errorf("the bit is still there: %v, %v", i.Mode(), err)
+	}
+}
