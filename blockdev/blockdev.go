@@ -96,12 +96,19 @@ type Request struct {
 
 	Err  error          // the outcome, set before Done
 	Miss int64          // with ErrMiscompare: offset in bytes of the first difference, from Offset
-	Done func(*Request) // called once; it must not block
+	Done func(*Request) // called once, on any goroutine; it must not block, and may submit
+	// After, where it is set, is flushed behind Done: by an engine that ends several requests together once for all of them
+	// that have the same.
+	After Flusher
 
-	// Next and Priv are free for the engine while it owns the request.
+	// Next is free for the engine while it owns the request. Priv is too, and an engine may find there at the next Submit
+	// what it left: a submitter that fills a request anew keeps it, so that nothing has to be made again, or leaves it nil.
 	Next *Request
 	Priv any
 }
+
+// Flusher is told that no more requests end just now. It must not block.
+type Flusher interface{ Flush() }
 
 // Extent is one run of a Status answer.
 type Extent struct {
@@ -217,7 +224,7 @@ var (
 	ErrClosed      = errors.New("blockdev: the device is closed")
 	ErrMedium      = errors.New("blockdev: the medium failed")
 	ErrNoSpace     = errors.New("blockdev: no space is left to write into")
-	ErrBusy        = errors.New("blockdev: somebody else uses the medium")
+	ErrBusy        = errors.New("blockdev: the medium is in use elsewhere")
 )
 
 // Can reports whether d supports op.

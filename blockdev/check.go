@@ -51,8 +51,12 @@ func (r *Request) Check(g *Geometry) error {
 	return nil
 }
 
-// Finish sets the outcome and calls Done.
+// Finish sets the outcome, calls Done and flushes After.
 func (r *Request) Finish(err error) {
+	after := r.After // the request may be in use again behind its Done
 	r.Err = err
 	r.Done(r)
+	if after != nil {
+		after.Flush()
+	}
 }

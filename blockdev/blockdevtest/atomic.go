@@ -17,7 +17,7 @@ func compareWrite(t *testing.T, o Options) {
 	if o.Forgets || !blockdev.Can(d, blockdev.CompareWrite) {
 		return
 	}
-	m := NewMemory(t, 1<<20)
+	m := o.memory(t, 1<<20)
 	old, fresh := make([]byte, 16<<10), make([]byte, 16<<10)
 	Fill(old, 1)
 	Fill(fresh, 2)
@@ -62,7 +62,7 @@ func compareWriteAtomic(t *testing.T, o Options) {
 	var wg, writers sync.WaitGroup
 	stop := make(chan struct{})
 	for range clients {
-		m := NewMemory(t, 64<<10)
+		m := o.memory(t, 64<<10)
 		wg.Go(func() {
 			cur, next := m.Span(size), m.Span(size)
 			for range rounds {
@@ -93,7 +93,7 @@ func compareWriteAtomic(t *testing.T, o Options) {
 			}
 		})
 	}
-	m := NewMemory(t, 64<<10)
+	m := o.memory(t, 64<<10)
 	writers.Go(func() {
 		s := m.Span(4096)
 		for i := 0; ; i++ {
@@ -127,7 +127,7 @@ func status(t *testing.T, o Options) {
 	if o.Forgets || !blockdev.Can(d, blockdev.Status) {
 		return
 	}
-	m := NewMemory(t, 1<<20)
+	m := o.memory(t, 1<<20)
 	g := d.Geometry()
 	b := make([]byte, 64<<10)
 	Fill(b, 11)

@@ -29,6 +29,8 @@ type Options struct {
 	Resize func(t testing.TB, d blockdev.Device, size int64)
 	// Forgets is set for engines that keep no data (null): cases then check completions only.
 	Forgets bool
+	// Registrar is told of the memory that requests name, where the engine is reached through a fabric. Optional.
+	Registrar mem.Registrar
 	// Cheap allows the case that counts allocations: Submit and completion must allocate nothing.
 	Cheap bool
 }
@@ -67,6 +69,23 @@ func Run(t *testing.T, o Options) {
 type Memory struct {
 	slab *mem.Slab
 	used int
+}
+
+// memory is NewMemory that the engine's fabric knows.
+func (o *Options) memory(t testing.TB, size int) *Memory {
+	t.Helper()
+	m := NewMemory(t, size)
+	if o.Registrar != nil {
+		if err := o.Registrar.Register(m.slab); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := o.Registrar.Unregister(m.slab); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return m
 }
 
 // NewMemory maps size bytes.

@@ -43,7 +43,7 @@ func ranges(t *testing.T, o Options) {
 	d := o.Open(t)
 	defer Close(t, d)
 	g := d.Geometry()
-	m := NewMemory(t, 4<<20)
+	m := o.memory(t, 4<<20)
 	block := int64(g.Logical)
 	before := slices.Clone(Read(t, d, m, g.Size-1<<20, 1<<20))
 	for _, c := range []struct{ off, n int64 }{
@@ -85,7 +85,7 @@ func ranges(t *testing.T, o Options) {
 func unsupported(t *testing.T, o Options) {
 	d := o.Open(t)
 	defer Close(t, d)
-	m := NewMemory(t, 1<<20)
+	m := o.memory(t, 1<<20)
 	n := d.Geometry().Logical
 	for op := blockdev.Discard; op <= blockdev.Status+1; op++ {
 		if op <= blockdev.Status && blockdev.Can(d, op) {
@@ -103,7 +103,7 @@ func readWrite(t *testing.T, o Options) {
 	d := o.Open(t)
 	defer Close(t, d)
 	g := d.Geometry()
-	m := NewMemory(t, 2<<20)
+	m := o.memory(t, 2<<20)
 	got := Read(t, d, m, 0, 1<<20)
 	if !o.Forgets {
 		expect(t, "new device", got, make([]byte, 1<<20))
@@ -129,7 +129,7 @@ func readWrite(t *testing.T, o Options) {
 func spans(t *testing.T, o Options) {
 	d := o.Open(t)
 	defer Close(t, d)
-	m := NewMemory(t, 2<<20)
+	m := o.memory(t, 2<<20)
 	const n = 256 << 10
 	want := make([]byte, n)
 	Fill(want, 7)
@@ -159,7 +159,7 @@ func spans(t *testing.T, o Options) {
 // doneOnce is rule 1.
 func doneOnce(t *testing.T, o Options) {
 	d := o.Open(t)
-	m := NewMemory(t, 1<<20)
+	m := o.memory(t, 1<<20)
 	g := d.Geometry()
 	const n = 400
 	counts := make([]atomic.Int32, n)
@@ -227,7 +227,7 @@ func concurrent(t *testing.T, o Options) {
 	var wg sync.WaitGroup
 	const each = 256 << 10
 	for w := range 8 {
-		m := NewMemory(t, each)
+		m := o.memory(t, each)
 		wg.Go(func() {
 			b := make([]byte, 32<<10)
 			for i := range 40 {
@@ -264,7 +264,7 @@ func zeroes(t *testing.T, o Options) {
 	d := o.Open(t)
 	defer Close(t, d)
 	g := d.Geometry()
-	m := NewMemory(t, 2<<20)
+	m := o.memory(t, 2<<20)
 	want := make([]byte, 1<<20)
 	Fill(want, 3)
 	Write(t, d, m, 0, want, false)
@@ -326,7 +326,7 @@ func flushes(t *testing.T, o Options) {
 
 func reopen(t *testing.T, o Options) {
 	d := o.Open(t)
-	m := NewMemory(t, 1<<20)
+	m := o.memory(t, 1<<20)
 	want := make([]byte, 512<<10)
 	Fill(want, 99)
 	Write(t, d, m, 64<<10, want, false)
@@ -346,7 +346,7 @@ func readOnly(t *testing.T, o Options) {
 	if !d.Geometry().ReadOnly {
 		t.Error("the geometry does not say so")
 	}
-	m := NewMemory(t, 1<<20)
+	m := o.memory(t, 1<<20)
 	before := slices.Clone(Read(t, d, m, 0, 8192))
 	for _, op := range []blockdev.Op{blockdev.Write, blockdev.Discard, blockdev.WriteZeroes, blockdev.CompareWrite} {
 		s := []mem.Span{m.All().Cut(0, 4096)}
@@ -361,7 +361,7 @@ func readOnly(t *testing.T, o Options) {
 func resize(t *testing.T, o Options) {
 	d := o.Open(t)
 	defer Close(t, d)
-	m := NewMemory(t, 1<<20)
+	m := o.memory(t, 1<<20)
 	g := d.Geometry()
 	o.Resize(t, d, g.Size*2)
 	if r, ok := d.(blockdev.Resizable); !ok {
@@ -392,7 +392,7 @@ func resize(t *testing.T, o Options) {
 func allocations(t *testing.T, o Options) {
 	d := o.Open(t)
 	defer Close(t, d)
-	m := NewMemory(t, 1<<20)
+	m := o.memory(t, 1<<20)
 	done := make(chan struct{}, 1)
 	var take taker
 	rs := []*blockdev.Request{

@@ -15,7 +15,7 @@ import (
 func model(t *testing.T, o Options) {
 	const window = 96 << 10
 	const base = 1<<20 - window/2 // across a MiB, where engines like to have seams
-	m := NewMemory(t, 4*window)
+	m := o.memory(t, 4*window)
 	d := o.Open(t) // one for all cases: making a file durable takes longer than a case
 	defer func() { Close(t, d) }()
 	rapid.Check(t, func(rt *rapid.T) {

@@ -15,7 +15,7 @@ import (
 func atomicWrites(t *testing.T, o Options) {
 	d := o.Open(t)
 	defer Close(t, d)
-	m := NewMemory(t, 1<<20)
+	m := o.memory(t, 1<<20)
 	g := d.Geometry()
 	write := func(off int64, n int) error {
 		data := m.All().Cut(0, n)

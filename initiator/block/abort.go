@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 )
 
@@ -95,13 +96,13 @@ func (s *session) watch() {
 }
 
 // timed: a raw command takes as long as its caller lets it.
-func (t *task) timed() bool { return t.req.Op != Raw }
+func (t *task) timed() bool { return t.req.Op != rawCommand }
 
 // patience is how many times the usual limit a command may take: flushes and what is done without moving data can be of
 // any size.
 func (t *task) patience() int {
 	switch {
-	case t.req.flushing || t.req.Op == Flush || t.req.Op == Discard || t.req.Op == WriteZeroes:
+	case t.req.flushing || t.req.Op == blockdev.Flush || t.req.Op == blockdev.Discard || t.req.Op == blockdev.WriteZeroes:
 		return slowPatience
 	}
 	return 1

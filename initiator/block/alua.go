@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/mem"
 )
 
@@ -22,7 +23,7 @@ func (p *probe) alua(ctx context.Context, group uint16) (uint8, error) {
 	binary.BigEndian.PutUint32(cdb[6:], mem.PageSize)
 	b, err := p.in(ctx, cdb, mem.PageSize)
 	if err != nil {
-		if errors.Is(err, ErrUnsupported) {
+		if errors.Is(err, blockdev.ErrUnsupported) {
 			return aluaOptimized, nil
 		}
 		return 0, err

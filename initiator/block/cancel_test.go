@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/mem"
 )
@@ -40,7 +41,7 @@ func TestACancelledRequestOfSeveralPiecesEndsOnce(t *testing.T) {
 		}
 		defer buf.Release()
 		ends := 0
-		r := &Request{Op: Write, Length: 4096, Data: []mem.Span{buf.Span()}, Done: func(*Request) { ends++ }}
+		r := &blockdev.Request{Op: blockdev.Write, Length: 4096, Data: []mem.Span{buf.Span()}, Done: func(*blockdev.Request) { ends++ }}
 		v.Submit(r)
 		synctest.Wait()
 		if len(held) != 2 {
@@ -80,9 +81,9 @@ func TestARequestCancelledAsItsSessionDiesEnds(t *testing.T) {
 		}
 		defer buf.Release()
 		done := make(chan error, 2)
-		var rs [2]*Request
+		var rs [2]*blockdev.Request
 		for k := range rs {
-			rs[k] = &Request{Op: Read, Length: 512, Data: []mem.Span{buf.Span()}, Done: func(r *Request) { done <- r.Err }}
+			rs[k] = &blockdev.Request{Op: blockdev.Read, Length: 512, Data: []mem.Span{buf.Span()}, Done: func(r *blockdev.Request) { done <- r.Err }}
 			v.Submit(rs[k])
 		}
 		synctest.Wait()
@@ -133,7 +134,7 @@ func TestAFullTargetIsNoSpace(t *testing.T) {
 			return true
 		}
 	})
-	if _, err := v.WriteAt(make([]byte, 512), 0); !errors.Is(err, ErrNoSpace) || errors.Is(err, ErrReadOnly) || errors.Is(err, ErrMedium) {
+	if _, err := v.WriteAt(make([]byte, 512), 0); !errors.Is(err, blockdev.ErrNoSpace) || errors.Is(err, blockdev.ErrReadOnly) || errors.Is(err, blockdev.ErrMedium) {
 		t.Error(err)
 	}
 }

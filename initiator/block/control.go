@@ -4,8 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"go.uber.org/zap"
-
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 )
 
@@ -86,7 +85,7 @@ func (s *session) response(b iscsi.BHS, data []byte) (*task, error) {
 func (s *session) status(t *task, status uint8, sense []byte, residual int64, over bool) {
 	t.answered = true
 	r := t.req
-	r.Code = status
+	r.code = status
 	moved := t.edtl
 	if !over {
 		moved = max(t.edtl-residual, 0)
@@ -107,7 +106,7 @@ func (s *session) status(t *task, status uint8, sense []byte, residual int64, ov
 				r.Miss = int64(e.Info)
 			}
 		}
-		r.Transferred = moved
+		r.transferred = moved
 		t.err = e
 	default:
 		if status == statusTaskAborted {
@@ -121,13 +120,13 @@ func (s *session) status(t *task, status uint8, sense []byte, residual int64, ov
 func (s *session) succeeded(t *task, moved, residual int64) {
 	r := t.req
 	switch {
-	case r.Op == Raw:
-		r.Transferred = moved
-	case r.Op == Status && !r.flushing:
+	case r.Op == rawCommand:
+		r.transferred = moved
+	case r.Op == blockdev.Status && !r.flushing:
 		t.status(r, moved, &s.limits)
-	case residual != 0 && (r.Op == Read || r.Op == Write && !r.flushing):
+	case residual != 0 && (r.Op == blockdev.Read || r.Op == blockdev.Write && !r.flushing):
 		// Parameter lists are another matter: tgt reports the whole of UNMAP's as not moved, and has used it.
-		t.err = fmt.Errorf("%w: the target moved %d bytes of %d without an error", ErrMedium, moved, t.edtl)
+		t.err = fmt.Errorf("%w: the target moved %d bytes of %d without an error", blockdev.ErrMedium, moved, t.edtl)
 	}
 }
 
@@ -187,7 +186,7 @@ var errLogoutAsked = errors.New("the target asked for a logout")
 func (s *session) async(b iscsi.BHS, data []byte) error {
 	var p iscsi.Async
 	p.Parse(b)
-	s.log.Info("asynchronous message", zap.String("portal", s.portal), zap.Uint8("event", uint8(p.Event)))
+	s.log.Info("asynchronous message", "portal", s.portal, "event", uint8(p.Event))
 	switch p.Event {
 	case iscsi.AsyncSCSI:
 		if len(data) >= 2 {

@@ -1,10 +1,41 @@
 // Package block is the initiator of block volumes: it logs in to an iSCSI target over iSER (RFC 7145) or TCP (RFC 7143)
 // and offers a logical unit as a Volume.
 //
+// # How it is used
+//
+// One line opens a volume, by a URL such as iser://192.0.2.1/iqn.2026-11.io.sluice:default/0:
+//
+//	v, err := block.Open(ctx, url, block.Options{})
+//
+// It has an initiator, memory and a fabric device of its own, which its Close ends too. Programs with many volumes make an
+// Initiator, with Options.Memory and Options.Device of their own where they like, and call its Open.
+//
+// A Volume is used in two ways:
+//
+//   - As the standard library means it: ReadAt, WriteAt, Size, Sync, Close, at any offset and of any length, and Reader and
+//     Writer for io.Copy. They copy between the caller's slices and registered memory.
+//   - As a blockdev.Device, in whole blocks and without a copy: Submit, SubmitAll and Do with blockdev's requests, whose memory
+//     comes from Volume.Memory. ReadSpans, WriteSpans, Flush, Discard, WriteZeroes, CompareAndWrite and Status are the same one
+//     by one; Raw sends any SCSI command.
+//
+// Rule 3 of package blockdev differs in one point: when a target has lost writes that were acknowledged, one Flush (those
+// under way at the loss, too) fails with ErrPowerLost, and later ones are about later writes, as with fsync(2).
+//
+// # Errors
+//
+// errors.Is tells apart, of Open: ErrAuth (a wrong name or secret, of either end), ErrDenied (the target's access list),
+// ErrNoTarget, ErrNoUnit (no such LUN), ErrNoPath (the address cannot be reached), ErrBusy. A URL that cannot be used is a
+// *URLError, a refused login a *LoginError, and a failed connection a *ConnectError.
+//
+// Of requests: the errors of package blockdev (ErrRange, ErrUnsupported, ErrReadOnly, ErrMiscompare, ErrMedium, ErrNoSpace,
+// ErrClosed), and ErrReserved, ErrBusy, ErrTimeout, ErrNoPath, ErrOtherUnit, ErrPowerLost, ErrCancelled, ErrOutcomeUnknown,
+// ErrBadRequest. errors.As finds what the target said: *SenseError for CHECK CONDITION, with its key and codes, and
+// *StatusError for other statuses. Why a session ended is a *SessionError.
+//
 // # How it hangs together
 //
 // An Initiator has the memory, the fabric and the name. A Volume is one logical unit, reached over one path or several;
-// a path is one portal and, while it is up, one session of one connection. A Request given to Volume.Submit is put into
+// a path is one portal and, while it is up, one session of one connection. A request given to Volume.Submit is put into
 // the queue of a path, cut into pieces of one SCSI command each, and completed by a call of its Done.
 //
 // Each session has one owner goroutine, which receives; any goroutine sends. A path has one lock. Callbacks run without

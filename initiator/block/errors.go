@@ -3,26 +3,81 @@ package block
 import (
 	"errors"
 	"fmt"
+
+	"github.com/sluice-storage/sluice/internal/iscsi"
 )
 
-// Errors of requests. Those of the SCSI device are *SenseError or *StatusError, and errors.Is finds these below them.
+// Errors of requests beside those of package blockdev. What the target's device server says is a *SenseError or a
+// *StatusError, in which errors.Is finds these and blockdev's.
 var (
-	ErrRange          = errors.New("block: request beyond the end of the volume or not in whole blocks")
-	ErrReadOnly       = errors.New("block: the volume is write-protected")
-	ErrUnsupported    = errors.New("block: the target cannot do this")
-	ErrMiscompare     = errors.New("block: the volume differs from what was expected")
 	ErrReserved       = errors.New("block: the volume is reserved by another initiator")
-	ErrMedium         = errors.New("block: the medium failed")
-	ErrNoSpace        = errors.New("block: the target has no space left for the write")
 	ErrTimeout        = errors.New("block: the target did not answer the command in time")
 	ErrOtherUnit      = errors.New("block: another logical unit has taken the volume's place")
 	ErrPowerLost      = errors.New("block: writes that were acknowledged and not flushed were lost with the target's power")
-	ErrClosed         = errors.New("block: the volume is closed")
 	ErrCancelled      = errors.New("block: the request was cancelled")
 	ErrOutcomeUnknown = errors.New("block: the connection was lost and it is unknown whether the command took effect; it will not take effect any more")
 	ErrNoPath         = errors.New("block: the target cannot be reached")
 	ErrBadRequest     = errors.New("block: the request makes no sense")
+	ErrBusy           = errors.New("block: the target is busy")
 )
+
+// Errors of opening a volume, beside those above.
+var (
+	ErrAuth     = errors.New("block: the name or secret is wrong, or one is missing")
+	ErrDenied   = errors.New("block: this initiator may not use the target")
+	ErrNoTarget = errors.New("block: there is no target of that name")
+	ErrNoUnit   = errors.New("block: no such logical unit")
+)
+
+// LoginError is a login that the target refused, for the reason that Status gives (RFC 7143 section 11.13.5). errors.Is finds
+// ErrAuth, ErrDenied, ErrNoTarget and ErrBusy in it.
+type LoginError struct {
+	Status  uint16
+	Address string // with a redirection: where to
+}
+
+func (e *LoginError) Error() string {
+	s := fmt.Sprintf("iscsi: login refused: %s (status 0x%04x)", iscsi.LoginStatus(e.Status), e.Status)
+	if e.Address != "" {
+		s += ": " + e.Address
+	}
+	return s
+}
+
+// Is maps the status to the package's errors.
+func (e *LoginError) Is(target error) bool {
+	switch iscsi.LoginStatus(e.Status) {
+	case iscsi.LoginAuthFailed:
+		return target == ErrAuth
+	case iscsi.LoginNotAuthorized:
+		return target == ErrDenied
+	case iscsi.LoginNotFound, iscsi.LoginTargetRemoved:
+		return target == ErrNoTarget
+	case iscsi.LoginUnavailable, iscsi.LoginOutOfResources, iscsi.LoginTooManyConnections:
+		return target == ErrBusy
+	}
+	return false
+}
+
+// ConnectError is a portal that could not be connected to: an ErrNoPath, and the cause below it.
+type ConnectError struct {
+	Addr string
+	Err  error
+}
+
+func (e *ConnectError) Error() string { return fmt.Sprintf("block: connect to %s: %v", e.Addr, e.Err) }
+
+// Unwrap is the cause.
+func (e *ConnectError) Unwrap() error { return e.Err }
+
+// Is makes it an ErrNoPath.
+func (e *ConnectError) Is(target error) bool { return target == ErrNoPath }
+
+// unproven is a target that did not prove itself: an ErrAuth.
+type unproven struct{ error }
+
+func (e unproven) Unwrap() error        { return e.error }
+func (e unproven) Is(target error) bool { return target == ErrAuth }
 
 // SessionError says why a session ended: the cause below it names who broke what.
 type SessionError struct {
@@ -44,9 +99,15 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("block: the target answers %s", statusName(e.Status))
 }
 
-// Is maps a reservation conflict to ErrReserved.
+// Is maps the status to the package's errors.
 func (e *StatusError) Is(target error) bool {
-	return target == ErrReserved && e.Status == statusReservationConflict
+	switch e.Status {
+	case statusReservationConflict:
+		return target == ErrReserved
+	case statusBusy, statusTaskSetFull:
+		return target == ErrBusy
+	}
+	return false
 }
 
 const (

@@ -3,8 +3,6 @@ package block
 import (
 	"sync"
 	"time"
-
-	"go.uber.org/zap"
 )
 
 // Event is something that happened to a path of a volume.
@@ -36,9 +34,9 @@ func (v *Volume) tell(p *path, text string, err error) {
 	e.list = append(e.list, Event{Time: time.Now(), Path: url, Text: text, Err: err})
 	e.mu.Unlock()
 	if err == nil {
-		v.ini.o.Log.Info(text, zap.String("path", url))
+		v.ini.o.Log.Info(text, "path", url)
 	} else {
-		v.ini.o.Log.Warn(text, zap.String("path", url), zap.Error(err))
+		v.ini.o.Log.Warn(text, "path", url, "error", err)
 	}
 }
 

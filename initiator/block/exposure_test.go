@@ -14,7 +14,7 @@ func TestAnExposureThatCannotBeChosenIsRefused(t *testing.T) {
 	defer func() { _ = dev.Close() }()
 	i := &Initiator{o: Options{Device: dev}}
 	for _, word := range []string{"windows", "whole-slab"} {
-		var bad *ErrURL
+		var bad *URLError
 		if _, err := i.device(&URL{ISER: true, Exposure: word}); !errors.As(err, &bad) || !strings.Contains(err.Error(), "exposure="+word) {
 			t.Errorf("%s: %v", word, err)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 )
 
@@ -118,7 +119,7 @@ func (f *fake) open(o Options, query string) (*Volume, error) {
 	v, err := i.Open(context.Background(), "iscsi://fake/iqn.2026-01.org.example:fake/0"+query)
 	f.t.Cleanup(func() {
 		if v != nil {
-			if err := v.Close(); err != nil && !errors.Is(err, ErrClosed) {
+			if err := v.Close(); err != nil && !errors.Is(err, blockdev.ErrClosed) {
 				f.t.Error(err)
 			}
 		}

@@ -3,12 +3,10 @@ package block
 import (
 	"slices"
 	"time"
-
-	"go.uber.org/zap"
 )
 
 // waits: a write that has been given up and may still land must not land on a newer one.
-func (v *Volume) waits(r *Request) bool { return v.held.Load() && !r.harmless() }
+func (v *Volume) waits(r *request) bool { return v.held.Load() && !r.harmless() }
 
 // giveUp notes that nothing waits any more for the end of what a lost session of p left at the target.
 func (v *Volume) giveUp(p *path) {
@@ -131,7 +129,7 @@ func (v *Volume) fencing(p *path) {
 				v.unfence(p, gen, lost)
 				break // for another loss it begins anew
 			}
-			v.ini.o.Log.Debug("fence", zap.String("path", p.u.String()), zap.Error(err))
+			v.ini.o.Log.Debug("fence", "path", p.u.String(), "error", err)
 			if !v.sleep(wait) {
 				break
 			}

@@ -3,6 +3,7 @@ package block
 import (
 	"testing"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/mem"
 )
 
@@ -10,7 +11,7 @@ import (
 // without a direction (RFC 7143 section 11.3.4).
 func TestFlushExpectsNoDataWhateverTheTaskDidBefore(t *testing.T) {
 	used := &task{edtl: 192, in: true, n: 192}
-	if !used.build(&Request{Op: Flush}, &limits{block: 512}, 16, mem.Span{}) {
+	if !used.build(stateOf(&blockdev.Request{Op: blockdev.Flush}), &limits{block: 512}, 16, mem.Span{}) {
 		t.Fatal("not built")
 	}
 	if used.edtl != 0 || used.in || used.out || used.n != 0 {

@@ -1,24 +1,20 @@
 package block
 
-// Geometry is what a logical unit says of itself. Sizes are bytes.
-type Geometry struct {
-	Size          int64
-	Logical       int // logical block
-	Physical      int
-	OptimalIO     int
+import "github.com/sluice-storage/sluice/blockdev"
+
+// Unit is what a logical unit says of itself, beside what every block device says. Sizes are bytes. What Geometry bounds is
+// the Volume's: it cuts longer requests into the commands that MaxTransfer, MaxUnmap and MaxWriteSame allow.
+type Unit struct {
+	blockdev.Geometry
 	MaxTransfer   int64 // the longest command, 0 for no limit of the target's
-	MaxDiscard    int64 // the longest UNMAP; 0: UNMAP is not supported
-	DiscardUnit   int64
+	MaxUnmap      int64 // the longest UNMAP; 0: UNMAP is not supported
+	UnmapUnit     int64 // the granularity that UNMAP asks for
 	MaxWriteSame  int64 // the longest WRITE SAME
 	MaxCompare    int64 // the longest COMPARE AND WRITE; 0: not supported
-	ReadOnly      bool
 	WriteCache    bool
-	WriteThrough  bool // known to have no volatile cache: what is acknowledged is durable
-	TaskAborted   bool // commands that another initiator clears end with TASK ABORTED (TAS)
-	Thin          bool // logical block provisioning is on
-	UnmapSame     bool // WRITE SAME may unmap (LBPWS)
-	ReadsZero     bool // unmapped blocks read as zeroes (LBPRZ)
-	Rotational    bool
+	WriteThrough  bool   // known to have no volatile cache: what is acknowledged is durable
+	TaskAborted   bool   // commands that another initiator clears end with TASK ABORTED (TAS)
+	UnmapSame     bool   // WRITE SAME may unmap (LBPWS)
 	ALUA          bool   // implicit or explicit asymmetric access
 	Vendor        string // INQUIRY
 	Product       string
@@ -42,8 +38,8 @@ type limits struct {
 	noWriteSame  bool // found out by trying
 }
 
-func (g *Geometry) limits(piece int64) limits {
-	l := limits{block: int64(g.Logical), piece: piece, maxUnmap: g.MaxDiscard, maxWriteSame: g.MaxWriteSame, unmapSame: g.UnmapSame,
+func (g *Unit) limits(piece int64) limits {
+	l := limits{block: int64(g.Logical), piece: piece, maxUnmap: g.MaxUnmap, maxWriteSame: g.MaxWriteSame, unmapSame: g.UnmapSame,
 		writeThrough: g.WriteThrough}
 	if g.MaxTransfer > 0 {
 		l.piece = min(l.piece, g.MaxTransfer)

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/zap"
-
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/logging"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/transporttest"
@@ -307,7 +307,7 @@ func FuzzReceive(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, b []byte, digests bool) {
-		i := &Initiator{o: Options{Keepalive: time.Hour, Log: zap.NewNop()}, zero: mem.Span{Slab: slab, Len: 4096}}
+		i := &Initiator{o: Options{Keepalive: time.Hour, Log: logging.OrNone(nil)}, zero: mem.Span{Slab: slab, Len: 4096}}
 		c := &tcpConn{conn: &stream{b: b}, ahead: make([]byte, aheadSize), arena: make([]byte, 0, arenaSize), wake: make(chan struct{}, 1)}
 		s := &session{ini: i, log: i.o.Log, mv: c, params: iscsi.Params{MaxRecv: 64 << 10, MaxSend: 8192, MaxBurst: 64 << 10, MaxOutstandingR2T: 1,
 			HeaderDigest: digests, DataDigest: digests}, cmdSN: 1, maxCmdSN: 8, limits: limits{}}
@@ -319,11 +319,11 @@ func FuzzReceive(f *testing.F) {
 		s.open(4, slots)
 		s.limits = limits{block: 512, piece: 64 << 10, maxUnmap: 1 << 20, maxWriteSame: 1 << 20}
 		done := 0
-		reqs := []*Request{{Op: Read, Length: 4096, Data: []mem.Span{{Slab: slab, Off: 32 << 10, Len: 4096}}},
-			{Op: Write, Length: 4096, Data: []mem.Span{{Slab: slab, Off: 40 << 10, Len: 4096}}}}
+		reqs := []*blockdev.Request{{Op: blockdev.Read, Length: 4096, Data: []mem.Span{{Slab: slab, Off: 32 << 10, Len: 4096}}},
+			{Op: blockdev.Write, Length: 4096, Data: []mem.Span{{Slab: slab, Off: 40 << 10, Len: 4096}}}}
 		for _, r := range reqs {
-			r.Done = func(*Request) { done++ }
-			if !s.submit(r) {
+			r.Done = func(*blockdev.Request) { done++ }
+			if !s.submit(stateOf(r)) {
 				t.Fatal("refused")
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/mem"
 )
 
@@ -40,12 +41,12 @@ func (p *probe) close() { p.kept.putPage(p.buf) }
 func (p *probe) in(ctx context.Context, cdb []byte, n int) ([]byte, error) {
 	var err error
 	for try := 0; try < maxRetries; try++ {
-		r := &Request{Op: Raw, In: true, CDB: cdb}
+		r := command(cdb, true)
 		if n > 0 {
 			r.Data = []mem.Span{p.buf.Span().Cut(0, n)}
 		}
 		if err = p.s.do(ctx, r); err == nil {
-			return p.buf.Bytes()[:min(int(r.Transferred), n)], nil
+			return p.buf.Bytes()[:min(int(r.transferred), n)], nil
 		}
 		var se *SenseError
 		var st *StatusError
@@ -69,7 +70,7 @@ func (p *probe) in(ctx context.Context, cdb []byte, n int) ([]byte, error) {
 
 // do runs a request on this session only and waits. When the context ends first, the command is aborted and that waited
 // for: its memory is the caller's again on return, always.
-func (s *session) do(ctx context.Context, r *Request) error {
+func (s *session) do(ctx context.Context, r *request) error {
 	r.reset()
 	ch := make(chan struct{}, 1)
 	r.Err, r.waiter, r.pin, r.sent = nil, ch, s, false
@@ -97,7 +98,7 @@ func (s *session) reason() error {
 
 // identify asks the logical unit what it is, again while it says meanwhile that it changes, and returns what it says with
 // the number of the doubts that are settled by it.
-func (p *probe) identify(ctx context.Context) (*Geometry, int, error) {
+func (p *probe) identify(ctx context.Context) (*Unit, int, error) {
 	for range maxLooks {
 		g, seen, err := p.ask(ctx)
 		if err != nil {
@@ -118,7 +119,7 @@ func (s *session) doubtful() int {
 
 // ask is SPC-4 sections 6.4 and 7.8, SBC-3 sections 5.10 and 6.6. The last INQUIRY is for the name once more: a target
 // takes any INQUIRY for the sign that this initiator knows what the unit is now.
-func (p *probe) ask(ctx context.Context) (*Geometry, int, error) {
+func (p *probe) ask(ctx context.Context) (*Unit, int, error) {
 	if _, err := p.in(ctx, make([]byte, 6), 0); err != nil && !mayGoOn(err) {
 		return nil, 0, fmt.Errorf("TEST UNIT READY: %w", err)
 	}
@@ -127,7 +128,7 @@ func (p *probe) ask(ctx context.Context) (*Geometry, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	again := &Geometry{}
+	again := &Unit{}
 	switch {
 	case g.ID != "":
 		err = p.designators(ctx, again)
@@ -141,7 +142,7 @@ func (p *probe) ask(ctx context.Context) (*Geometry, int, error) {
 }
 
 // serial reads the Unit Serial Number page. An answer that is lost or empty is an error: it is no name.
-func (p *probe) serial(ctx context.Context, g *Geometry) error {
+func (p *probe) serial(ctx context.Context, g *Unit) error {
 	b, err := p.inquiry(ctx, 0x80)
 	if err != nil || len(b) < 4 {
 		return fmt.Errorf("INQUIRY page 0x80: %w", orShort(err))
@@ -151,7 +152,7 @@ func (p *probe) serial(ctx context.Context, g *Geometry) error {
 }
 
 // designators is the same with the Device Identification page.
-func (p *probe) designators(ctx context.Context, g *Geometry) error {
+func (p *probe) designators(ctx context.Context, g *Unit) error {
 	b, err := p.inquiry(ctx, 0x83)
 	if err != nil || len(b) < 4 {
 		return fmt.Errorf("INQUIRY page 0x83: %w", orShort(err))
@@ -160,8 +161,8 @@ func (p *probe) designators(ctx context.Context, g *Geometry) error {
 	return nil
 }
 
-func (p *probe) geometry(ctx context.Context) (*Geometry, error) {
-	g := &Geometry{}
+func (p *probe) geometry(ctx context.Context) (*Unit, error) {
+	g := &Unit{}
 	b, err := p.inquiry(ctx, -1)
 	if err != nil || len(b) < 36 {
 		return nil, fmt.Errorf("INQUIRY: %w", orShort(err))
@@ -190,20 +191,17 @@ func (p *probe) geometry(ctx context.Context) (*Geometry, error) {
 		}
 	}
 	if err := p.capacity(ctx, g); err != nil {
-		old := p.s.path.v.geom.Load()
+		old := p.s.path.v.unit.Load()
 		if old == nil || !mayGoOn(err) {
 			return nil, err
 		}
 		// Standby need not tell the capacity (SPC-4 section 5.15.2.4.4); what was known is as good.
-		g.Size, g.Logical, g.Physical, g.Thin, g.ReadsZero = old.Size, old.Logical, old.Physical, old.Thin, old.ReadsZero
+		g.Size, g.Logical, g.Physical, g.Thin, g.DiscardZeroes = old.Size, old.Logical, old.Physical, old.Thin, old.DiscardZeroes
 	}
 	p.vpdLimits(ctx, g, pages)
 	p.modes(ctx, g)
 	return g, nil
 }
-
-// ErrNoUnit is a LUN behind which there is no disk.
-var ErrNoUnit = errors.New("block: no such logical unit")
 
 // mayGoOn: a unit that is in standby still answers INQUIRY and tells its capacity, and one that has come to be another may
 // give its unit attention to every command until it is asked INQUIRY.
@@ -234,7 +232,7 @@ func (p *probe) pages(ctx context.Context) (map[byte]bool, error) {
 	m := map[byte]bool{}
 	b, err := p.inquiry(ctx, 0)
 	switch {
-	case errors.Is(err, ErrUnsupported):
+	case errors.Is(err, blockdev.ErrUnsupported):
 		return m, nil // SCSI-2 has no such pages
 	case err != nil || len(b) < 4:
 		return nil, fmt.Errorf("INQUIRY page 0x00: %w", orShort(err))
@@ -245,7 +243,7 @@ func (p *probe) pages(ctx context.Context) (map[byte]bool, error) {
 	return m, nil
 }
 
-func (p *probe) capacity(ctx context.Context, g *Geometry) error {
+func (p *probe) capacity(ctx context.Context, g *Unit) error {
 	cdb := make([]byte, 16)
 	cdb[0], cdb[1], cdb[13] = opServiceIn16, saReadCapacity16, 32
 	b, err := p.in(ctx, cdb, 32)
@@ -258,11 +256,11 @@ func (p *probe) capacity(ctx context.Context, g *Geometry) error {
 		g.Size, g.Physical = int64(last+1)*int64(g.Logical), g.Logical
 		if len(b) >= 16 {
 			g.Physical <<= b[13] & 0x0f
-			g.Thin, g.ReadsZero = b[14]&0x80 != 0, b[14]&0x40 != 0
+			g.Thin, g.DiscardZeroes = b[14]&0x80 != 0, b[14]&0x40 != 0
 		}
 		return nil
 	}
-	if err != nil && !errors.Is(err, ErrUnsupported) {
+	if err != nil && !errors.Is(err, blockdev.ErrUnsupported) {
 		return fmt.Errorf("READ CAPACITY (16): %w", err)
 	}
 	ten := make([]byte, 10)
@@ -279,7 +277,7 @@ func (p *probe) capacity(ctx context.Context, g *Geometry) error {
 }
 
 // designators takes the best name of the logical unit, and what names the port (SPC-4 section 7.8.6).
-func (g *Geometry) designators(b []byte) {
+func (g *Unit) designators(b []byte) {
 	best := -1
 	for d := b[min(4, len(b)):]; len(d) >= 4; {
 		n := int(d[3])
@@ -310,7 +308,7 @@ func (g *Geometry) designators(b []byte) {
 	}
 }
 
-func (p *probe) vpdLimits(ctx context.Context, g *Geometry, pages map[byte]bool) {
+func (p *probe) vpdLimits(ctx context.Context, g *Unit, pages map[byte]bool) {
 	block := int64(g.Logical)
 	if pages[0xb0] {
 		if b, err := p.inquiry(ctx, 0xb0); err == nil && len(b) >= 16 {
@@ -318,8 +316,8 @@ func (p *probe) vpdLimits(ctx context.Context, g *Geometry, pages map[byte]bool)
 			g.OptimalIO = int(binary.BigEndian.Uint32(b[12:])) * g.Logical
 			g.MaxCompare = int64(b[5]) * block
 			if len(b) >= 44 {
-				g.MaxDiscard = int64(binary.BigEndian.Uint32(b[20:])) * block
-				g.DiscardUnit = max(int64(binary.BigEndian.Uint32(b[28:])), 1) * block
+				g.MaxUnmap = int64(binary.BigEndian.Uint32(b[20:])) * block
+				g.UnmapUnit = max(int64(binary.BigEndian.Uint32(b[28:])), 1) * block
 				if v := binary.BigEndian.Uint64(b[36:]); v < 1<<40 {
 					g.MaxWriteSame = int64(v) * block
 				}
@@ -340,14 +338,17 @@ func (p *probe) vpdLimits(ctx context.Context, g *Geometry, pages map[byte]bool)
 	}
 	switch {
 	case !unmap:
-		g.MaxDiscard, g.DiscardUnit = 0, 0
-	case g.MaxDiscard == 0 && !pages[0xb0]:
-		g.MaxDiscard, g.DiscardUnit = 1<<31, block
+		g.MaxUnmap, g.UnmapUnit = 0, 0
+	case g.MaxUnmap == 0 && !pages[0xb0]:
+		g.MaxUnmap, g.UnmapUnit = 1<<31, block
+	}
+	if g.MaxUnmap > 0 {
+		g.DiscardUnit = int(g.UnmapUnit)
 	}
 }
 
 // modes reads write protection and the caching page (SBC-3 section 6.5.6).
-func (p *probe) modes(ctx context.Context, g *Geometry) {
+func (p *probe) modes(ctx context.Context, g *Unit) {
 	b, err := p.in(ctx, []byte{opModeSense6, 0, 0x08, 0, 192, 0}, 192)
 	if err != nil || len(b) < 4 {
 		return

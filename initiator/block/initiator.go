@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/logging"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -50,13 +50,14 @@ type Options struct {
 	// With it a volume that is opened again is the same initiator port, whose persistent reservations hold on; without it
 	// ISIDs are random.
 	StateDir string
-	// Own and Theirs are the CHAP secrets of URLs that hold none: ours, and for mutual CHAP the target's.
-	Own, Theirs iscsi.Secret
+	// CHAP is the name and secret of URLs that hold none, and MutualCHAP those that the target has to prove itself with.
+	CHAP, MutualCHAP Secret
 	// MinBackoff and MaxBackoff bound the pause between attempts to log in, 100 ms and 5 s if 0.
 	MinBackoff, MaxBackoff time.Duration
 	// DialTCP replaces net.Dialer.DialContext.
 	DialTCP func(ctx context.Context, network, addr string) (net.Conn, error)
-	Log     *zap.Logger
+	// Log gets what happens to paths; nil logs nothing. slog.New of a handler logs anywhere, zap too (go.uber.org/zap/exp/zapslog).
+	Log *slog.Logger
 }
 
 // Initiator opens volumes. Its methods may be called by any goroutine.
@@ -68,9 +69,9 @@ type Initiator struct {
 	zbuf  *mem.Buf
 	spare spare
 	zero  mem.Span
-	// waiters are the channels of Do, used again; not a package variable, because a channel belongs to the synctest bubble
-	// that made it.
-	waiters sync.Pool
+	// requests are those of Do, used again with the channels that they wait on; not a package variable, because a channel
+	// belongs to the synctest bubble that made it.
+	requests sync.Pool
 }
 
 // New returns an Initiator. Close it after its volumes.
@@ -81,7 +82,7 @@ func New(o Options) (*Initiator, error) {
 	if err := iscsi.CheckName(o.Name); err != nil {
 		return nil, fmt.Errorf("block: initiator name: %w", err)
 	}
-	if o.Own.Name != "" && o.Own.Secret == "" || o.Theirs.Name != "" && o.Theirs.Secret == "" {
+	if o.CHAP.Name != "" && o.CHAP.Secret == "" || o.MutualCHAP.Name != "" && o.MutualCHAP.Secret == "" {
 		return nil, errors.New("block: a CHAP user name without a secret")
 	}
 	setDefault(&o.Depth, DefaultDepth)
@@ -93,14 +94,12 @@ func New(o Options) (*Initiator, error) {
 	setDefault(&o.MinBackoff, minBackoff)
 	setDefault(&o.MaxBackoff, maxBackoff)
 	o.Depth = min(o.Depth, MaxDepth)
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.Log = logging.OrNone(o.Log)
 	if o.DialTCP == nil {
 		o.DialTCP = (&net.Dialer{}).DialContext
 	}
 	i := &Initiator{o: o, pool: o.Memory}
-	i.waiters.New = func() any { return make(chan struct{}, 1) }
+	i.requests.New = func() any { return &request{waiter: make(chan struct{}, 1)} }
 	if i.pool == nil {
 		i.pool, i.own = mem.NewPool(memoryLimit), true
 	}
@@ -174,13 +173,13 @@ func (i *Initiator) parse(raw string) (*URL, error) {
 	if err != nil {
 		return nil, err
 	}
-	if u.Own.Name == "" {
-		u.Own = i.o.Own
+	if u.CHAP.Name == "" {
+		u.CHAP = i.o.CHAP
 	}
-	if u.Theirs.Secret == "" {
-		u.Theirs = i.o.Theirs
+	if u.MutualCHAP.Secret == "" {
+		u.MutualCHAP = i.o.MutualCHAP
 	}
-	if u.Theirs.Secret != "" && u.Own.Name == "" {
+	if u.MutualCHAP.Secret != "" && u.CHAP.Name == "" {
 		return nil, badURL("the target's secret is given, and no user and secret of ours: it proves itself only to those who do")
 	}
 	return u, nil
@@ -201,11 +200,11 @@ func (i *Initiator) connect(ctx context.Context, u *URL, isid iscsi.ISID, k *kep
 	for hops := 0; ; {
 		s, err := i.attempt(ctx, u, p, k, depth)
 		var m misnumbered
-		var le *iscsi.LoginError
+		var le *LoginError
 		switch {
 		case errors.As(err, &m) && p.algs == nil:
 			p.algs = []iscsi.CHAPAlgorithm{iscsi.CHAPMD5}
-		case errors.As(err, &le) && le.Status.Class() == 1 && hops < maxRedirects:
+		case errors.As(err, &le) && iscsi.LoginStatus(le.Status).Class() == 1 && hops < maxRedirects:
 			// The target is elsewhere (RFC 7143 section 11.13.5). Each login asks the known address again: a move for good
 			// that is remembered could not be taken back.
 			to, perr := redirected(u, le.Address)

@@ -91,7 +91,7 @@ func (i *Initiator) dialISER(ctx context.Context, u *URL, k *kept, depth int, di
 	inv := caps.RemoteInv && caps.PerIOWindows
 	peer, err := dev.Dial(ctx, u.Addr(), qp, transport.ConnParams{Private: iscsi.CMPrivate(inv), ReadsIn: reads, ReadsOut: 1})
 	if err != nil {
-		return fail(fmt.Errorf("block: connect to %s: %w", u.Addr(), err))
+		return fail(&ConnectError{u.Addr(), err})
 	}
 	// The target's byte says whether it will invalidate; ours, whether it may.
 	c.sendInv = inv && iscsi.CMSendInv(peer.Private, caps.PaddedPrivate)

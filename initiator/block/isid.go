@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
@@ -63,7 +62,7 @@ func (i *Initiator) port(u *URL) port {
 			return p
 		}
 		i.o.Log.Warn("the target will take this host for a new one: its ISID is random, and persistent reservations do not come back",
-			zap.Error(err))
+			"error", err)
 	}
 	return port{isid: iscsi.RandomISID(0)}
 }

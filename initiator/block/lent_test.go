@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
@@ -128,10 +129,10 @@ func TestMemoryIsNotReusedBeforeTheFabricLetsGo(t *testing.T) {
 			defer buf.Release()
 			d.hold(true)
 			done := make(chan error, 1)
-			v.Submit(&Request{Op: Write, Length: 512, Data: []mem.Span{buf.Span()}, Done: func(r *Request) { done <- r.Err }})
+			v.Submit(&blockdev.Request{Op: blockdev.Write, Length: 512, Data: []mem.Span{buf.Span()}, Done: func(r *blockdev.Request) { done <- r.Err }})
 			<-answered
 			// The answer to a later command has been received: so has that to the write.
-			if err := v.Do(context.Background(), &Request{Op: Flush}); err != nil {
+			if err := v.Do(context.Background(), &blockdev.Request{Op: blockdev.Flush}); err != nil {
 				t.Error(err)
 			}
 			select {
@@ -140,7 +141,7 @@ func TestMemoryIsNotReusedBeforeTheFabricLetsGo(t *testing.T) {
 			default:
 			}
 			d.hold(false)
-			go func() { _ = v.Do(context.Background(), &Request{Op: Flush}) }() // makes the owner look
+			go func() { _ = v.Do(context.Background(), &blockdev.Request{Op: blockdev.Flush}) }() // makes the owner look
 			select {
 			case err := <-done:
 				if err != nil {

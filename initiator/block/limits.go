@@ -14,6 +14,9 @@ const (
 	commandTimeout = 30 * time.Second
 	// slowPatience is how many times that flushes, UNMAP and WRITE SAME may take.
 	slowPatience = 4
+	// edgeTries bounds how often a block that is written in part is changed by others before this writer's turn: each round one
+	// of them succeeds.
+	edgeTries = 10000
 	// maxTimeouts bounds how often a request is begun that the target does not answer.
 	maxTimeouts = 3
 	// fenceGrace is how long a lost path may come back before its commands are ended by a reset that other hosts do not

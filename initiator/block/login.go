@@ -54,11 +54,11 @@ func login(ctx context.Context, w wire, p loginParams) (loginResult, error) {
 		n.Send("SessionType", "Normal")
 		n.Send("TargetName", p.url.Target)
 	}
-	if p.url.Own.Name != "" {
+	if p.url.CHAP.Name != "" {
 		l.csg = iscsi.StageSecurity
-		l.chap = &iscsi.CHAPInitiator{Own: p.url.Own, Target: p.url.Theirs, Algorithms: p.algs}
+		l.chap = &iscsi.CHAPInitiator{Own: iscsi.Secret(p.url.CHAP), Target: iscsi.Secret(p.url.MutualCHAP), Algorithms: p.algs}
 		offer := "CHAP,None"
-		if p.url.Theirs.Secret != "" {
+		if p.url.MutualCHAP.Secret != "" {
 			offer = "CHAP" // the target has to prove itself
 		}
 		n.Want("AuthMethod", offer)
@@ -69,8 +69,11 @@ func login(ctx context.Context, w wire, p loginParams) (loginResult, error) {
 	for range iscsi.MaxLoginPDUs {
 		done, err := l.round(ctx)
 		if err != nil {
-			var le *iscsi.LoginError
-			if l.chap != nil && l.chap.Chosen() == iscsi.CHAPSHA256 && errors.As(err, &le) && le.Status.Class() == 2 {
+			if errors.Is(err, iscsi.ErrAuth) {
+				err = unproven{err}
+			}
+			var le *LoginError
+			if l.chap != nil && l.chap.Chosen() == iscsi.CHAPSHA256 && errors.As(err, &le) && iscsi.LoginStatus(le.Status).Class() == 2 {
 				err = misnumbered{err}
 			}
 			return loginResult{}, err
@@ -178,7 +181,7 @@ func (l *loginRun) round(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	if l.csg = l.last.NSG; l.csg == iscsi.StageOperational {
-		if l.p.url.Theirs.Secret != "" && !l.chap.Done() {
+		if l.p.url.MutualCHAP.Secret != "" && !l.chap.Done() {
 			return false, fmt.Errorf("the target did not prove itself: %w", iscsi.ErrAuth)
 		}
 		l.operational()
@@ -200,7 +203,7 @@ func (l *loginRun) check(b iscsi.BHS, data []byte, req *iscsi.LoginRequest) erro
 	}
 	r.Parse(b)
 	if r.Status != iscsi.LoginSuccess {
-		e := &iscsi.LoginError{Status: r.Status}
+		e := &LoginError{Status: uint16(r.Status)}
 		if r.Status.Class() == 1 {
 			kv, err := iscsi.NewNegotiator(iscsi.NegotiatorOptions{}).Receive(l.csg, data, false)
 			if err != nil {

@@ -79,7 +79,7 @@ func (p *path) inspect(s *session) error {
 	}
 	v.judge(ctx, p, s)
 	v.mu.Lock()
-	v.geom.Store(g)
+	v.setUnitLocked(g)
 	v.electLocked()
 	v.mu.Unlock()
 	s.mu.Lock()
@@ -142,8 +142,8 @@ func (s *session) drain(ctx context.Context) error {
 var errUnsaid = errors.New("block: the unit does not say its name")
 
 // same compares what answers over p with the volume's unit.
-func (v *Volume) same(p *path, g *Geometry) error {
-	old := v.geom.Load()
+func (v *Volume) same(p *path, g *Unit) error {
+	old := v.unit.Load()
 	if old == nil {
 		return nil
 	}
@@ -157,7 +157,7 @@ func (v *Volume) same(p *path, g *Geometry) error {
 	return nil
 }
 
-func (g *Geometry) name() string {
+func (g *Unit) name() string {
 	if g.Serial == "" {
 		return g.ID
 	}
@@ -168,7 +168,7 @@ func (g *Geometry) name() string {
 }
 
 // bounced takes a request back that a path does not serve in its state, and asks for that state after a moment.
-func (v *Volume) bounced(p *path, s *session, r *Request) {
+func (v *Volume) bounced(p *path, s *session, r *request) {
 	v.mu.Lock()
 	s.usable = false
 	v.electLocked()
@@ -181,7 +181,7 @@ func (v *Volume) bounced(p *path, s *session, r *Request) {
 }
 
 // elsewhere gives a request to any path, when the one it was on does not answer it.
-func (v *Volume) elsewhere(r *Request) {
+func (v *Volume) elsewhere(r *request) {
 	r.sent = false // the target has ended it
 	v.route(r)
 }

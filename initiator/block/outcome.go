@@ -4,13 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/sluice-storage/sluice/blockdev"
 )
 
 // errCleared is the outcome of a command that another initiator's reset took away without a word.
 var errCleared = errors.New("block: the command was cleared by another initiator")
 
 // settle decides what becomes of a request without commands out: done, or once more. The lock is held.
-func (s *session) settle(r *Request) {
+func (s *session) settle(r *request) {
 	switch {
 	case r.cancelled.Load():
 		r.Err = ErrCancelled
@@ -20,13 +22,13 @@ func (s *session) settle(r *Request) {
 		r.reset()
 		s.enqueue(r)
 		return
-	case r.failed == nil && (r.Op == Flush || r.flushing) && s.unjudged(r):
+	case r.failed == nil && (r.Op == blockdev.Flush || r.flushing) && s.unjudged(r):
 		// The report was taken by a command before this flush, which may have come too late for what was there to be flushed
 		// (SAM-5 section 5.14: a unit attention is reported once). Once judged, the flush tells; and what it completes is written again.
 		r.reset()
 		s.enqueue(r)
 		return
-	case r.failed == nil && r.Op == WriteZeroes && r.FUA && !r.flushing:
+	case r.failed == nil && r.Op == blockdev.WriteZeroes && r.FUA && !r.flushing:
 		// WRITE SAME has no FUA bit; the cache is flushed instead.
 		r.flushing, r.started = true, false
 		s.queue.push(r)
@@ -37,26 +39,26 @@ func (s *session) settle(r *Request) {
 		r.Err = s.path.v.power.ended(r, s.epoch, s.limits.writeThrough)
 	default:
 		r.Err = r.failed
-		if r.Op == Flush && s.path != nil && r.pin == nil {
+		if r.Op == blockdev.Flush && s.path != nil && r.pin == nil {
 			s.path.v.power.told(r, r.failed)
 		}
 	}
 	s.done.push(r)
 }
 
-func (s *session) undone(r *Request) bool {
-	return r.epoch != s.epoch && (r.Op == Write || r.Op == WriteZeroes || r.Op == Discard)
+func (s *session) undone(r *request) bool {
+	return r.epoch != s.epoch && (r.Op == blockdev.Write || r.Op == blockdev.WriteZeroes || r.Op == blockdev.Discard)
 }
 
 // unjudged: the target has reported POWER ON to this session, and the volume's requests wait for the look at what that means.
-func (s *session) unjudged(r *Request) bool {
+func (s *session) unjudged(r *request) bool {
 	return s.path != nil && r.pin == nil && s.gated && s.path.powerOn.Load()
 }
 
 // again sends a request once more if its failure asks for it: a unit attention says that the command was not begun, BUSY
 // and TASK SET FULL that it was not taken, TASK ABORTED and ABORTED COMMAND that another initiator or the target ended it.
-func (s *session) again(r *Request) bool {
-	if r.Op == Raw {
+func (s *session) again(r *request) bool {
+	if r.Op == rawCommand {
 		return false
 	}
 	wait, ok := false, r.retries < maxRetries
@@ -80,7 +82,7 @@ func (s *session) again(r *Request) bool {
 			r.reset()
 			go s.path.v.bounced(s.path, s, r)
 			return true
-		case se.Key == keyIllegalRequest && se.asc() == 0x2000 && r.Op == WriteZeroes && !s.limits.noWriteSame:
+		case se.Key == keyIllegalRequest && se.asc() == 0x2000 && r.Op == blockdev.WriteZeroes && !s.limits.noWriteSame:
 			s.limits.noWriteSame = true // then zeroes are written as data
 		case se.Key == keyAborted && r.repeatable():
 		default:
@@ -141,7 +143,7 @@ func (s *session) again(r *Request) bool {
 }
 
 // patient reports whether a request that the target asks to wait has time left.
-func (s *session) patient(r *Request) bool {
+func (s *session) patient(r *request) bool {
 	if r.waiting.IsZero() {
 		r.waiting = time.Now()
 	}

@@ -3,11 +3,13 @@ package block
 import (
 	"fmt"
 	"time"
+
+	"github.com/sluice-storage/sluice/blockdev"
 )
 
 // park keeps a request until a path is there, or ends it. tried are the paths that have refused it, nil for none: a session is over
 // before its path is taken from those that commands go to, and would refuse it again and again until then.
-func (v *Volume) park(r *Request, tried *[]*path) {
+func (v *Volume) park(r *request, tried *[]*path) {
 	v.mu.Lock()
 	switch {
 	case r.cancelled.Load():
@@ -16,7 +18,7 @@ func (v *Volume) park(r *Request, tried *[]*path) {
 			v.giveUpLocked(r.fence)
 		}
 	case v.closed:
-		r.Err = ErrClosed
+		r.Err = blockdev.ErrClosed
 	case v.failed != nil && r.fence == nil:
 		r.Err = v.failed
 	default:
@@ -77,7 +79,7 @@ func (v *Volume) expire() {
 }
 
 // cancelError is the outcome of a cancelled request whose connection is gone.
-func (r *Request) cancelError() error {
+func (r *request) cancelError() error {
 	if r.fence != nil {
 		return fmt.Errorf("%w: %w", ErrCancelled, errUnsettled)
 	}

@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/sluice-storage/sluice/internal/iscsi"
 )
 
@@ -55,7 +53,7 @@ func (p *path) begin(ctx context.Context) error {
 func (p *path) begun() { <-p.login }
 
 // connect logs in, asks who is there and starts the session's owner.
-func (p *path) connect(ctx context.Context) (*session, *Geometry, error) {
+func (p *path) connect(ctx context.Context) (*session, *Unit, error) {
 	if err := p.begin(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -79,7 +77,7 @@ func (p *path) connect(ctx context.Context) (*session, *Geometry, error) {
 }
 
 // identify asks what the unit is and in what state its path; the number tells which doubts that settles.
-func (p *path) identify(ctx context.Context, s *session) (*Geometry, int, error) {
+func (p *path) identify(ctx context.Context, s *session) (*Unit, int, error) {
 	pr, err := p.v.ini.probe(ctx, s)
 	if err != nil {
 		return nil, 0, err
@@ -141,7 +139,7 @@ func (p *path) live(s *session) bool {
 }
 
 // reconnect logs in again until it succeeds or the volume is closed.
-func (p *path) reconnect() (*session, *Geometry) {
+func (p *path) reconnect() (*session, *Unit) {
 	o := &p.v.ini.o
 	var woken <-chan struct{}
 	for wait := time.Duration(0); ; {
@@ -160,7 +158,7 @@ func (p *path) reconnect() (*session, *Geometry) {
 			return nil, nil
 		}
 		p.v.note(p, err)
-		o.Log.Debug("path is down", zap.String("path", p.u.String()), zap.Error(err))
+		o.Log.Debug("path is down", "path", p.u.String(), "error", err)
 		wait = min(max(2*wait, o.MinBackoff), o.MaxBackoff)
 		// Spread, so that the initiators of a target that comes back do not all arrive at once.
 		wait += rand.N(wait/4 + 1)
@@ -214,7 +212,7 @@ func (p *path) lost(s *session, reqs reqList, err error) {
 }
 
 // worn reports whether r has been lost with sessions for longer than the limit.
-func (v *Volume) worn(r *Request) bool {
+func (v *Volume) worn(r *request) bool {
 	if r.lostAt.IsZero() {
 		r.lostAt = time.Now()
 	}
@@ -242,7 +240,7 @@ func (p *path) fence(ctx context.Context, over *path, gen int, late bool) error 
 			return err
 		}
 	}
-	if !late && !p.v.geom.Load().TaskAborted {
+	if !late && !p.v.unit.Load().TaskAborted {
 		return errTooEarly
 	}
 	ctx, cancel := context.WithTimeout(ctx, abortTimeout)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"github.com/sluice-storage/sluice/blockdev"
 )
 
 // power keeps account of writes that are acknowledged and not flushed. A target that reports POWER ON, or a deferred error,
@@ -24,7 +26,7 @@ type power struct {
 }
 
 // begin marks the writes that a flush is to make durable.
-func (p *power) begin(r *Request) {
+func (p *power) begin(r *request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dirty.Swap(false) {
@@ -35,11 +37,11 @@ func (p *power) begin(r *Request) {
 }
 
 // ended judges a request that the target has ended well; epoch counts the losses that its session knows.
-func (p *power) ended(r *Request, epoch uint32, writeThrough bool) error {
-	if r.Op == Read || r.Op == Status {
+func (p *power) ended(r *request, epoch uint32, writeThrough bool) error {
+	if r.Op == blockdev.Read || r.Op == blockdev.Status {
 		return nil
 	}
-	if r.Op == Flush {
+	if r.Op == blockdev.Flush {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		err := p.lost
@@ -52,7 +54,7 @@ func (p *power) ended(r *Request, epoch uint32, writeThrough bool) error {
 		p.lost = nil
 		return err
 	}
-	if r.FUA || writeThrough || r.Op == Raw && !writes(r.CDB[0]) {
+	if r.FUA || writeThrough || r.Op == rawCommand && !writes(r.cdb[0]) {
 		return nil
 	}
 	if r.epoch != epoch { // it cannot be done again, and may be among what was lost
@@ -104,7 +106,7 @@ func (p *power) lose() uint32 {
 
 // told takes a flush that the target has refused for its medium as the report of a loss, which has no other then: each target has
 // its own way to tell, and Sluice has both.
-func (p *power) told(r *Request, err error) {
+func (p *power) told(r *request, err error) {
 	var e *SenseError
 	if !errors.As(err, &e) || e.Key != keyMedium && e.Key != keyHardware {
 		return
@@ -122,7 +124,7 @@ func (p *power) failed(e *SenseError) {
 	defer p.mu.Unlock()
 	p.epoch++
 	p.lostDirty = true
-	p.lost, p.lostAt = fmt.Errorf("%w: the target reports it late: %w", ErrMedium, e), p.epoch
+	p.lost, p.lostAt = fmt.Errorf("%w: the target reports it late: %w", blockdev.ErrMedium, e), p.epoch
 }
 
 // judge looks into the POWER ON that a path has reported: each path of a target reports each loss once, so that it is old
@@ -182,7 +184,7 @@ func (p *path) vouches(ctx context.Context, lost *path, s *session) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, vouchTimeout)
 	defer cancel()
-	r := &Request{Op: Raw, CDB: make([]byte, 6)}
+	r := command(make([]byte, 6), false)
 	err := w.do(ctx, r)
 	return err == nil && !p.powerOn.Load()
 }

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 )
 
@@ -55,7 +56,7 @@ func TestAFlushTellsOfALossOfPower(t *testing.T) {
 		{"POWER ON", fixedSense(keyUnitAttention, 0x29, 0x01), false, false, false, ErrPowerLost},
 		{"POWER ON, RESET OR BUS DEVICE RESET", fixedSense(keyUnitAttention, 0x29, 0x00), false, false, false, ErrPowerLost},
 		{"a new session's POWER ON", fixedSense(keyUnitAttention, 0x29, 0x00), false, false, true, ErrPowerLost},
-		{"a deferred error", deferred, false, false, false, ErrMedium},
+		{"a deferred error", deferred, false, false, false, blockdev.ErrMedium},
 		{"flushed before", fixedSense(keyUnitAttention, 0x29, 0x00), false, true, false, nil},
 		{"FUA", fixedSense(keyUnitAttention, 0x29, 0x00), true, false, false, nil},
 		{"I_T nexus loss", fixedSense(keyUnitAttention, 0x29, 0x07), false, false, true, nil},
@@ -146,7 +147,7 @@ func TestAFlushThatTheMediumFailsTellsOfTheLossOfPowerToo(t *testing.T) {
 				if drop {
 					f.drop()
 				}
-				for k, want := range []error{ErrMedium, nil, nil} {
+				for k, want := range []error{blockdev.ErrMedium, nil, nil} {
 					if err := v.Flush(context.Background()); !errors.Is(err, want) {
 						t.Errorf("flush %d after the loss: %v", k+1, err)
 					}
@@ -157,15 +158,15 @@ func TestAFlushThatTheMediumFailsTellsOfTheLossOfPowerToo(t *testing.T) {
 	}
 	// The failed flush began before writes that the loss took.
 	p := &power{}
-	early := &Request{Op: Flush}
+	early := stateOf(&blockdev.Request{Op: blockdev.Flush})
 	p.dirty.Store(true)
 	p.begin(early)
-	if err := p.ended(&Request{Op: Write}, 0, false); err != nil {
+	if err := p.ended(stateOf(&blockdev.Request{Op: blockdev.Write}), 0, false); err != nil {
 		t.Error(err)
 	}
 	p.lose()
 	p.told(early, &SenseError{Key: keyMedium, ASC: 0x0c})
-	later := &Request{Op: Flush}
+	later := stateOf(&blockdev.Request{Op: blockdev.Flush})
 	p.begin(later)
 	if err := p.ended(later, p.losses(), false); !errors.Is(err, ErrPowerLost) {
 		t.Errorf("the flush of writes that came after the one that failed: %v", err)
@@ -312,7 +313,7 @@ func TestZeroesWithFUAAreWrittenAgainAfterALossOfPower(t *testing.T) {
 			return true
 		}}
 		u.on(f)
-		r := &Request{Op: WriteZeroes, FUA: true, Length: 4096}
+		r := &blockdev.Request{Op: blockdev.WriteZeroes, FUA: true, Length: 4096}
 		if err := v.Do(context.Background(), r); err != nil {
 			t.Fatal(err)
 		}
@@ -357,13 +358,13 @@ func TestEveryFlushUnderWayTellsOfALoss(t *testing.T) {
 // A command that is answered with POWER ON takes the report for all that is behind it in the session: a flush that was out with it,
 // and is answered well, has flushed what came after the loss, and does not vouch for what was lost.
 func TestAFlushBehindAReportOfALossDoesNotClaimWhatIsLost(t *testing.T) {
-	for name, flush := range map[string]*Request{"flush": {Op: Flush}, "zeroes with FUA": {Op: WriteZeroes, FUA: true, Length: 4096}} {
+	for name, flush := range map[string]*blockdev.Request{"flush": {Op: blockdev.Flush}, "zeroes with FUA": {Op: blockdev.WriteZeroes, FUA: true, Length: 4096}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake(t)
 				v := f.mustOpen(Options{Keepalive: time.Hour}, "")
 				ctx := context.Background()
-				zeroes := flush.Op == WriteZeroes
+				zeroes := flush.Op == blockdev.WriteZeroes
 				if !zeroes {
 					if err := <-goWrite(v, 1); err != nil {
 						t.Fatal(err)

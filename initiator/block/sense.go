@@ -3,6 +3,8 @@ package block
 import (
 	"encoding/binary"
 	"fmt"
+
+	"github.com/sluice-storage/sluice/blockdev"
 )
 
 // Sense keys (SPC-4 section 4.5.6).
@@ -62,17 +64,19 @@ func (e *SenseError) Error() string {
 // Is maps sense to the package's errors.
 func (e *SenseError) Is(target error) bool {
 	switch target {
-	case ErrMiscompare:
+	case blockdev.ErrMiscompare:
 		return e.Key == keyMiscompare
-	case ErrReadOnly:
+	case blockdev.ErrReadOnly:
 		return e.Key == keyDataProtect && e.ASC == 0x27 && e.ASCQ != 0x07
-	case ErrNoSpace: // SPACE ALLOCATION FAILED WRITE PROTECT (SBC-3 section 4.7.3.6)
+	case blockdev.ErrNoSpace: // SPACE ALLOCATION FAILED WRITE PROTECT (SBC-3 section 4.7.3.6)
 		return e.Key == keyDataProtect && e.asc() == 0x2707
-	case ErrRange:
+	case blockdev.ErrRange:
 		return e.Key == keyIllegalRequest && e.ASC == 0x21
-	case ErrUnsupported:
+	case blockdev.ErrUnsupported:
 		return e.Key == keyIllegalRequest && (e.ASC == 0x20 || e.ASC == 0x24)
-	case ErrMedium:
+	case ErrNoUnit: // LOGICAL UNIT NOT SUPPORTED
+		return e.Key == keyIllegalRequest && e.ASC == 0x25
+	case blockdev.ErrMedium:
 		return e.Key == keyMedium || e.Key == keyHardware
 	}
 	return false

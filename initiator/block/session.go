@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/mem"
 )
@@ -35,7 +35,7 @@ type session struct {
 	ini    *Initiator
 	portal string
 	lun    uint64
-	log    *zap.Logger
+	log    *slog.Logger
 	mv     mover
 	params iscsi.Params
 	tpgt   string
@@ -179,30 +179,51 @@ func (s *session) kill(err error) {
 	s.fail(err)
 }
 
-// submit takes requests, or reports that the session is over. Their commands leave in one batch.
-func (s *session) submit(rs ...*Request) bool {
+// submit takes a request, or reports that the session is over.
+func (s *session) submit(r *request) bool {
 	s.mu.Lock()
 	if s.dead {
 		s.mu.Unlock()
 		return false
 	}
-	for _, r := range rs {
-		if r.cancelled.Load() {
-			r.Err = ErrCancelled
-			s.done.push(r)
-		} else {
-			s.enqueue(r)
-		}
+	s.acceptLocked(r)
+	s.pumpAndUnlock()
+	return true
+}
+
+// submitAll is submit of several. Their commands leave in one batch.
+func (s *session) submitAll(rs []*blockdev.Request) bool {
+	s.mu.Lock()
+	if s.dead {
+		s.mu.Unlock()
+		return false
 	}
+	for _, b := range rs {
+		s.acceptLocked(stateOf(b))
+	}
+	s.pumpAndUnlock()
+	return true
+}
+
+func (s *session) acceptLocked(r *request) {
+	if r.cancelled.Load() {
+		r.Err = ErrCancelled
+		s.done.push(r)
+	} else {
+		s.enqueue(r)
+	}
+}
+
+// pumpAndUnlock starts commands and, unless the owner is going to, completes what has ended.
+func (s *session) pumpAndUnlock() {
 	s.pump()
 	if s.corked {
 		s.mu.Unlock()
-		return true
+		return
 	}
 	done := s.done.take()
 	s.mu.Unlock()
 	done.complete()
-	return true
 }
 
 // flush gives finished requests back without the lock; what their callbacks submit leaves in one batch. The lock is
@@ -220,7 +241,7 @@ func (s *session) flush() {
 }
 
 // enqueue gives a request its queue. The lock is held.
-func (s *session) enqueue(r *Request) {
+func (s *session) enqueue(r *request) {
 	r.epoch = s.epoch
 	switch {
 	case r.pin != nil:
@@ -234,7 +255,7 @@ func (s *session) enqueue(r *Request) {
 }
 
 // unqueue takes a request out of its queue.
-func (s *session) unqueue(r *Request) bool {
+func (s *session) unqueue(r *request) bool {
 	return s.queue.remove(r) || s.asks.remove(r) || s.userAsks.remove(r)
 }
 
@@ -340,7 +361,7 @@ func (s *session) finish(t *task) {
 }
 
 // cancel ends the commands of a request, or takes it out of the queue. r.cancelled is set.
-func (s *session) cancel(r *Request) {
+func (s *session) cancel(r *request) {
 	s.mu.Lock()
 	if s.dead {
 		// What a dead session has is given back by its end, which minds the cancellation.
@@ -457,16 +478,16 @@ func (s *session) leave() {
 	}
 	select {
 	case <-s.logout:
-		s.kill(ErrClosed)
+		s.kill(blockdev.ErrClosed)
 	default:
 		s.kill(errUnheard)
 	}
 	<-s.ended
 }
 
-var errUnheard = fmt.Errorf("%w, and the target has not answered the logout", ErrClosed)
+var errUnheard = fmt.Errorf("%w, and the target has not answered the logout", blockdev.ErrClosed)
 
 // cut reports whether a connection that ends with err may hold commands that must not arrive late.
 func cut(err error) bool {
-	return err != nil && (!errors.Is(err, ErrClosed) || errors.Is(err, errUnheard)) && !errors.Is(err, errLogoutAsked)
+	return err != nil && (!errors.Is(err, blockdev.ErrClosed) || errors.Is(err, errUnheard)) && !errors.Is(err, errLogoutAsked)
 }

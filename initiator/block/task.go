@@ -3,6 +3,7 @@ package block
 import (
 	"encoding/binary"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
@@ -14,7 +15,7 @@ type task struct {
 	idx     int
 	gen     uint32
 	active  bool
-	req     *Request
+	req     *request
 	n       int64 // bytes of the request that this command stands for
 	edtl    int64
 	in, out bool
@@ -84,7 +85,7 @@ const (
 )
 
 // build makes the next command of r. It reports false when the request's memory is too fragmented for one block.
-func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
+func (t *task) build(r *request, l *limits, maxSGE int, zero mem.Span) bool {
 	t.req, t.err, t.answered, t.aborting, t.abortWaits, t.abortITT, t.aborted, t.n, t.imm = r, nil, false, false, false, 0, 0, 0, 0
 	t.late, t.swept = false, false
 	t.in, t.out, t.rcvd, t.dataSN, t.r2tSN = false, false, 0, 0, 0
@@ -98,11 +99,11 @@ func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
 	}
 	blocks := uint32(0)
 	switch {
-	case r.Op == Flush || r.flushing:
+	case r.Op == blockdev.Flush || r.flushing:
 		t.cdb[0], r.started = opSyncCache16, true
 		return true
-	case r.Op == Read || r.Op == Write:
-		op, t.in, t.out = opRead16, r.Op == Read, r.Op == Write
+	case r.Op == blockdev.Read || r.Op == blockdev.Write:
+		op, t.in, t.out = opRead16, r.Op == blockdev.Read, r.Op == blockdev.Write
 		if t.out {
 			op = opWrite16
 		}
@@ -110,7 +111,7 @@ func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
 			return false
 		}
 		blocks = uint32(t.n / l.block)
-	case r.Op == Discard:
+	case r.Op == blockdev.Discard:
 		t.n = min(r.Length-r.issued, max(l.maxUnmap, l.block), 0xffffffff*l.block)
 		b := t.scratch().Cut(0, 24)
 		p := b.Bytes()
@@ -124,7 +125,7 @@ func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
 		binary.BigEndian.PutUint16(t.cdb[7:], 24)
 		t.account(r)
 		return true
-	case r.Op == WriteZeroes && l.noWriteSame:
+	case r.Op == blockdev.WriteZeroes && l.noWriteSame:
 		op, t.out = opWrite16, true
 		most := int64(zero.Len) * int64(maxSGE)
 		for left := min(r.Length-r.issued, l.piece, most/l.block*l.block); left > 0; {
@@ -133,7 +134,7 @@ func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
 			t.n, left = t.n+k, left-k
 		}
 		blocks = uint32(t.n / l.block)
-	case r.Op == WriteZeroes:
+	case r.Op == blockdev.WriteZeroes:
 		op, t.out = opWriteSame16, true
 		t.n = min(r.Length-r.issued, l.maxWriteSame, 0xffffffff*l.block)
 		t.spans = append(t.spans, zero.Cut(0, int(l.block)))
@@ -141,7 +142,7 @@ func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
 		if r.Unmap && l.unmapSame {
 			t.cdb[1] |= 0x08
 		}
-	case r.Op == CompareWrite:
+	case r.Op == blockdev.CompareWrite:
 		op, t.out, r.started = opCompareAndWrite, true, true
 		t.n = r.Length
 		for _, l := range [][]mem.Span{r.Compare, r.Data} {
@@ -153,19 +154,19 @@ func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
 			return false
 		}
 		t.cdb[13] = uint8(t.n / l.block)
-	case r.Op == Status:
+	case r.Op == blockdev.Status:
 		op, t.in, r.started = opServiceIn16, true, true
 		n := min(8+16*cap(r.Extents), scratchSize)
 		t.spans = append(t.spans, t.scratch().Cut(0, n))
 		t.cdb[1] = saGetLBAStatus
 		blocks = uint32(n)
-	case r.Op == Raw:
+	case r.Op == rawCommand:
 		r.started = true
-		t.cdb = r.CDB
+		t.cdb = r.cdb
 		for _, s := range r.Data {
 			t.spans = mem.Join(t.spans, s)
 		}
-		t.in, t.out = r.In && len(r.Data) > 0, !r.In && len(r.Data) > 0
+		t.in, t.out = r.in && len(r.Data) > 0, !r.in && len(r.Data) > 0
 		t.account(r)
 		return len(t.spans) <= maxSGE
 	}
@@ -181,13 +182,13 @@ func (t *task) build(r *Request, l *limits, maxSGE int, zero mem.Span) bool {
 	return true
 }
 
-func (t *task) account(r *Request) {
+func (t *task) account(r *request) {
 	r.issued += t.n
 	t.edtl = mem.Total(t.spans)
 }
 
 // cut takes the memory of the next piece from r: as much as a command may move, in whole blocks.
-func (t *task) cut(r *Request, l *limits, maxSGE int) int64 {
+func (t *task) cut(r *request, l *limits, maxSGE int) int64 {
 	want := min(r.Length-r.issued, l.piece)
 	span, off, n := r.span, r.spanOff, int64(0)
 	for n < want && len(t.spans) < maxSGE {
@@ -224,7 +225,7 @@ func (t *task) cut(r *Request, l *limits, maxSGE int) int64 {
 }
 
 // status reads the answer of GET LBA STATUS (SBC-4 section 5.8.3).
-func (t *task) status(r *Request, moved int64, l *limits) {
+func (t *task) status(r *request, moved int64, l *limits) {
 	p := t.scratch().Bytes()[:moved]
 	if len(p) < 8 {
 		return
@@ -233,7 +234,7 @@ func (t *task) status(r *Request, moved int64, l *limits) {
 	at := r.Offset
 	for d := 8; d+16 <= end && len(r.Extents) < cap(r.Extents) && at < r.Offset+r.Length; d += 16 {
 		lba := binary.BigEndian.Uint64(p[d:])
-		e := Extent{Offset: at, Mapped: p[d+12]&0x0f == 0}
+		e := blockdev.Extent{Offset: at, Mapped: p[d+12]&0x0f == 0}
 		stop := int64(lba+uint64(binary.BigEndian.Uint32(p[d+8:]))) * l.block
 		if stop <= at {
 			return

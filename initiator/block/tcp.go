@@ -67,7 +67,7 @@ type txItem struct {
 func (i *Initiator) dialTCP(ctx context.Context, u *URL, k *kept, depth int) (*tcpConn, error) {
 	conn, err := i.o.DialTCP(ctx, "tcp", u.Addr())
 	if err != nil {
-		return nil, fmt.Errorf("block: connect to %s: %w", u.Addr(), err)
+		return nil, &ConnectError{u.Addr(), err}
 	}
 	c := &tcpConn{conn: conn, ahead: make([]byte, aheadSize), arena: make([]byte, 0, arenaSize), wake: make(chan struct{}, 1)}
 	if sc, ok := conn.(syscall.Conn); ok {

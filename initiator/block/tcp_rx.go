@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 )
 
@@ -102,7 +103,7 @@ func (c *tcpConn) pdu(s *session) error {
 
 // answered ends a task whose response is in, unless its data is still being sent.
 func (c *tcpConn) answered(s *session, t *task) error {
-	if t.in && t.err == nil && t.req.Op != Raw && t.req.Op != Status && t.rcvd != t.edtl {
+	if t.in && t.err == nil && t.req.Op != rawCommand && t.req.Op != blockdev.Status && t.rcvd != t.edtl {
 		return &iscsi.ProtocolError{Clause: "11.4.5", Detail: fmt.Sprintf("GOOD status with %d of %d bytes delivered", t.rcvd, t.edtl)}
 	}
 	if t.queued > 0 {

@@ -30,7 +30,8 @@ type URL struct {
 	Target       string
 	LUN          uint16
 	Initiator    string // "" for the Initiator's own
-	Own, Theirs  iscsi.Secret
+	CHAP         Secret // ours
+	MutualCHAP   Secret // what the target proves itself with
 	HeaderDigest bool
 	DataDigest   bool
 	Depth        int    // 0 for the default
@@ -40,12 +41,12 @@ type URL struct {
 	hide bool // while it is read: what cannot be read may be a part of a secret
 }
 
-// ErrURL is a URL that cannot be used. It repeats no part of a secret.
-type ErrURL struct{ Detail string }
+// URLError is a URL that cannot be used. It repeats no part of a secret.
+type URLError struct{ Detail string }
 
-func (e *ErrURL) Error() string { return "block: bad URL: " + e.Detail }
+func (e *URLError) Error() string { return "block: bad URL: " + e.Detail }
 
-func badURL(format string, a ...any) error { return &ErrURL{Detail: fmt.Sprintf(format, a...)} }
+func badURL(format string, a ...any) error { return &URLError{Detail: fmt.Sprintf(format, a...)} }
 
 // Addr is "host:port", with brackets around an IPv6 address.
 func (u *URL) Addr() string { return net.JoinHostPort(u.Host, u.Port) }
@@ -54,8 +55,8 @@ func (u *URL) Addr() string { return net.JoinHostPort(u.Host, u.Port) }
 func (u *URL) String() string {
 	var b strings.Builder
 	b.WriteString(map[bool]string{true: "iser://", false: "iscsi://"}[u.ISER])
-	if u.Own.Name != "" {
-		name := u.Own.Name
+	if u.CHAP.Name != "" {
+		name := u.CHAP.Name
 		if strings.Contains(name, ":") && iscsi.CheckName(name) != nil {
 			name = "***" // perhaps user:secret with a percent sign in the secret
 		}
@@ -136,18 +137,18 @@ func (u *URL) secrets(info string, has bool) error {
 		if !ok {
 			secret = os.Getenv("LIBISCSI_CHAP_PASSWORD")
 		}
-		u.Own = iscsi.Secret{Name: user, Secret: secret}
+		u.CHAP = Secret{Name: user, Secret: secret}
 		if user == "" || secret == "" {
 			return badURL("a CHAP user name needs a secret and a secret a name")
 		}
 	} else if name := os.Getenv("LIBISCSI_CHAP_USERNAME"); name != "" {
-		u.Own = iscsi.Secret{Name: name, Secret: os.Getenv("LIBISCSI_CHAP_PASSWORD")}
-		if u.Own.Secret == "" {
+		u.CHAP = Secret{Name: name, Secret: os.Getenv("LIBISCSI_CHAP_PASSWORD")}
+		if u.CHAP.Secret == "" {
 			return badURL("LIBISCSI_CHAP_USERNAME needs LIBISCSI_CHAP_PASSWORD")
 		}
 	}
 	if secret := os.Getenv("LIBISCSI_CHAP_TARGET_PASSWORD"); secret != "" {
-		u.Theirs = iscsi.Secret{Name: os.Getenv("LIBISCSI_CHAP_TARGET_USERNAME"), Secret: secret}
+		u.MutualCHAP = Secret{Name: os.Getenv("LIBISCSI_CHAP_TARGET_USERNAME"), Secret: secret}
 	}
 	return nil
 }
@@ -232,9 +233,9 @@ func (u *URL) options(query string) error {
 				u.DataDigest = on
 			}
 		case "target_user":
-			u.Theirs.Name = v
+			u.MutualCHAP.Name = v
 		case "target_password":
-			u.Theirs.Secret = v
+			u.MutualCHAP.Secret = v
 		case "initiator":
 			if err := iscsi.CheckName(v); err != nil {
 				if u.hide {
@@ -271,11 +272,20 @@ func (u *URL) options(query string) error {
 	if u.Exposure != "" && !u.ISER {
 		return badURL("exposure is for iser://; iscsi:// exposes no memory")
 	}
-	if u.Theirs.Name != "" && u.Theirs.Secret == "" {
+	if u.MutualCHAP.Name != "" && u.MutualCHAP.Secret == "" {
 		return badURL("target_user needs target_password, or the target would not be asked for its proof")
 	}
-	if q.Has("target_password") && u.Own.Name == "" {
+	if q.Has("target_password") && u.CHAP.Name == "" {
 		return badURL("target_password needs a user and a secret of ours as well")
 	}
 	return nil
 }
+
+// Secret is one end's proof in CHAP (RFC 7143 section 12.1.3): a name and what goes with it.
+type Secret struct{ Name, Secret string }
+
+// String keeps the secret out of logs.
+func (s Secret) String() string { return s.Name + ":***" }
+
+// GoString does so for %#v.
+func (s Secret) GoString() string { return "block.Secret{" + strconv.Quote(s.Name) + "}" }

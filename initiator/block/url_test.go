@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/mem"
 )
 
@@ -19,16 +19,16 @@ func TestURLs(t *testing.T) {
 		"iscsi://10.0.0.1:3261":             {Host: "10.0.0.1", Port: "3261"},
 		"iscsi://[fe80::1]:3262/" + name:    {Host: "fe80::1", Port: "3262", Target: name},
 		"iser://[::1]/" + name + "/0x10":    {ISER: true, Host: "::1", Port: "3260", Target: name, LUN: 16},
-		"iscsi://joe%secret@h/" + name:      {Host: "h", Port: "3260", Target: name, Own: iscsi.Secret{Name: "joe", Secret: "secret"}},
-		"iscsi://joe%p@ss%w:rd@h/" + name:   {Host: "h", Port: "3260", Target: name, Own: iscsi.Secret{Name: "joe", Secret: "p@ss%w:rd"}},
-		"iscsi://joe%a/b?c@d@h:1/" + name:   {Host: "h", Port: "1", Target: name, Own: iscsi.Secret{Name: "joe", Secret: "a/b?c@d"}},
-		"iscsi://joe:a/b@h?depth=4":         {Host: "h", Port: "3260", Depth: 4, Own: iscsi.Secret{Name: "joe", Secret: "a/b"}},
+		"iscsi://joe%secret@h/" + name:      {Host: "h", Port: "3260", Target: name, CHAP: Secret{Name: "joe", Secret: "secret"}},
+		"iscsi://joe%p@ss%w:rd@h/" + name:   {Host: "h", Port: "3260", Target: name, CHAP: Secret{Name: "joe", Secret: "p@ss%w:rd"}},
+		"iscsi://joe%a/b?c@d@h:1/" + name:   {Host: "h", Port: "1", Target: name, CHAP: Secret{Name: "joe", Secret: "a/b?c@d"}},
+		"iscsi://joe:a/b@h?depth=4":         {Host: "h", Port: "3260", Depth: 4, CHAP: Secret{Name: "joe", Secret: "a/b"}},
 		"iscsi://h?iser&depth=4":            {ISER: true, Host: "h", Port: "3260", Depth: 4},
 		"iscsi://h?header_digest=CRC32C":    {Host: "h", Port: "3260", HeaderDigest: true},
 		"iscsi://h?data_digest=crc32c":      {Host: "h", Port: "3260", DataDigest: true},
 		"iscsi://h?initiator=" + name + "x": {Host: "h", Port: "3260", Initiator: name + "x"},
-		"iscsi://a%b@h?target_user=c&target_password=d": {Host: "h", Port: "3260", Own: iscsi.Secret{Name: "a", Secret: "b"},
-			Theirs: iscsi.Secret{Name: "c", Secret: "d"}},
+		"iscsi://a%b@h?target_user=c&target_password=d": {Host: "h", Port: "3260", CHAP: Secret{Name: "a", Secret: "b"},
+			MutualCHAP: Secret{Name: "c", Secret: "d"}},
 	} {
 		got, err := ParseURL(s)
 		if err != nil || *got != want {
@@ -39,7 +39,7 @@ func TestURLs(t *testing.T) {
 		"iser://h/disk", "iser://h/" + name + "/16384", "iser://h/" + name + "/x", "iser://joe@h", "iser://%s@h", "iser://h?depth=0", "iser://h?what=1",
 		"iser://h?header_digest=md5", "iser://h?target_password=x", "iser://h?%zz",
 		"iser://a%b@h?target_user=x"} {
-		var e *ErrURL
+		var e *URLError
 		if u, err := ParseURL(s); !errors.As(err, &e) {
 			t.Errorf("%s: %+v, %v", s, u, err)
 		}
@@ -55,7 +55,7 @@ func noSecrets(t testing.TB) {
 // That the target has to prove itself is asked for in the URL, the environment or the options, and so is who we are: no
 // mixture drops it without a word.
 func TestMutualCHAPIsNotDropped(t *testing.T) {
-	ours, theirs := iscsi.Secret{Name: "us", Secret: "our secret"}, iscsi.Secret{Name: "them", Secret: "their secret"}
+	ours, theirs := Secret{Name: "us", Secret: "our secret"}, Secret{Name: "them", Secret: "their secret"}
 	for own := range 4 {
 		for proof := range 4 {
 			noSecrets(t)
@@ -68,7 +68,7 @@ func TestMutualCHAPIsNotDropped(t *testing.T) {
 				t.Setenv("LIBISCSI_CHAP_USERNAME", ours.Name)
 				t.Setenv("LIBISCSI_CHAP_PASSWORD", ours.Secret)
 			case 3:
-				o.Own = ours
+				o.CHAP = ours
 			}
 			switch proof {
 			case 1:
@@ -77,7 +77,7 @@ func TestMutualCHAPIsNotDropped(t *testing.T) {
 				t.Setenv("LIBISCSI_CHAP_TARGET_USERNAME", theirs.Name)
 				t.Setenv("LIBISCSI_CHAP_TARGET_PASSWORD", theirs.Secret)
 			case 3:
-				o.Theirs = theirs
+				o.MutualCHAP = theirs
 			}
 			i, err := New(o)
 			if err != nil {
@@ -89,7 +89,7 @@ func TestMutualCHAPIsNotDropped(t *testing.T) {
 				if own != 0 && !(own == 3 && proof == 1) || proof == 0 {
 					t.Errorf("own %d, proof %d: %v", own, proof, err)
 				}
-			case proof != 0 && (u.Own != ours || u.Theirs != theirs), proof == 0 && u.Theirs.Secret != "":
+			case proof != 0 && (u.CHAP != ours || u.MutualCHAP != theirs), proof == 0 && u.MutualCHAP.Secret != "":
 				t.Errorf("own %d, proof %d: %+v", own, proof, u)
 			}
 			if err := i.Close(); err != nil {
@@ -110,7 +110,7 @@ func FuzzParseURL(f *testing.F) {
 			return
 		}
 		other := *u
-		other.Own.Secret, other.Theirs.Secret = "another", "and another"
+		other.CHAP.Secret, other.MutualCHAP.Secret = "another", "and another"
 		if u.String() != other.String() {
 			t.Fatal("the string depends on a secret")
 		}
@@ -162,7 +162,7 @@ func FuzzParseSense(f *testing.F) {
 
 func TestDescriptorSense(t *testing.T) {
 	e := parseSense([]byte{0x72, 0x0e, 0x1d, 0, 0, 0, 0, 12, 0, 10, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 7})
-	if e.Key != keyMiscompare || e.ASC != 0x1d || !e.HasInfo || e.Info != 7 || !errors.Is(e, ErrMiscompare) {
+	if e.Key != keyMiscompare || e.ASC != 0x1d || !e.HasInfo || e.Info != 7 || !errors.Is(e, blockdev.ErrMiscompare) {
 		t.Fatalf("%+v", e)
 	}
 }
@@ -185,7 +185,7 @@ func TestPiecesAreTheWhole(t *testing.T) {
 		}
 		sge := rapid.IntRange(2, 8).Draw(t, "sge")
 		l := limits{block: 512, piece: rapid.Int64Range(1, 64).Draw(t, "piece") * 512}
-		r := &Request{Op: Write, Length: int64(total), Data: data}
+		r := stateOf(&blockdev.Request{Op: blockdev.Write, Length: int64(total), Data: data})
 		var k task
 		at := 0
 		for r.issued < r.Length {

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 )
 
@@ -28,7 +29,7 @@ func TestVolumeOverAStream(t *testing.T) {
 	if err := v.Flush(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if g := v.Geometry(); g.Vendor != "FAKE" || g.Product != "A DISK" || g.Serial != "fake" || g.Size != fakeSize {
+	if g := v.Unit(); g.Vendor != "FAKE" || g.Product != "A DISK" || g.Serial != "fake" || g.Size != fakeSize {
 		t.Fatalf("%+v", g)
 	}
 	// The fake has no WRITE SAME: zeroes are written as data.
@@ -38,7 +39,7 @@ func TestVolumeOverAStream(t *testing.T) {
 	if _, err := v.ReadAt(got[:100<<10], 0); err != nil || !bytes.Equal(got[:100<<10], make([]byte, 100<<10)) {
 		t.Fatal(err)
 	}
-	if !errors.Is(v.Discard(context.Background(), 0, 512), ErrUnsupported) {
+	if !errors.Is(v.Discard(context.Background(), 0, 512), blockdev.ErrUnsupported) {
 		t.Fatal("a target without UNMAP discards")
 	}
 }
@@ -147,8 +148,8 @@ func TestStatusesThatAskForAnotherTry(t *testing.T) {
 		status uint8
 		sense  []byte
 		want   error
-	}{{statusReservationConflict, nil, ErrReserved}, {statusCheck, fixedSense(keyMedium, 0x11, 0), ErrMedium},
-		{statusCheck, fixedSense(keyDataProtect, 0x27, 0), ErrReadOnly}, {statusCheck, fixedSense(keyIllegalRequest, 0x21, 0), ErrRange}} {
+	}{{statusReservationConflict, nil, ErrReserved}, {statusCheck, fixedSense(keyMedium, 0x11, 0), blockdev.ErrMedium},
+		{statusCheck, fixedSense(keyDataProtect, 0x27, 0), blockdev.ErrReadOnly}, {statusCheck, fixedSense(keyIllegalRequest, 0x21, 0), blockdev.ErrRange}} {
 		f.set(func() {
 			f.hook = func(fc *fakeConn, b iscsi.BHS, _ []byte) bool {
 				if b.Opcode() != iscsi.OpSCSICommand {
@@ -400,7 +401,7 @@ func TestASilentLogin(t *testing.T) {
 // A command that ends with RECOVERED ERROR has ended well, and has to have moved all of its data as one that ends with GOOD has
 // (SPC-4 section 4.5.6, RFC 7143 section 11.4.5.1).
 func TestARecoveredErrorDoesNotHideThatDataIsMissing(t *testing.T) {
-	for residual, want := range map[uint32]error{0: nil, 512: ErrMedium} {
+	for residual, want := range map[uint32]error{0: nil, 512: blockdev.ErrMedium} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake(t)
 			v := f.mustOpen(Options{Keepalive: time.Hour}, "")

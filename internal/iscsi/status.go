@@ -57,17 +57,3 @@ func (s LoginStatus) String() string {
 	}
 	return fmt.Sprintf("login status 0x%04x", uint16(s))
 }
-
-// LoginError is a login that the target refused.
-type LoginError struct {
-	Status  LoginStatus
-	Address string // with a redirection: the value of TargetAddress
-}
-
-func (e *LoginError) Error() string {
-	s := fmt.Sprintf("iscsi: login refused: %s (status 0x%04x)", e.Status, uint16(e.Status))
-	if e.Address != "" {
-		s += ": " + e.Address
-	}
-	return s
-}

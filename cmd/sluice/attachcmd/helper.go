@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 )
 
@@ -20,7 +21,7 @@ func (o *options) serve(ctx context.Context, url string, own *owner, ready func(
 		return o.serveExport(ctx, url, own, ready)
 	}
 	return o.conn.WithVolume(ctx, url, func(v *block.Volume) error {
-		if err := r.claim(v.Geometry().ID, o.readOnly); err != nil {
+		if err := r.claim(v.Unit().ID, o.readOnly); err != nil {
 			return err
 		}
 		f, err := o.show(ctx, v, r)
@@ -60,7 +61,7 @@ func (s shown) clean() bool { return !s.v.Unflushed() }
 
 func (s shown) settle(ctx context.Context) error {
 	err := s.v.Flush(ctx)
-	if errors.Is(err, block.ErrClosed) {
+	if errors.Is(err, blockdev.ErrClosed) {
 		return nil // the end by force has told
 	}
 	return err

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/block"
 )
@@ -101,7 +102,7 @@ func TestTheAnswerIsThatOfTheEnd(t *testing.T) {
 		{"it comes into use", &played{taken: &staysError{refused("in use")}}, false, false, ui.CodeRefused, []string{"remove"}},
 		{"the target does not answer", &played{settle: never}, false, false, ui.CodeNoPeer, nil},
 		{"the target is away", &played{settle: func(context.Context) error { return block.ErrNoPath }}, false, false, ui.CodeNoPeer, nil},
-		{"the unit is another", &played{settle: func(context.Context) error { return block.ErrMedium }}, false, true, ui.CodeFailed, []string{"remove"}},
+		{"the unit is another", &played{settle: func(context.Context) error { return blockdev.ErrMedium }}, false, true, ui.CodeFailed, []string{"remove"}},
 		{"by force, in use", &played{used: refused("in use")}, true, true, 0, []string{"cut", "force"}},
 		{"by force, the target is slow", &played{settle: slow}, true, true, 0, []string{"cut", "force"}},
 		{"by force, the target is slow and it is in use", &played{settle: slow, used: refused("in use")}, true, true, 0, []string{"cut", "force"}},

@@ -17,11 +17,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/cmd/sluice/blockcmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/internal/version"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/daemon"
 )
 
@@ -203,7 +204,7 @@ func (o *options) run(ctx context.Context, progress io.Writer, url string, s *sp
 }
 
 // region gives each job its own part of the volume.
-func (o *options) region(s *spec, g block.Geometry, i int) (*spec, error) {
+func (o *options) region(s *spec, g blockdev.Geometry, i int) (*spec, error) {
 	js := *s
 	if js.block%g.Logical != 0 || js.offset%int64(g.Logical) != 0 {
 		return nil, ui.Usagef("--bs and --offset must be multiples of the volume's block of %d bytes", g.Logical)

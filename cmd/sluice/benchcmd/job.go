@@ -10,6 +10,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
 )
@@ -70,7 +71,7 @@ type job struct {
 
 type slot struct {
 	j     *job
-	req   block.Request
+	req   blockdev.Request
 	buf   *mem.Buf
 	start time.Time
 	block int64
@@ -104,7 +105,7 @@ func (j *job) run() error {
 		}
 		copy(b.Bytes(), j.fill)
 		sl := &slot{j: j, buf: b}
-		sl.req.Done = func(*block.Request) { j.ended(sl) }
+		sl.req.Done = func(*blockdev.Request) { j.ended(sl) }
 		slots = append(slots, sl)
 	}
 	j.live = len(slots)
@@ -136,9 +137,9 @@ func (j *job) start(sl *slot) {
 	sl.block = j.pickLocked(write)
 	r := &sl.req
 	done, data := r.Done, r.Data[:0]
-	*r = block.Request{Op: block.Read, Offset: j.s.offset + sl.block*int64(j.s.block), Length: int64(j.s.block), Data: append(data, sl.buf.Span()), Done: done}
+	*r = blockdev.Request{Op: blockdev.Read, Offset: j.s.offset + sl.block*int64(j.s.block), Length: int64(j.s.block), Data: append(data, sl.buf.Span()), Done: done, Priv: r.Priv}
 	if write {
-		r.Op = block.Write
+		r.Op = blockdev.Write
 		if j.stamps != nil {
 			j.stamps[sl.block]++
 			j.busy[sl.block] = true
@@ -176,7 +177,7 @@ func (j *job) ended(sl *slot) {
 		j.err = sl.req.Err
 	}
 	s := &j.read
-	if sl.req.Op == block.Write {
+	if sl.req.Op == blockdev.Write {
 		s = &j.write
 		if j.busy != nil {
 			j.busy[sl.block] = false

@@ -73,7 +73,7 @@ relative_port and port_group (null where the target names none).`,
 		Args:    volumeArg(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return conn.WithVolume(c.Context(), args[0], func(v *block.Volume) error {
-				g := v.Geometry()
+				g := v.Unit()
 				return ui.Print(c, describe(&g), func(t *ui.Table) {
 					t.Row("vendor", g.Vendor)
 					t.Row("product", g.Product)
@@ -87,7 +87,7 @@ relative_port and port_group (null where the target names none).`,
 					t.Row("write protected", g.ReadOnly)
 					t.Row("write cache", g.WriteCache)
 					t.Row("thin", g.Thin)
-					t.Row("unmap", g.MaxDiscard > 0)
+					t.Row("unmap", g.MaxUnmap > 0)
 					t.Row("compare and write", ui.Bytes(g.MaxCompare))
 					t.Row("ALUA", g.ALUA)
 				})
@@ -125,10 +125,10 @@ type description struct {
 	PortGroup      *uint16 `json:"port_group"`
 }
 
-func describe(g *block.Geometry) description {
+func describe(g *block.Unit) description {
 	d := description{Size: g.Size, Logical: g.Logical, Physical: g.Physical, OptimalIO: g.OptimalIO, MaxTransfer: g.MaxTransfer,
-		MaxUnmap: g.MaxDiscard, UnmapUnit: g.DiscardUnit, MaxWriteSame: g.MaxWriteSame, MaxCompare: g.MaxCompare,
-		WriteProtected: g.ReadOnly, WriteCache: g.WriteCache, Thin: g.Thin, UnmapSame: g.UnmapSame, ReadsZero: g.ReadsZero,
+		MaxUnmap: g.MaxUnmap, UnmapUnit: g.UnmapUnit, MaxWriteSame: g.MaxWriteSame, MaxCompare: g.MaxCompare,
+		WriteProtected: g.ReadOnly, WriteCache: g.WriteCache, Thin: g.Thin, UnmapSame: g.UnmapSame, ReadsZero: g.DiscardZeroes,
 		Rotational: g.Rotational, ALUA: g.ALUA, Vendor: g.Vendor, Product: g.Product, Revision: g.Revision, Serial: g.Serial, ID: g.ID,
 		RelativePort: g.RelativePort}
 	if g.HasPortGroup {

@@ -8,14 +8,14 @@ import (
 	"strings"
 
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
-	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/initiator/block"
 )
 
 // maxCredentials bounds a file of credentials: four names and secrets of at most 255 bytes each, and comments.
 const maxCredentials = 16 << 10
 
 // readCredentials reads a file of CHAP secrets. Nobody but its owner may read it.
-func readCredentials(path string) (own, theirs iscsi.Secret, err error) {
+func readCredentials(path string) (own, theirs block.Secret, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return own, theirs, ui.ExitError{Code: ui.CodeRefused, Err: fmt.Errorf("credentials: %w", err)}
@@ -43,7 +43,7 @@ func readCredentials(path string) (own, theirs iscsi.Secret, err error) {
 }
 
 // parseCredentials reads lines of key=value. An error names the line and never what stands in it, which may be a secret.
-func parseCredentials(s string) (own, theirs iscsi.Secret, err error) {
+func parseCredentials(s string) (own, theirs block.Secret, err error) {
 	to := map[string]*string{"username": &own.Name, "password": &own.Secret, "target_username": &theirs.Name, "target_password": &theirs.Secret}
 	for i, l := range strings.Split(s, "\n") {
 		l = strings.TrimSuffix(l, "\r")

@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/initiator/block"
 )
 
 func TestCredentialsAreReadAndErrorsKeepSecrets(t *testing.T) {
 	own, theirs, err := parseCredentials("# of the backup host\nusername=me\npassword= s3cr=t/ \r\n\ntarget_username=it\ntarget_password=x\n")
-	if err != nil || own != (iscsi.Secret{Name: "me", Secret: " s3cr=t/ "}) || theirs != (iscsi.Secret{Name: "it", Secret: "x"}) {
+	if err != nil || own != (block.Secret{Name: "me", Secret: " s3cr=t/ "}) || theirs != (block.Secret{Name: "it", Secret: "x"}) {
 		t.Errorf("%+v %+v %v", own, theirs, err)
 	}
 	for text, want := range map[string]string{

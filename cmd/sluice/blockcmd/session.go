@@ -14,10 +14,11 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/cmd/internal/fabricflag"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/logging"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/fabric"
@@ -82,10 +83,10 @@ func (c *Connection) WarnOfExposure(urls string) {
 
 // OpenWith is Open with a pool, which it takes over, and a number of commands under way on a session (0 for the default).
 func (c *Connection) OpenWith(pool *mem.Pool, depth int) (*block.Initiator, func() error, error) {
-	o := block.Options{Name: c.Initiator, Memory: pool, Depth: depth, ReconnectLimit: c.Reconnect, Log: c.Log, StateDir: block.DefaultStateDir()}
+	o := block.Options{Name: c.Initiator, Memory: pool, Depth: depth, ReconnectLimit: c.Reconnect, Log: logging.FromZap(c.Log), StateDir: block.DefaultStateDir()}
 	if c.Credentials != "" {
 		var err error
-		if o.Own, o.Theirs, err = readCredentials(c.Credentials); err != nil {
+		if o.CHAP, o.MutualCHAP, err = readCredentials(c.Credentials); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -110,9 +111,9 @@ func Explain(err error) error { return explain(err) }
 // explain gives an error of the initiator its exit code.
 func explain(err error) error {
 	var (
-		login *iscsi.LoginError
+		login *block.LoginError
 		sense *block.SenseError
-		bad   *block.ErrURL
+		bad   *block.URLError
 		op    *net.OpError
 		no    *transport.ErrRejected
 		word  *fabric.ErrWord
@@ -127,18 +128,18 @@ func explain(err error) error {
 	case errors.As(err, &no), fabric.Exposes(err):
 		return ui.ExitError{Code: ui.CodeRefused, Err: err}
 	case errors.As(err, &login):
-		switch login.Status {
-		case iscsi.LoginNotFound:
+		switch {
+		case errors.Is(err, block.ErrNoTarget):
 			err = fmt.Errorf("%w; sluice discover lists the targets of an address", err)
-		case iscsi.LoginAuthFailed:
+		case errors.Is(err, block.ErrAuth):
 			err = fmt.Errorf("%w; see --credentials", err)
 		}
 		return ui.ExitError{Code: ui.CodeRefused, Err: err}
-	case errors.As(err, &sense) && sense.ASC == 0x25: // LOGICAL UNIT NOT SUPPORTED
+	case errors.As(err, &sense) && errors.Is(err, block.ErrNoUnit):
 		return ui.ExitError{Code: ui.CodeRefused, Err: fmt.Errorf("%w; the target has no such LUN", err)}
 	case errors.As(err, &dns), errors.As(err, &op) && op.Op == "dial", errors.Is(err, block.ErrNoPath):
 		return ui.ExitError{Code: ui.CodeNoPeer, Err: fmt.Errorf("%w; does a target listen there? One behind RDMA adapters (RoCE, InfiniBand) listens for --provider verbs, or ?provider=verbs in the URL", err)}
-	case errors.Is(err, block.ErrMiscompare):
+	case errors.Is(err, blockdev.ErrMiscompare):
 		return ui.ExitError{Code: ui.CodeDiffer, Err: err}
 	}
 	return err
@@ -153,7 +154,7 @@ func (c *Connection) WithVolume(ctx context.Context, url string, f func(*block.V
 	v, err := ini.Open(ctx, strings.Split(url, ",")...)
 	if err == nil {
 		err = f(v)
-		if cerr := v.Close(); !errors.Is(cerr, block.ErrClosed) { // f may have closed it
+		if cerr := v.Close(); !errors.Is(cerr, blockdev.ErrClosed) { // f may have closed it
 			err = errors.Join(err, cerr)
 		}
 	}

@@ -2,7 +2,6 @@ package blockcmd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
@@ -26,27 +25,10 @@ func (c *volume) skew() int64 { return c.base % pieceSize }
 
 func (c *volume) readAt(ctx context.Context, p mem.Span, off int64) (int, error) {
 	bs, at := int64(c.v.Geometry().Logical), c.base+off
-	first, last := at-at%bs, (at+int64(p.Len)+bs-1)/bs*bs
-	if first == at && last == at+int64(p.Len) {
+	if at%bs == 0 && int64(p.Len)%bs == 0 {
 		return p.Len, c.v.ReadSpans(ctx, at, p)
 	}
-	for from := first; from < last; {
-		n := min(last-from, mem.MaxBuf)
-		buf, err := c.v.Memory().Get(int(n))
-		if err != nil {
-			return 0, err
-		}
-		if err = c.v.ReadSpans(ctx, from, buf.Span()); err == nil {
-			a, b := max(at, from), min(at+int64(p.Len), from+n)
-			copy(p.Bytes()[a-at:b-at], buf.Bytes()[a-from:b-from])
-		}
-		buf.Release()
-		if err != nil {
-			return 0, err
-		}
-		from += n
-	}
-	return p.Len, nil
+	return c.v.ReadAtContext(ctx, p.Bytes(), at)
 }
 
 // writeAt writes whole blocks as they are; what begins or ends within a block is put into it.
@@ -83,39 +65,11 @@ func (c *volume) blocks(ctx context.Context, at int64, p mem.Span) error {
 	return c.v.WriteSpans(ctx, at, false, p)
 }
 
-// patch changes a part of one block. The rest of it may be another writer's: the block is written only where it still
-// holds what was read (COMPARE AND WRITE, SBC-3 section 5.2), and read again otherwise. A target without that command
-// leaves reading and writing apart; then a block with two writers wants one of them to wait.
+// patch changes a part of one block, of which the rest may be another writer's.
 func (c *volume) patch(ctx context.Context, at int64, p []byte) error {
-	g := c.v.Geometry()
-	bs := int64(g.Logical)
-	first := at - at%bs
-	buf, err := c.v.Memory().Get(int(bs))
-	if err != nil {
-		return err
-	}
-	defer buf.Release()
-	now, old := buf.Bytes(), make([]byte, bs)
-	for range patchTries {
-		if err := c.v.ReadSpans(ctx, first, buf.Span()); err != nil {
-			return err
-		}
-		copy(old, now)
-		copy(now[at-first:], p)
-		if g.MaxCompare < bs {
-			return c.v.WriteSpans(ctx, first, false, buf.Span())
-		}
-		// Of an unknown outcome, after a lost connection, the next round makes a known one: what was written is there or not.
-		_, err := c.v.CompareAndWrite(ctx, first, old, now)
-		if !errors.Is(err, block.ErrMiscompare) && !errors.Is(err, block.ErrOutcomeUnknown) || ctx.Err() != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("another writer changes the block at %d all the time", first)
+	_, err := c.v.WriteAtContext(ctx, p, at)
+	return err
 }
-
-// patchTries bounds how often a block is changed by others before this writer's turn: each round one of them succeeds.
-const patchTries = 10000
 
 func (c *volume) finish(ctx context.Context, _ int64) error { return c.v.Flush(ctx) }
 

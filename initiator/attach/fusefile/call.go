@@ -8,9 +8,9 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/attach/errno"
 	"github.com/sluice-storage/sluice/initiator/attach/fusemount"
-	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
 )
 
@@ -59,7 +59,7 @@ func (c *call) watch() {
 }
 
 // do is one operation of a request.
-func (f *file) do(from context.Context, r *block.Request) error {
+func (f *file) do(from context.Context, r *blockdev.Request) error {
 	c := begin(from)
 	defer c.done()
 	return f.v.Do(c, r)

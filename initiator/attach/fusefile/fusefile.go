@@ -17,15 +17,15 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/attach/fusemount"
-	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
 )
 
 // Volume is what is shown: *block.Volume.
 type Volume interface {
-	Do(context.Context, *block.Request) error
-	Geometry() block.Geometry
+	Do(context.Context, *blockdev.Request) error
+	Geometry() blockdev.Geometry
 	Memory() *mem.Pool
 }
 
@@ -170,7 +170,7 @@ func (f *file) Read(ctx context.Context, _ fs.FileHandle, dest []byte, off int64
 		return fuse.ReadResultData(nil), 0
 	}
 	err := f.span(ctx, off, n, func(first int64, buf *mem.Buf, from, to int64) error {
-		if err := f.do(ctx, &block.Request{Op: block.Read, Offset: first, Length: int64(buf.Len()), Data: []mem.Span{buf.Span()}}); err != nil {
+		if err := f.do(ctx, &blockdev.Request{Op: blockdev.Read, Offset: first, Length: int64(buf.Len()), Data: []mem.Span{buf.Span()}}); err != nil {
 			return err
 		}
 		copy(dest[from-off:to-off], buf.Bytes()[from-first:])
@@ -218,12 +218,12 @@ func (f *file) Write(ctx context.Context, _ fs.FileHandle, data []byte, off int6
 		} else {
 			f.edge.Lock()
 			defer f.edge.Unlock()
-			if err := f.do(ctx, &block.Request{Op: block.Read, Offset: first, Length: int64(buf.Len()), Data: []mem.Span{buf.Span()}}); err != nil {
+			if err := f.do(ctx, &blockdev.Request{Op: blockdev.Read, Offset: first, Length: int64(buf.Len()), Data: []mem.Span{buf.Span()}}); err != nil {
 				return err
 			}
 		}
 		copy(buf.Bytes()[from-first:], data[from-off:to-off])
-		return f.do(ctx, &block.Request{Op: block.Write, Offset: first, Length: int64(buf.Len()), Data: []mem.Span{buf.Span()}})
+		return f.do(ctx, &blockdev.Request{Op: blockdev.Write, Offset: first, Length: int64(buf.Len()), Data: []mem.Span{buf.Span()}})
 	})
 	if err != nil {
 		return 0, number(err)
@@ -233,7 +233,7 @@ func (f *file) Write(ctx context.Context, _ fs.FileHandle, data []byte, off int6
 
 // Fsync makes durable what was written.
 func (f *file) Fsync(ctx context.Context, _ fs.FileHandle, _ uint32) syscall.Errno {
-	return number(f.do(ctx, &block.Request{Op: block.Flush}))
+	return number(f.do(ctx, &blockdev.Request{Op: blockdev.Flush}))
 }
 
 // Flush has nothing to do: close(2) promises no durability.
@@ -252,7 +252,7 @@ func (f *file) Allocate(ctx context.Context, _ fs.FileHandle, off, size uint64, 
 	if off > uint64(g.Size) || size > uint64(g.Size)-off {
 		return syscall.ENOSPC
 	}
-	r := &block.Request{Op: block.WriteZeroes, Offset: int64(off), Length: int64(size)}
+	r := &blockdev.Request{Op: blockdev.WriteZeroes, Offset: int64(off), Length: int64(size)}
 	switch {
 	case mode&unix.FALLOC_FL_PUNCH_HOLE != 0:
 		r.Unmap = true

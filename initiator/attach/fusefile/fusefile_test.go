@@ -13,8 +13,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/attach/fusemount"
-	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/test/lib/need"
 )
@@ -31,11 +31,11 @@ type held struct {
 }
 
 func (v *held) Memory() *mem.Pool { return v.pool }
-func (v *held) Geometry() block.Geometry {
-	return block.Geometry{Size: v.size, Logical: 512, Physical: 4096}
+func (v *held) Geometry() blockdev.Geometry {
+	return blockdev.Geometry{Size: v.size, Logical: 512, Physical: 4096}
 }
 
-func (v *held) Do(ctx context.Context, r *block.Request) error {
+func (v *held) Do(ctx context.Context, r *blockdev.Request) error {
 	if v.asks != nil {
 		v.asks <- struct{}{}
 	}
@@ -141,7 +141,7 @@ func TestASignalDoesNotInterruptAWrite(t *testing.T) {
 func TestTheTargetsRefusalsHaveTheirNumbers(t *testing.T) {
 	open := make(chan struct{})
 	close(open)
-	for fail, want := range map[error]syscall.Errno{block.ErrNoSpace: syscall.ENOSPC, block.ErrReadOnly: syscall.EROFS, block.ErrMedium: syscall.EIO} {
+	for fail, want := range map[error]syscall.Errno{blockdev.ErrNoSpace: syscall.ENOSPC, blockdev.ErrReadOnly: syscall.EROFS, blockdev.ErrMedium: syscall.EIO} {
 		f, err := os.OpenFile(mounted(t, &held{pool: mem.NewPool(1), size: 1 << 20, open: open, fail: fail}), os.O_RDWR, 0)
 		if err != nil {
 			t.Fatal(err)

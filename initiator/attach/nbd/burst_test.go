@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/test/lib/race"
 )
 
@@ -114,7 +114,7 @@ func TestAClientThatReadsLate(t *testing.T) {
 // prompt answers at once and moves nothing.
 type prompt struct{ *ram }
 
-func (p prompt) SubmitAll(qs []*block.Request) {
+func (p prompt) SubmitAll(qs []*blockdev.Request) {
 	for _, q := range qs {
 		after := q.After
 		q.Done(q)

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/mem"
 )
 
@@ -24,16 +24,16 @@ type conn struct {
 
 	quota *mem.Quota
 	free  chan *slot
-	batch []*block.Request // read and checked, to be submitted together
+	batch []*blockdev.Request // read and checked, to be submitted together
 }
 
 // slot is one request under way.
 type slot struct {
 	c       *conn
-	req     block.Request
+	req     blockdev.Request
 	bufs    []*mem.Buf
 	spans   []mem.Span
-	extents []block.Extent
+	extents []blockdev.Extent
 	held    int64 // of the server's budget
 	cookie  uint64
 	cmd     uint16
@@ -45,7 +45,7 @@ type slot struct {
 }
 
 func newConn(s *Server, nc net.Conn) (*conn, error) {
-	c := &conn{s: s, nc: nc, free: make(chan *slot, slots), batch: make([]*block.Request, 0, slots), quota: s.quota()}
+	c := &conn{s: s, nc: nc, free: make(chan *slot, slots), batch: make([]*blockdev.Request, 0, slots), quota: s.quota()}
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
 		return nil, errors.New("nbd: a connection without a descriptor")
@@ -62,8 +62,8 @@ func newConn(s *Server, nc net.Conn) (*conn, error) {
 // transmit answers requests until the client leaves or breaks the protocol. It returns when every request has ended.
 func (c *conn) transmit() error {
 	for range slots {
-		sl := &slot{c: c, extents: make([]block.Extent, 0, maxExtents)}
-		sl.req.Done = func(*block.Request) { c.answer(sl) }
+		sl := &slot{c: c, extents: make([]blockdev.Extent, 0, maxExtents)}
+		sl.req.Done = func(*blockdev.Request) { c.answer(sl) }
 		c.free <- sl
 	}
 	var wg sync.WaitGroup
@@ -143,25 +143,25 @@ func (c *conn) start(sl *slot, n uint64) error {
 		}
 	}
 	r := &sl.req
-	*r = block.Request{Done: r.Done, After: &c.out, Offset: int64(sl.off), Length: int64(n), FUA: sl.flags&flagFUA != 0}
+	*r = blockdev.Request{Done: r.Done, Priv: r.Priv, After: &c.out, Offset: int64(sl.off), Length: int64(n), FUA: sl.flags&flagFUA != 0}
 	write := sl.cmd == cmdWrite || sl.cmd == cmdTrim || sl.cmd == cmdWriteZeroes
 	bad := c.s.check(sl.off, n, write)
 	switch sl.cmd {
 	case cmdRead:
-		r.Op = block.Read
+		r.Op = blockdev.Read
 	case cmdWrite:
-		r.Op = block.Write
+		r.Op = blockdev.Write
 		if bad != nil {
 			if err := c.in.discard(int(n)); err != nil {
 				return err
 			}
 		}
 	case cmdFlush:
-		r.Op, r.Offset, r.Length, bad = block.Flush, 0, 0, nil
+		r.Op, r.Offset, r.Length, bad = blockdev.Flush, 0, 0, nil
 	case cmdTrim:
-		r.Op = block.Discard
+		r.Op = blockdev.Discard
 	case cmdWriteZeroes:
-		r.Op, r.Unmap = block.WriteZeroes, sl.flags&flagNoHole == 0
+		r.Op, r.Unmap = blockdev.WriteZeroes, sl.flags&flagNoHole == 0
 	case cmdCache:
 		// Caching is the target's affair; the request only promises that nothing is wrong with the range.
 		return c.refuse(sl, bad)
@@ -169,7 +169,7 @@ func (c *conn) start(sl *slot, n uint64) error {
 		if !c.status {
 			return c.refuse(sl, unix.EINVAL)
 		}
-		r.Op, r.Extents = block.Status, sl.extents[:0]
+		r.Op, r.Extents = blockdev.Status, sl.extents[:0]
 	default:
 		return c.refuse(sl, unix.EINVAL)
 	}
@@ -224,16 +224,16 @@ func (sl *slot) release() {
 // answer is the volume's callback; the output's Flush follows it.
 func (c *conn) answer(sl *slot) {
 	sl.err = sl.req.Err
-	if r := &sl.req; sl.err == nil && r.Op == block.Discard && r.FUA {
+	if r := &sl.req; sl.err == nil && r.Op == blockdev.Discard && r.FUA {
 		// UNMAP has no FUA: what it did is durable after a flush.
-		r.Op, r.Offset, r.Length = block.Flush, 0, 0
-		c.s.vol.SubmitAll([]*block.Request{r})
+		r.Op, r.Offset, r.Length = blockdev.Flush, 0, 0
+		c.s.vol.SubmitAll([]*blockdev.Request{r})
 		return
 	}
 	switch {
-	case !errors.Is(sl.err, block.ErrUnsupported):
+	case !errors.Is(sl.err, blockdev.ErrUnsupported):
 	case sl.cmd == cmdBlockStatus: // a target without GET LBA STATUS: everything may hold data
-		sl.req.Extents = append(sl.req.Extents[:0], block.Extent{Offset: sl.req.Offset, Length: sl.req.Length, Mapped: true})
+		sl.req.Extents = append(sl.req.Extents[:0], blockdev.Extent{Offset: sl.req.Offset, Length: sl.req.Length, Mapped: true})
 		sl.err = nil
 	default:
 		sl.err = unix.EOPNOTSUPP

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
-	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/mem"
 )
 
@@ -32,7 +32,7 @@ type ram struct {
 	hold chan struct{} // when set, answers wait for it
 	hole bool          // status says unmapped
 	zero bool          // unmapped blocks read as zeroes
-	ops  []block.Op
+	ops  []blockdev.Op
 }
 
 func newRAM(t testing.TB, n int) *ram {
@@ -49,17 +49,17 @@ func newRAM(t testing.TB, n int) *ram {
 }
 
 func (r *ram) Memory() *mem.Pool { return r.pool }
-func (r *ram) Geometry() block.Geometry {
-	return block.Geometry{Size: int64(len(r.b)), Logical: 512, Physical: 4096, MaxDiscard: 1 << 30, ReadsZero: r.zero}
+func (r *ram) Geometry() blockdev.Geometry {
+	return blockdev.Geometry{Size: int64(len(r.b)), Logical: 512, Physical: 4096, DiscardUnit: 512, DiscardZeroes: r.zero}
 }
 
-func (r *ram) SubmitAll(qs []*block.Request) {
+func (r *ram) SubmitAll(qs []*blockdev.Request) {
 	for _, q := range qs {
 		r.submit(q)
 	}
 }
 
-func (r *ram) submit(q *block.Request) {
+func (r *ram) submit(q *blockdev.Request) {
 	after := q.After
 	go func() {
 		defer after.Flush()
@@ -72,18 +72,18 @@ func (r *ram) submit(q *block.Request) {
 		q.Err = r.fail
 		switch {
 		case q.Err != nil:
-		case q.Op == block.Read:
+		case q.Op == blockdev.Read:
 			for _, s := range q.Data {
 				at = at[copy(s.Bytes(), at):]
 			}
-		case q.Op == block.Write:
+		case q.Op == blockdev.Write:
 			for _, s := range q.Data {
 				at = at[copy(at, s.Bytes()):]
 			}
-		case q.Op == block.WriteZeroes, q.Op == block.Discard:
+		case q.Op == blockdev.WriteZeroes, q.Op == blockdev.Discard:
 			clear(at)
-		case q.Op == block.Status:
-			q.Extents = append(q.Extents, block.Extent{Offset: q.Offset, Length: q.Length, Mapped: !r.hole})
+		case q.Op == blockdev.Status:
+			q.Extents = append(q.Extents, blockdev.Extent{Offset: q.Offset, Length: q.Length, Mapped: !r.hole})
 		}
 		r.mu.Unlock()
 		q.Done(q)
@@ -299,7 +299,7 @@ func TestWhatIsWrongWithARequestIsAnsweredAndTheNextOneServed(t *testing.T) {
 		}
 	}
 	v.mu.Lock()
-	v.fail = block.ErrMedium
+	v.fail = blockdev.ErrMedium
 	v.mu.Unlock()
 	request(t, c, cmdRead, 0, 10, 0, 512, nil)
 	if e := errorOf(t, c); e != unix.EIO {

@@ -39,7 +39,7 @@ func (sl *slot) encode(out []unix.Iovec) []unix.Iovec {
 			state := uint32(0)
 			if !e.Mapped {
 				state = stateHole
-				if sl.c.s.vol.Geometry().ReadsZero { // otherwise it may read as anything (SBC-3 section 4.7.4.4, LBPRZ)
+				if sl.c.s.vol.Geometry().DiscardZeroes { // otherwise it may read as anything (SBC-3 section 4.7.4.4, LBPRZ)
 					state |= stateZero
 				}
 			}

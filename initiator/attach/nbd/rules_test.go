@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 )
 
@@ -36,7 +37,7 @@ func TestFUAOfTrimReachesTheVolume(t *testing.T) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if want := []block.Op{block.Discard, block.Discard, block.Flush}; !slices.Equal(v.ops, want) {
+	if want := []blockdev.Op{blockdev.Discard, blockdev.Discard, blockdev.Flush}; !slices.Equal(v.ops, want) {
 		t.Errorf("the volume is asked for %v, want %v", v.ops, want)
 	}
 }
@@ -74,7 +75,7 @@ func TestTheTargetsRefusalsHaveTheirNumbers(t *testing.T) {
 	v := newRAM(t, 1<<20)
 	c := serve(t, v, Options{})()
 	hello(t, c)
-	for err, want := range map[error]unix.Errno{block.ErrNoSpace: unix.ENOSPC, block.ErrReadOnly: unix.EPERM, block.ErrUnsupported: unix.EOPNOTSUPP, block.ErrReserved: unix.EIO, block.ErrMedium: unix.EIO} {
+	for err, want := range map[error]unix.Errno{blockdev.ErrNoSpace: unix.ENOSPC, blockdev.ErrReadOnly: unix.EPERM, blockdev.ErrUnsupported: unix.EOPNOTSUPP, block.ErrReserved: unix.EIO, blockdev.ErrMedium: unix.EIO} {
 		v.mu.Lock()
 		v.fail = err
 		v.mu.Unlock()

@@ -3,13 +3,14 @@ package nbd
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"sync"
 
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/logging"
 	"github.com/sluice-storage/sluice/mem"
 )
 
@@ -28,10 +29,10 @@ const (
 	maxIOV        = 1024     // pieces of one system call, the kernel's limit
 )
 
-// Volume is what a Server shows: *block.Volume.
+// Volume is what a Server shows: *block.Volume, or another block device with registered memory.
 type Volume interface {
-	SubmitAll([]*block.Request) // calls After of each, too
-	Geometry() block.Geometry
+	SubmitAll([]*blockdev.Request) // calls After of each, too
+	Geometry() blockdev.Geometry
 	Memory() *mem.Pool
 }
 
@@ -39,7 +40,7 @@ type Volume interface {
 type Options struct {
 	Name     string // of the export; clients that ask for "" get it too
 	ReadOnly bool
-	Log      *zap.Logger // nil logs nothing
+	Log      *slog.Logger // nil logs nothing
 }
 
 // Server serves one volume. Its methods may be called by any goroutine.
@@ -57,9 +58,7 @@ type Server struct {
 
 // New returns a server for a volume, which must outlive it.
 func New(v Volume, o Options) *Server {
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.Log = logging.OrNone(o.Log)
 	s := &Server{vol: v, opt: o, half: v.Memory().Stats().Max / 2, conns: map[net.Conn]struct{}{}}
 	s.memory.left.Store(s.half)
 	return s
@@ -139,7 +138,7 @@ func (s *Server) accept(c net.Conn, handshake bool) <-chan error {
 		delete(s.conns, c)
 		s.mu.Unlock()
 		if err != nil {
-			s.opt.Log.Info("nbd connection ended", zap.Error(err))
+			s.opt.Log.Info("nbd connection ended", "error", err)
 		}
 		done <- err
 	}()
@@ -193,7 +192,7 @@ func (s *Server) Flags() uint16 {
 	if g.Rotational {
 		f |= rotational
 	}
-	if g.MaxDiscard > 0 {
+	if g.DiscardUnit > 0 {
 		f |= sendTrim
 	}
 	return f

@@ -11,15 +11,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/attach/bdev"
-	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
 )
 
 // Volume is what a device shows: *block.Volume.
 type Volume interface {
-	Submit(*block.Request)
-	Geometry() block.Geometry
+	Submit(*blockdev.Request)
+	Geometry() blockdev.Geometry
 	Memory() *mem.Pool
 }
 

@@ -5,19 +5,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/mem"
 )
 
 // taker is a volume that takes requests and leaves them to the test.
 type taker struct {
 	pool *mem.Pool
-	got  []*block.Request
+	got  []*blockdev.Request
 }
 
-func (v *taker) Submit(r *block.Request)  { v.got = append(v.got, r) }
-func (v *taker) Geometry() block.Geometry { return block.Geometry{Size: 1 << 30, Logical: 512} }
-func (v *taker) Memory() *mem.Pool        { return v.pool }
+func (v *taker) Submit(r *blockdev.Request)  { v.got = append(v.got, r) }
+func (v *taker) Geometry() blockdev.Geometry { return blockdev.Geometry{Size: 1 << 30, Logical: 512} }
+func (v *taker) Memory() *mem.Pool           { return v.pool }
 
 // Requests beyond the memory wait in the order of their arrival, and none fails for want of it.
 func TestRequestsOfTheKernelWaitForMemory(t *testing.T) {
@@ -31,7 +31,7 @@ func TestRequestsOfTheKernelWaitForMemory(t *testing.T) {
 	for i := range q.tags {
 		tg := &q.tags[i]
 		tg.q, tg.n, tg.needs = q, i, maxIO
-		tg.req = block.Request{Op: block.Read, Offset: int64(i) * maxIO, Length: maxIO, Done: tg.done}
+		tg.req = blockdev.Request{Op: blockdev.Read, Offset: int64(i) * maxIO, Length: maxIO, Done: tg.done}
 		q.starve(tg)
 	}
 	if len(v.got) == 0 || len(v.got) == len(q.tags) {

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 
-	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/blockdev"
 )
 
 // The driver's interface, include/uapi/linux/ublk_cmd.h. Numbers in structures are the machine's own byte order.
@@ -109,7 +109,7 @@ func (i *info) parse(b []byte) {
 }
 
 // putParams writes struct ublk_params with its basic and discard parts.
-func putParams(b []byte, g *block.Geometry, readOnly bool) {
+func putParams(b []byte, g *blockdev.Geometry, readOnly bool) {
 	clear(b[:paramsSize])
 	ne.PutUint32(b, paramsSize)
 	const basic, discard = 1 << 0, 1 << 1
@@ -129,9 +129,9 @@ func putParams(b []byte, g *block.Geometry, readOnly bool) {
 	b[12], b[13], b[14], b[15] = logical, min(physical, 12), min(opt, 20), min(physical, 12)
 	ne.PutUint32(b[16:], maxIO>>9)
 	ne.PutUint64(b[24:], uint64(g.Size)>>9)
-	if g.MaxDiscard > 0 {
+	if g.DiscardUnit > 0 {
 		types |= discard
-		ne.PutUint32(b[44:], uint32(max(g.DiscardUnit, int64(g.Logical)))) // granularity
+		ne.PutUint32(b[44:], uint32(max(g.DiscardUnit, g.Logical))) // granularity
 		ne.PutUint32(b[48:], maxDiscard>>9)
 		ne.PutUint32(b[52:], maxZeroes>>9)
 		ne.PutUint16(b[56:], 1) // segments
@@ -165,19 +165,19 @@ func (d *desc) parse(b []byte) {
 }
 
 // request translates a descriptor; false for what the driver was not told that we can do.
-func (d *desc) request(r *block.Request) bool {
+func (d *desc) request(r *blockdev.Request) bool {
 	r.Offset, r.Length, r.FUA, r.Unmap = int64(d.start)<<9, int64(d.sectors)<<9, d.flags&flagFUA != 0, false
 	switch d.op {
 	case opReadIO:
-		r.Op = block.Read
+		r.Op = blockdev.Read
 	case opWriteIO:
-		r.Op = block.Write
+		r.Op = blockdev.Write
 	case opFlushIO:
-		r.Op, r.Offset, r.Length = block.Flush, 0, 0
+		r.Op, r.Offset, r.Length = blockdev.Flush, 0, 0
 	case opDiscardIO:
-		r.Op = block.Discard
+		r.Op = blockdev.Discard
 	case opWriteZeroIO:
-		r.Op, r.Unmap = block.WriteZeroes, d.flags&flagNoUnmap == 0
+		r.Op, r.Unmap = blockdev.WriteZeroes, d.flags&flagNoUnmap == 0
 	default:
 		return false
 	}

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/attach/errno"
-	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
 )
 
@@ -40,7 +40,7 @@ type queue struct {
 type tag struct {
 	q     *queue
 	n     int
-	req   block.Request
+	req   blockdev.Request
 	buf   *mem.Buf
 	spans [1]mem.Span
 	res   int32
@@ -211,7 +211,7 @@ func (q *queue) take(t *tag, res int32) error {
 		t.fail(unix.EOPNOTSUPP)
 		return nil
 	}
-	if r.Op == block.Read || r.Op == block.Write {
+	if r.Op == blockdev.Read || r.Op == blockdev.Write {
 		if t.buf == nil {
 			t.needs, t.data = int(r.Length), false
 			q.starve(t)
@@ -278,12 +278,12 @@ func (t *tag) fail(no unix.Errno) {
 }
 
 // done is the volume's callback.
-func (t *tag) done(r *block.Request) {
+func (t *tag) done(r *blockdev.Request) {
 	t.res = 0
 	switch {
 	case r.Err != nil:
 		t.res = -int32(errno.Of(r.Err))
-	case r.Op == block.Read || r.Op == block.Write:
+	case r.Op == blockdev.Read || r.Op == blockdev.Write:
 		t.res = int32(r.Length)
 	}
 	t.q.answer(t)

@@ -8,7 +8,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/test/lib/need"
 )
 
@@ -141,7 +141,7 @@ func TestRingCommand(t *testing.T) {
 }
 
 func TestParams(t *testing.T) {
-	g := block.Geometry{Size: 1 << 30, Logical: 512, Physical: 4096, OptimalIO: 1 << 20, MaxDiscard: 1 << 30, DiscardUnit: 4096, ReadOnly: true}
+	g := blockdev.Geometry{Size: 1 << 30, Logical: 512, Physical: 4096, OptimalIO: 1 << 20, DiscardUnit: 4096, ReadOnly: true}
 	b := make([]byte, paramsSize)
 	putParams(b, &g, false)
 	for what, got := range map[string][2]uint64{
@@ -154,7 +154,7 @@ func TestParams(t *testing.T) {
 			t.Errorf("%s: %#x, want %#x", what, got[0], got[1])
 		}
 	}
-	g.MaxDiscard = 0
+	g.DiscardUnit = 0
 	putParams(b, &g, false)
 	if ne.Uint32(b[4:]) != 1 {
 		t.Error("discard is announced to a volume without it")
@@ -188,11 +188,11 @@ func FuzzDescriptor(f *testing.F) {
 		}
 		var d desc
 		d.parse(b)
-		r := block.Request{}
+		r := blockdev.Request{}
 		if !d.request(&r) {
 			return
 		}
-		if r.Op == block.Flush && (r.Offset != 0 || r.Length != 0) || r.Op != block.Flush && r.Length != int64(d.sectors)<<9 {
+		if r.Op == blockdev.Flush && (r.Offset != 0 || r.Length != 0) || r.Op != blockdev.Flush && r.Length != int64(d.sectors)<<9 {
 			t.Fatalf("%+v became %+v", d, &r)
 		}
 		if r.FUA != (d.flags&flagFUA != 0) {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/test/lib/race"
@@ -18,21 +19,21 @@ type load struct {
 	left atomic.Int64
 	wg   sync.WaitGroup
 	errs atomic.Int64
-	reqs []block.Request
+	reqs []blockdev.Request
 }
 
-func newLoad(t testing.TB, v *block.Volume, op block.Op, depth, size int) *load {
-	l := &load{v: v, reqs: make([]block.Request, depth)}
+func newLoad(t testing.TB, v *block.Volume, op blockdev.Op, depth, size int) *load {
+	l := &load{v: v, reqs: make([]blockdev.Request, depth)}
 	for k := range l.reqs {
 		b, err := v.Memory().Get(size)
 		must(t, err)
 		t.Cleanup(b.Release)
-		l.reqs[k] = block.Request{Op: op, Offset: int64(k*size) % (diskSize / 2), Length: int64(size), Data: []mem.Span{b.Span()}, Done: l.done}
+		l.reqs[k] = blockdev.Request{Op: op, Offset: int64(k*size) % (diskSize / 2), Length: int64(size), Data: []mem.Span{b.Span()}, Done: l.done}
 	}
 	return l
 }
 
-func (l *load) done(r *block.Request) {
+func (l *load) done(r *blockdev.Request) {
 	if r.Err != nil {
 		l.errs.Add(1)
 	}
@@ -61,7 +62,7 @@ func TestAllocations(t *testing.T) {
 	s := newStand(t, iwarp.Options{})
 	addr := s.portal("127.0.0.1", 1)
 	for _, scheme := range schemes {
-		for _, op := range []block.Op{block.Read, block.Write} {
+		for _, op := range []blockdev.Op{blockdev.Read, blockdev.Write} {
 			t.Run(scheme+" "+op.String(), func(t *testing.T) {
 				v := open(t, host(t, block.Options{}, iwarp.Options{}), url(scheme, addr))
 				l := newLoad(t, v, op, 16, 16<<10)
@@ -85,10 +86,10 @@ func BenchmarkVolume(b *testing.B) {
 	for _, scheme := range schemes {
 		for _, c := range []struct {
 			name        string
-			op          block.Op
+			op          blockdev.Op
 			depth, size int
-		}{{"read 4k qd32", block.Read, 32, 4 << 10}, {"write 4k qd32", block.Write, 32, 4 << 10}, {"read 128k qd16", block.Read, 16, 128 << 10},
-			{"write 128k qd16", block.Write, 16, 128 << 10}} {
+		}{{"read 4k qd32", blockdev.Read, 32, 4 << 10}, {"write 4k qd32", blockdev.Write, 32, 4 << 10}, {"read 128k qd16", blockdev.Read, 16, 128 << 10},
+			{"write 128k qd16", blockdev.Write, 16, 128 << 10}} {
 			b.Run(scheme+"/"+c.name, func(b *testing.B) {
 				s := newStand(b, iwarp.Options{})
 				v := open(b, host(b, block.Options{}, iwarp.Options{}), url(scheme, s.portal("127.0.0.1", 1)))

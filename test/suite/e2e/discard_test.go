@@ -25,7 +25,7 @@ func TestUnmapOnABlockDeviceDiscards(t *testing.T) {
 		return d
 	})
 	v := open(t, host(t, block.Options{}, iwarp.Options{}), url("iser", s.portal("127.0.0.1", 1)))
-	if g := v.Geometry(); g.ReadsZero || g.MaxDiscard == 0 {
+	if g := v.Unit(); g.DiscardZeroes || g.MaxUnmap == 0 {
 		t.Fatalf("%+v", g)
 	}
 	ctx := context.Background()

@@ -117,7 +117,7 @@ func gated(t *testing.T) (*stand, *gate) {
 	return newStand(t, iwarp.Options{}, func(d blockdev.Device) blockdev.Device { g.Device = d; return g }), g
 }
 
-func submit(t *testing.T, v *block.Volume, op block.Op, off int64, data, compare []byte) (*block.Request, chan error) {
+func submit(t *testing.T, v *block.Volume, op blockdev.Op, off int64, data, compare []byte) (*blockdev.Request, chan error) {
 	t.Helper()
 	span := func(b []byte) []mem.Span {
 		if b == nil {
@@ -130,7 +130,7 @@ func submit(t *testing.T, v *block.Volume, op block.Op, off int64, data, compare
 		return []mem.Span{buf.Span()}
 	}
 	done := make(chan error, 1)
-	r := &block.Request{Op: op, Offset: off, Length: int64(len(data)), Data: span(data), Compare: span(compare), Done: func(r *block.Request) { done <- r.Err }}
+	r := &blockdev.Request{Op: op, Offset: off, Length: int64(len(data)), Data: span(data), Compare: span(compare), Done: func(r *blockdev.Request) { done <- r.Err }}
 	v.Submit(r)
 	return r, done
 }
@@ -155,9 +155,9 @@ func TestOutcomeUnknown(t *testing.T) {
 			w := newRelay(t, s.portal("127.0.0.1", 1))
 			v := open(t, host(t, block.Options{}, iwarp.Options{}), url(scheme, w.addr()))
 			g.set(true)
-			_, written := submit(t, v, block.Write, 0, pattern(4096, 1), nil)
+			_, written := submit(t, v, blockdev.Write, 0, pattern(4096, 1), nil)
 			<-g.came
-			_, compared := submit(t, v, block.CompareWrite, 8192, pattern(512, 2), make([]byte, 512))
+			_, compared := submit(t, v, blockdev.CompareWrite, 8192, pattern(512, 2), make([]byte, 512))
 			<-g.came
 			w.cut(false)
 			select {
@@ -228,10 +228,10 @@ func TestCancelManyCommands(t *testing.T) {
 			v := open(t, host(t, block.Options{}, iwarp.Options{}), url(scheme, s.portal("127.0.0.1", 1)))
 			g.set(true)
 			const n = 60
-			var reqs []*block.Request
+			var reqs []*blockdev.Request
 			var done []chan error
 			for k := range n {
-				r, d := submit(t, v, block.Write, int64(k)*4096, pattern(4096, 1), nil)
+				r, d := submit(t, v, blockdev.Write, int64(k)*4096, pattern(4096, 1), nil)
 				reqs, done = append(reqs, r), append(done, d)
 			}
 			<-g.came

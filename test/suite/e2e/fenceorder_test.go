@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
@@ -19,7 +20,7 @@ func TestALostPathIsFencedByALoginWhereItsGroupHasAnotherPortal(t *testing.T) {
 	arrive := func() bool { // commands take turns on the paths
 		g.set(true)
 		for k := range 6 {
-			_, done := submit(t, v, block.Write, int64(k)*4096, pattern(4096, 1), nil)
+			_, done := submit(t, v, blockdev.Write, int64(k)*4096, pattern(4096, 1), nil)
 			all = append(all, done)
 		}
 		for range 6 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/iscsi"
@@ -34,12 +35,12 @@ func TestASessionGivesBackItsMemoryWhenItFallsIdle(t *testing.T) {
 	const n, size = 128, 4 << 10
 	for range 4 { // each round doubles the window
 		var wg sync.WaitGroup
-		reqs := make([]block.Request, n)
+		reqs := make([]blockdev.Request, n)
 		for k := range reqs {
 			b, err := v.Memory().Get(size)
 			must(t, err)
 			defer b.Release()
-			reqs[k] = block.Request{Op: block.Write, Offset: int64(k) * size, Length: size, Data: []mem.Span{b.Span()}, Done: func(*block.Request) { wg.Done() }}
+			reqs[k] = blockdev.Request{Op: blockdev.Write, Offset: int64(k) * size, Length: size, Data: []mem.Span{b.Span()}, Done: func(*blockdev.Request) { wg.Done() }}
 			wg.Add(1)
 		}
 		for k := range reqs {

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"sync"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport/iwarp"
@@ -37,7 +39,7 @@ func TestAVolumeIsADisk(t *testing.T) {
 			t.Run(scheme+" "+ip, func(t *testing.T) {
 				v := open(t, host(t, block.Options{}, iwarp.Options{}), url(scheme, addr))
 				ctx := context.Background()
-				if g := v.Geometry(); g.Size != diskSize || g.Logical != 512 || g.Serial != "e2e-0001" || g.ID == "" || g.MaxDiscard == 0 || g.MaxCompare == 0 {
+				if g := v.Unit(); g.Size != diskSize || g.Logical != 512 || g.Serial != "e2e-0001" || g.ID == "" || g.MaxUnmap == 0 || g.MaxCompare == 0 {
 					t.Fatalf("%+v", g)
 				}
 				for _, n := range []int{512, 4096, 8192, 8704, 64 << 10, 1 << 20, 2<<20 + 512} {
@@ -56,11 +58,11 @@ func TestAVolumeIsADisk(t *testing.T) {
 				must(t, err)
 				_, err = v.CompareAndWrite(ctx, 4096, one, two)
 				must(t, err)
-				if _, err := v.CompareAndWrite(ctx, 4096, one, two); !errors.Is(err, block.ErrMiscompare) {
+				if _, err := v.CompareAndWrite(ctx, 4096, one, two); !errors.Is(err, blockdev.ErrMiscompare) {
 					t.Fatal(err)
 				}
 				must(t, v.WriteZeroes(ctx, 4096, 8192, true))
-				must(t, v.Do(ctx, &block.Request{Op: block.WriteZeroes, FUA: true, Offset: 0, Length: 512}))
+				must(t, v.Do(ctx, &blockdev.Request{Op: blockdev.WriteZeroes, FUA: true, Offset: 0, Length: 512}))
 				must(t, v.Discard(ctx, 1<<20, 1<<20))
 				got := make([]byte, 512)
 				_, err = v.ReadAt(got, 4096)
@@ -68,12 +70,15 @@ func TestAVolumeIsADisk(t *testing.T) {
 				if !bytes.Equal(got, make([]byte, 512)) {
 					t.Fatal("not zero")
 				}
-				ext, err := v.Status(ctx, 0, diskSize, make([]block.Extent, 0, 8))
+				ext, err := v.Status(ctx, 0, diskSize, make([]blockdev.Extent, 0, 8))
 				must(t, err)
 				if len(ext) == 0 || ext[0].Offset != 0 {
 					t.Fatalf("%+v", ext)
 				}
-				if _, err := v.ReadAt(got, diskSize); !errors.Is(err, block.ErrRange) {
+				if _, err := v.ReadAt(got, diskSize); !errors.Is(err, io.EOF) {
+					t.Fatal(err)
+				}
+				if err := v.Do(ctx, &blockdev.Request{Op: blockdev.Discard, Offset: diskSize, Length: 512}); !errors.Is(err, blockdev.ErrRange) {
 					t.Fatal(err)
 				}
 				var se *block.SenseError
@@ -100,16 +105,16 @@ func TestManyRequestsAtATime(t *testing.T) {
 			v := open(t, host(t, block.Options{}, iwarp.Options{}), url(scheme, addr))
 			const n, size = 250, 16 << 10
 			var wg sync.WaitGroup
-			reqs := make([]block.Request, n)
+			reqs := make([]blockdev.Request, n)
 			for k := range reqs {
 				b, err := v.Memory().Get(size)
 				must(t, err)
 				defer b.Release()
 				copy(b.Bytes(), pattern(size, int64(k)))
-				reqs[k] = block.Request{Offset: int64(k) * size, Length: size, Data: []mem.Span{b.Span().Cut(0, 4096), b.Span().Cut(4096, size-4096)},
-					Done: func(*block.Request) { wg.Done() }}
+				reqs[k] = blockdev.Request{Offset: int64(k) * size, Length: size, Data: []mem.Span{b.Span().Cut(0, 4096), b.Span().Cut(4096, size-4096)},
+					Done: func(*blockdev.Request) { wg.Done() }}
 			}
-			for _, op := range []block.Op{block.Write, block.Read} {
+			for _, op := range []blockdev.Op{blockdev.Write, blockdev.Read} {
 				wg.Add(n)
 				for k := range reqs {
 					reqs[k].Op = op
@@ -124,7 +129,7 @@ func TestManyRequestsAtATime(t *testing.T) {
 					}
 					clear(a)
 					clear(b)
-					if op == block.Write {
+					if op == blockdev.Write {
 						continue
 					}
 				}
@@ -223,7 +228,7 @@ func (m *model) step(t *rapid.T, v *block.Volume) {
 		if same {
 			check(err)
 			copy(part, data)
-		} else if !errors.Is(err, block.ErrMiscompare) {
+		} else if !errors.Is(err, blockdev.ErrMiscompare) {
 			t.Fatal(err)
 		}
 	}

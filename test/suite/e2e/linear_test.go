@@ -12,6 +12,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
@@ -108,7 +109,7 @@ func TestCompareAndWriteIsLinearizable(t *testing.T) {
 						out.done, seen[b] = true, in.new
 					case errors.Is(err, block.ErrOutcomeUnknown):
 						out.unknown = true
-					case !errors.Is(err, block.ErrMiscompare):
+					case !errors.Is(err, blockdev.ErrMiscompare):
 						errs[k] = err
 						return
 					}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/target/scsi"
 	"github.com/sluice-storage/sluice/transport/iwarp"
@@ -58,7 +59,7 @@ func TestNoGhostWrite(t *testing.T) {
 			waitPaths(t, v, 1)
 			g.only = 1 // a second try of the write would pass
 			g.set(true)
-			_, done := submit(t, v, block.Write, 0, pattern(4096, 1), nil)
+			_, done := submit(t, v, blockdev.Write, 0, pattern(4096, 1), nil)
 			<-g.came
 			if name == "two portal groups, the loss noticed first" {
 				a.cut(true)                        // and only then is there a path to fence over

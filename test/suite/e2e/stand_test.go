@@ -155,7 +155,7 @@ func open(t testing.TB, i *block.Initiator, urls ...string) *block.Volume {
 	v, err := i.Open(ctx, urls...)
 	must(t, err)
 	t.Cleanup(func() {
-		if err := v.Close(); err != nil && !errors.Is(err, block.ErrClosed) {
+		if err := v.Close(); err != nil && !errors.Is(err, blockdev.ErrClosed) {
 			t.Error(err)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/internal/logging"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
@@ -21,7 +22,7 @@ func TestPathsTellTheirStory(t *testing.T) {
 	var log bytes.Buffer
 	sink := zapcore.Lock(zapcore.AddSync(&log))
 	logger := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), sink, zap.InfoLevel))
-	v := open(t, host(t, block.Options{Log: logger}, iwarp.Options{}), url("iser", a.addr()), url("iscsi", b.addr()))
+	v := open(t, host(t, block.Options{Log: logging.FromZap(logger)}, iwarp.Options{}), url("iser", a.addr()), url("iscsi", b.addr()))
 	began := time.Now()
 	a.cut(true)
 	waitPaths(t, v, 1)

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport/iwarp"
@@ -105,7 +106,7 @@ func (x *host) fateOf(err error) fate {
 	switch {
 	case err == nil:
 		return done
-	case errors.Is(err, block.ErrMiscompare):
+	case errors.Is(err, blockdev.ErrMiscompare):
 		return not
 	case strings.Contains(err.Error(), unsettled):
 		return open
@@ -130,20 +131,20 @@ func (x *host) work(k int, rnd *rand.Rand) {
 	for n := uint64(1); !x.stop.Load(); n++ {
 		o := op{host: x.n, block: rnd.IntN(blocks), value: uint64(x.n+1)<<56 | uint64(k+1)<<48 | n}
 		span := b.Span()
-		r := &block.Request{Offset: int64(o.block) * bs, Length: bs}
+		r := &blockdev.Request{Offset: int64(o.block) * bs, Length: bs}
 		switch d := rnd.IntN(100); {
 		case d < 45:
-			o.kind, r.Op, r.Data = read, block.Read, []mem.Span{span.Cut(0, bs)}
+			o.kind, r.Op, r.Data = read, blockdev.Read, []mem.Span{span.Cut(0, bs)}
 		case d < 85:
-			o.kind, r.Op, r.Data, o.fua = write, block.Write, []mem.Span{span.Cut(0, bs)}, rnd.IntN(8) == 0
+			o.kind, r.Op, r.Data, o.fua = write, blockdev.Write, []mem.Span{span.Cut(0, bs)}, rnd.IntN(8) == 0
 			fill(b.Bytes()[:bs], o.value)
 		case d < 97:
-			o.kind, r.Op, o.old, o.fua = swap, block.CompareWrite, seen[o.block], rnd.IntN(8) == 0
+			o.kind, r.Op, o.old, o.fua = swap, blockdev.CompareWrite, seen[o.block], rnd.IntN(8) == 0
 			r.Compare, r.Data = []mem.Span{span.Cut(0, bs)}, []mem.Span{span.Cut(bs, bs)}
 			fill(b.Bytes()[:bs], o.old)
 			fill(b.Bytes()[bs:], o.value)
 		default:
-			o.kind, r.Op, r.Length, r.Offset = flush, block.Flush, 0, 0
+			o.kind, r.Op, r.Length, r.Offset = flush, blockdev.Flush, 0, 0
 		}
 		r.FUA = o.fua
 		o.call = x.now()

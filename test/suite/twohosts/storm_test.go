@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/test/lib/faultfs"
 	"github.com/sluice-storage/sluice/test/lib/need"
@@ -170,7 +171,7 @@ func (r *round) wire(portal int) *wire {
 // volume's: a flush that fails for it is one too many.
 func (r *round) may(err error) bool {
 	var sense *block.SenseError
-	return errors.Is(err, block.ErrReserved) || r.fs != nil && (errors.Is(err, block.ErrPowerLost) || errors.Is(err, block.ErrMedium)) || r.remapped.Load() && (errors.Is(err, block.ErrOtherUnit) || errors.Is(err, block.ErrPowerLost) || errors.As(err, &sense) && sense.Key == 5)
+	return errors.Is(err, block.ErrReserved) || r.fs != nil && (errors.Is(err, block.ErrPowerLost) || errors.Is(err, blockdev.ErrMedium)) || r.remapped.Load() && (errors.Is(err, block.ErrOtherUnit) || errors.Is(err, block.ErrPowerLost) || errors.As(err, &sense) && sense.Key == 5)
 }
 
 // pause lets the hosts work. How long is a part of what is tried.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/file"
 	"github.com/sluice-storage/sluice/initiator/block"
 )
@@ -42,7 +43,7 @@ func TestAVolumeThatIsForgottenWithoutItsDataOwesItsLosses(t *testing.T) {
 	defer end()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := v.Flush(ctx); !errors.Is(err, block.ErrMedium) && !errors.Is(err, block.ErrPowerLost) {
+	if err := v.Flush(ctx); !errors.Is(err, blockdev.ErrMedium) && !errors.Is(err, block.ErrPowerLost) {
 		t.Errorf("the first flush: %v", err)
 	}
 	if err := v.Flush(ctx); err != nil {
@@ -81,7 +82,7 @@ func TestAVolumeThatIsForgottenWithALossOwesItToEachHost(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		for k := range times {
-			if err := v.Flush(ctx); k < fail && !errors.Is(err, block.ErrMedium) && !errors.Is(err, block.ErrPowerLost) || k >= fail && err != nil {
+			if err := v.Flush(ctx); k < fail && !errors.Is(err, blockdev.ErrMedium) && !errors.Is(err, block.ErrPowerLost) || k >= fail && err != nil {
 				t.Errorf("flush %d of %s: %v", k+1, host, err)
 			}
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport/iwarp"
@@ -272,7 +273,7 @@ func hammer(vols []*block.Volume, d time.Duration) (*hdrhistogram.Histogram, flo
 				}
 				defer buf.Release()
 				done := make(chan struct{}, 1)
-				r := block.Request{Op: block.Read, Length: size, Data: []mem.Span{buf.Span()}, Done: func(*block.Request) { done <- struct{}{} }}
+				r := blockdev.Request{Op: blockdev.Read, Length: size, Data: []mem.Span{buf.Span()}, Done: func(*blockdev.Request) { done <- struct{}{} }}
 				for n := 0; !stop.Load(); n++ {
 					r.Offset = int64(n*7%4096) * size
 					from := time.Now()

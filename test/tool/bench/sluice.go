@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/test/lib/port"
@@ -180,7 +181,7 @@ func (s *ours) run(w work, d time.Duration) (int, time.Duration, error) {
 func (s *ours) load(w work, n int, d time.Duration) (int, time.Duration, error) {
 	l := &load{w: w, vol: s.vol, limit: int64(n), ended: make(chan struct{})}
 	l.out.Store(int64(w.depth))
-	rs := make([]block.Request, w.depth)
+	rs := make([]blockdev.Request, w.depth)
 	for i := range rs {
 		b, err := s.quota.Get(w.size)
 		if err != nil {
@@ -188,9 +189,9 @@ func (s *ours) load(w work, n int, d time.Duration) (int, time.Duration, error) 
 		}
 		defer b.Release()
 		r := &rs[i]
-		r.Op, r.Length, r.Data = block.Read, int64(w.size), []mem.Span{b.Span()}
+		r.Op, r.Length, r.Data = blockdev.Read, int64(w.size), []mem.Span{b.Span()}
 		if w.write {
-			r.Op = block.Write
+			r.Op = blockdev.Write
 		}
 		r.Done = l.done
 	}
@@ -237,12 +238,12 @@ type load struct {
 	ended    chan struct{}
 }
 
-func (l *load) next(r *block.Request) {
+func (l *load) next(r *blockdev.Request) {
 	r.Offset = l.w.offset(int(l.started.Add(1) - 1))
 	l.vol.Submit(r)
 }
 
-func (l *load) done(r *block.Request) {
+func (l *load) done(r *blockdev.Request) {
 	if r.Err != nil {
 		err := r.Err
 		l.err.Store(&err)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/test/lib/need"
@@ -132,7 +133,7 @@ func open(t *testing.T, i *block.Initiator, url string) *block.Volume {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := v.Close(); err != nil && !errors.Is(err, block.ErrClosed) {
+		if err := v.Close(); err != nil && !errors.Is(err, blockdev.ErrClosed) {
 			t.Error(err)
 		}
 	})
@@ -166,7 +167,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 		for _, imm := range []int{0, -1} {
 			t.Run(query+strconv.Itoa(imm), func(t *testing.T) {
 				v := open(t, initiator(t, block.Options{Immediate: imm}), s.url("", query))
-				g := v.Geometry()
+				g := v.Unit()
 				if g.Size != 64<<20 || g.Logical != 512 || g.Vendor != "IET" || g.ID == "" {
 					t.Fatalf("%+v", g)
 				}
@@ -201,10 +202,10 @@ func TestProvisioningAndComparison(t *testing.T) {
 	}
 	// tgt reports a limit for COMPARE AND WRITE and then refuses the command; should it learn it, both halves count.
 	if _, err := v.CompareAndWrite(ctx, 0, one, two); err == nil {
-		if miss, err := v.CompareAndWrite(ctx, 0, one, two); !errors.Is(err, block.ErrMiscompare) || miss < -1 || miss > 511 {
+		if miss, err := v.CompareAndWrite(ctx, 0, one, two); !errors.Is(err, blockdev.ErrMiscompare) || miss < -1 || miss > 511 {
 			t.Fatalf("%d %v", miss, err)
 		}
-	} else if !errors.Is(err, block.ErrUnsupported) {
+	} else if !errors.Is(err, blockdev.ErrUnsupported) {
 		t.Fatal(err)
 	}
 	if err := v.WriteZeroes(ctx, 0, 1<<20, true); err != nil {
@@ -220,7 +221,7 @@ func TestProvisioningAndComparison(t *testing.T) {
 	if err := v.Discard(ctx, 0, 1<<20); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := v.ReadAt(got, 64<<20); !errors.Is(err, block.ErrRange) {
+	if _, err := v.ReadAt(got, 64<<20); !errors.Is(err, blockdev.ErrRange) {
 		t.Fatal(err)
 	}
 	var se *block.SenseError
@@ -242,7 +243,7 @@ func TestManyCommandsAtATime(t *testing.T) {
 	const n, size = 400, 16 << 10
 	bufs := make([]*mem.Buf, n)
 	var wg sync.WaitGroup
-	reqs := make([]block.Request, n)
+	reqs := make([]blockdev.Request, n)
 	for k := range reqs {
 		b, err := v.Memory().Get(size)
 		if err != nil {
@@ -252,10 +253,10 @@ func TestManyCommandsAtATime(t *testing.T) {
 		copy(b.Bytes(), fill(size, int64(k)))
 		bufs[k] = b
 		r := &reqs[k]
-		r.Op, r.Offset, r.Length, r.Data = block.Write, int64(k)*size, size, []mem.Span{b.Span()}
-		r.Done = func(*block.Request) { wg.Done() }
+		r.Op, r.Offset, r.Length, r.Data = blockdev.Write, int64(k)*size, size, []mem.Span{b.Span()}
+		r.Done = func(*blockdev.Request) { wg.Done() }
 	}
-	for _, op := range []block.Op{block.Write, block.Read} {
+	for _, op := range []blockdev.Op{blockdev.Write, blockdev.Read} {
 		wg.Add(n)
 		for k := range reqs {
 			reqs[k].Op = op
@@ -269,7 +270,7 @@ func TestManyCommandsAtATime(t *testing.T) {
 			if !bytes.Equal(bufs[k].Bytes(), fill(size, int64(k))) {
 				t.Fatalf("%s %d differs", op, k)
 			}
-			if op == block.Write {
+			if op == blockdev.Write {
 				clear(bufs[k].Bytes())
 			}
 		}
