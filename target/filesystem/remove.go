@@ -65,8 +65,8 @@ func (s *FS) release(n *node) {
 }
 
 // Rename moves a name from one directory to another, or in one.
-func (from *Object) Rename(oldName []byte, to *Object, newName []byte, wFrom, wTo *Change) Errno {
-	s := from.s
+func (o *Object) Rename(oldName []byte, to *Object, newName []byte, wFrom, wTo *Change) Errno {
+	s := o.s
 	for _, name := range [...][]byte{oldName, newName} {
 		if e := checkName(name); e == errDots {
 			return Errno(unix.EINVAL)
@@ -74,13 +74,13 @@ func (from *Object) Rename(oldName []byte, to *Object, newName []byte, wFrom, wT
 			return e
 		}
 	}
-	if from.n.e.ID != to.n.e.ID { // of one export there are two while the list is replaced
+	if o.n.e.ID != to.n.e.ID { // of one export there are two while the list is replaced
 		return Errno(unix.EXDEV)
 	}
 	move := func() error {
 		defer s.release(s.peek(to, newName))
-		err := s.ids.as(&from.id, func() error {
-			return unix.Renameat(from.n.fd, string(oldName), to.n.fd, string(newName))
+		err := s.ids.as(&o.id, func() error {
+			return unix.Renameat(o.n.fd, string(oldName), to.n.fd, string(newName))
 		})
 		if err == nil {
 			s.moved(to.n, string(newName))
@@ -89,22 +89,22 @@ func (from *Object) Rename(oldName []byte, to *Object, newName []byte, wFrom, wT
 	}
 	var err error
 	var stFrom, stTo unix.Stat_t
-	switch f, t := from.n.file, to.n.file; {
+	switch f, t := o.n.file, to.n.file; {
 	case f == t:
 		err = s.changing(to.n, wTo, &stTo, move)
 		*wFrom = *wTo
 	case f.id.ino < t.id.ino: // two directories are always locked in one order
-		err = s.changing(from.n, wFrom, &stFrom, func() error { return s.changing(to.n, wTo, &stTo, move) })
+		err = s.changing(o.n, wFrom, &stFrom, func() error { return s.changing(to.n, wTo, &stTo, move) })
 	default:
-		err = s.changing(to.n, wTo, &stTo, func() error { return s.changing(from.n, wFrom, &stFrom, move) })
+		err = s.changing(to.n, wTo, &stTo, func() error { return s.changing(o.n, wFrom, &stFrom, move) })
 	}
 	if errors.Is(err, unix.EBUSY) {
 		return Errno(unix.EACCES)
 	}
 	if err == nil {
 		err = s.durable(to.n)
-		if from.n.file != to.n.file {
-			err = cmp.Or(err, s.durable(from.n))
+		if o.n.file != to.n.file {
+			err = cmp.Or(err, s.durable(o.n))
 		}
 	}
 	return errnoOf(err)
@@ -127,22 +127,22 @@ func (s *FS) moved(dir *node, name string) {
 }
 
 // Link gives a file another name in a directory.
-func (file *Object) Link(dir *Object, name []byte, w *Change) Errno {
-	s := file.s
+func (o *Object) Link(dir *Object, name []byte, w *Change) Errno {
+	s := o.s
 	switch e := checkName(name); {
 	case e == errDots:
 		return Errno(unix.EEXIST)
 	case e != OK:
 		return e
-	case file.n.e.ID != dir.n.e.ID:
+	case o.n.e.ID != dir.n.e.ID:
 		return Errno(unix.EXDEV)
-	case file.n.fmt == unix.S_IFDIR:
+	case o.n.fmt == unix.S_IFDIR:
 		return Errno(unix.EISDIR)
 	}
 	var st unix.Stat_t
 	err := s.changing(dir.n, w, &st, func() error {
 		return s.ids.as(&dir.id, func() error {
-			return unix.Linkat(unix.AT_FDCWD, procPath(file.n.fd), dir.n.fd, string(name), unix.AT_SYMLINK_FOLLOW)
+			return unix.Linkat(unix.AT_FDCWD, procPath(o.n.fd), dir.n.fd, string(name), unix.AT_SYMLINK_FOLLOW)
 		})
 	})
 	if err == nil {
