@@ -33,6 +33,7 @@ type Call struct {
 	small   [inlineBody]byte
 	copied  int // bytes of msg that were elsewhere first
 
+	taken   bool     // Sink or Loan was asked for memory
 	sink    [][]byte // what Sink gave
 	payload int      // bytes of it that are part of the reply, -1 for none
 	at      int      // where they stand in Out
@@ -116,6 +117,7 @@ var ErrNoMemory = mem.ErrNoMemory
 // Sink returns memory for n bytes of opaque result. SetPayload says how many were used.
 func (c *Call) Sink(n int) ([][]byte, error) {
 	c.dropSink()
+	c.taken = true
 	s, err := c.from.sinkFor(min(n, MaxPayload))
 	c.sink = s
 	return s, err
@@ -129,6 +131,7 @@ func (c *Call) Loan(n, skew int) (fd int, ok bool) {
 		return -1, false
 	}
 	c.dropSink()
+	c.taken = true
 	return c.from.loanFor(n, skew)
 }
 
@@ -211,11 +214,10 @@ func (c *Call) Restart() {
 }
 
 func (c *Call) dropSink() {
-	if c.from != nil {
+	if c.taken && c.from != nil {
 		c.from.dropSink()
 	}
-	c.sink = nil
-	c.payload = -1
+	c.taken, c.sink, c.payload = false, nil, -1
 }
 
 // begin makes the call one that arrives from a peer.
