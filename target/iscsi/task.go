@@ -3,6 +3,7 @@ package iscsi
 import (
 	"time"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/hist"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/mem"
@@ -344,3 +345,7 @@ func residual(expect, want int64) (n uint32, over, under bool) {
 	}
 	return 0, false, false
 }
+
+var _ scsi.Mover = (*task)(nil)
+var _ scsi.Canceler = (*task)(nil)
+var _ blockdev.Deferrer = (*task)(nil)
