@@ -81,7 +81,7 @@ func (r *Redirect) refusal() error {
 	if r.Permanent {
 		st = iscsi.LoginMovedPermanently
 	}
-	return &refusal{status: st, detail: "redirected", addr: r.Address}
+	return &refusalError{status: st, detail: "redirected", addr: r.Address}
 }
 
 // user is the name that the initiator gave for its proof, if any.

@@ -20,7 +20,7 @@ func (c *conn) request(b iscsi.BHS, data []byte) error {
 	// An answer to our ping has no task tag and no place in the window (section 11.18).
 	if b.Opcode() == iscsi.OpNopOut && b.ITT() == iscsi.Reserved {
 		c.pinged = false
-		c.unasked.acknowledged(b.ExpStatSN())
+		c.unasked.acknowledgedLocked(b.ExpStatSN())
 		c.letGo()
 		return nil
 	}
@@ -77,7 +77,7 @@ func (c *conn) rejectLocked(b iscsi.BHS, r iscsi.RejectReason) {
 	if !c.roomLocked() {
 		return // section 8.1.2 of RFC 7145 puts this above the duty to reject
 	}
-	c.unasked.sent(c.statSN)
+	c.unasked.sentLocked(c.statSN)
 	p := iscsi.Reject{Reason: r, DataLen: iscsi.BHSLen}
 	var h [iscsi.BHSLen]byte
 	p.Put(h[:])
@@ -335,7 +335,7 @@ func (c *conn) asyncLocked(p iscsi.Async, data []byte) {
 		c.rec.note("not told of asynchronous event %d: it could not take it", p.Event)
 		return
 	}
-	c.unasked.sent(c.statSN)
+	c.unasked.sentLocked(c.statSN)
 	var h [iscsi.BHSLen]byte
 	p.Put(h[:])
 	c.numbersLocked(h[:], true)

@@ -117,7 +117,7 @@ func (x *iserDatamover) respondLocked(t *task) { x.responseLocked(t, nil) }
 // responseLocked queues the SCSI Response; with move set the task's move ends when the Send completes.
 func (x *iserDatamover) responseLocked(t *task, move *task) {
 	var r iscsi.SCSIResponse
-	t.response(&r)
+	t.responseLocked(&r)
 	r.ExpDataSN = 0 // no Data-In PDUs and no R2Ts were sent
 	var data [2 + 254]byte
 	n := 0

@@ -34,18 +34,18 @@ type login struct {
 	final     bool // the final response is decided; text may still be on its way out
 }
 
-// refusal ends a login with a status, and tells the operator why.
-type refusal struct {
+// refusalError ends a login with a status, and tells the operator why.
+type refusalError struct {
 	status iscsi.LoginStatus
 	detail string // what happened
 	hint   string // what to change
 	addr   string // of a redirection
 }
 
-func (r *refusal) Error() string { return r.detail }
+func (r *refusalError) Error() string { return r.detail }
 
 func refuse(s iscsi.LoginStatus, hint, format string, a ...any) error {
-	return &refusal{status: s, hint: hint, detail: fmt.Sprintf(format, a...)}
+	return &refusalError{status: s, hint: hint, detail: fmt.Sprintf(format, a...)}
 }
 
 // loginPDU takes one PDU before full-feature phase. An error ends the connection; a refusal has been answered.
@@ -386,7 +386,7 @@ func (c *conn) full(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN uint
 
 // refuseLogin answers with status class and detail, logs what the operator can do, and ends the connection.
 func (c *conn) refuseLogin(q *iscsi.LoginRequest, b iscsi.BHS, err error) error {
-	r := &refusal{status: iscsi.LoginInitiatorError, detail: err.Error()}
+	r := &refusalError{status: iscsi.LoginInitiatorError, detail: err.Error()}
 	var neg *iscsi.NegotiationError
 	switch {
 	case errors.As(err, &r):

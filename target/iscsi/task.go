@@ -308,8 +308,8 @@ func (c *conn) answerLocked(t *task) {
 	c.endTaskLocked(t)
 }
 
-// response fills the header of a task's SCSI Response but for its numbers (section 11.4).
-func (t *task) response(r *iscsi.SCSIResponse) {
+// responseLocked fills the header of a task's SCSI Response but for its numbers (section 11.4).
+func (t *task) responseLocked(r *iscsi.SCSIResponse) {
 	*r = iscsi.SCSIResponse{Status: uint8(t.Status), ITT: t.itt}
 	if t.Read() {
 		r.ExpDataSN = t.in.dataSN

@@ -211,16 +211,16 @@ func (x *tcpDatamover) solicitLocked(t *task) {
 		o.r2tBulk = true
 		x.c.bulkOut.Add(1)
 	}
-	blk := x.block()
+	blk := x.blockLocked()
 	p.Put(blk.header())
 	x.c.numbersLocked(blk.header(), false)
-	x.push(blk, 0, nil, nil)
+	x.pushLocked(blk, 0, nil, nil)
 }
 
 func (x *tcpDatamover) respondLocked(t *task) {
 	var r iscsi.SCSIResponse
-	t.response(&r)
-	blk := x.block()
+	t.responseLocked(&r)
+	blk := x.blockLocked()
 	blk.status = true
 	x.c.countResponseLocked()
 	r.Put(blk.header())
@@ -230,19 +230,19 @@ func (x *tcpDatamover) respondLocked(t *task) {
 		d[0], d[1] = byte(len(t.Sense)>>8), byte(len(t.Sense))
 		copy(d[2:], t.Sense)
 	}
-	x.push(blk, r.DataLen, nil, nil)
+	x.pushLocked(blk, r.DataLen, nil, nil)
 }
 
 func (x *tcpDatamover) sendLocked(h iscsi.BHS, data []byte) {
-	blk := x.block()
+	blk := x.blockLocked()
 	blk.control = true
 	copy(blk.header(), h[:iscsi.BHSLen])
 	if len(data) <= blockData {
 		copy(blk.data(), data)
-		x.push(blk, len(data), nil, nil)
+		x.pushLocked(blk, len(data), nil, nil)
 		return
 	}
-	x.push(blk, 0, data, nil)
+	x.pushLocked(blk, 0, data, nil)
 }
 
 func isTooManyFiles(err error) bool {

@@ -25,7 +25,7 @@ type block struct {
 
 func (k *block) header() iscsi.BHS { return k.b[:iscsi.BHSLen] }
 
-// data is where a short data segment is put before push moves it behind the header digest, if there is one.
+// data is where a short data segment is put before pushLocked moves it behind the header digest, if there is one.
 func (k *block) data() []byte { return k.b[iscsi.BHSLen+iscsi.DigestLen:] }
 
 // seg is a run of bytes to be sent.
@@ -35,7 +35,7 @@ type seg struct {
 	move *task  // its move ends after this
 }
 
-func (x *tcpDatamover) block() *block {
+func (x *tcpDatamover) blockLocked() *block {
 	if b := x.blocks; b != nil {
 		x.blocks, b.next, b.control, b.status = b.next, nil, false, false
 		return b
@@ -43,8 +43,8 @@ func (x *tcpDatamover) block() *block {
 	return new(block)
 }
 
-// push queues a PDU whose header is complete: n bytes of data in the block, or data, or spans queued by the caller.
-func (x *tcpDatamover) push(k *block, n int, data []byte, move *task) {
+// pushLocked queues a PDU whose header is complete: n bytes of data in the block, or data, or spans queued by the caller.
+func (x *tcpDatamover) pushLocked(k *block, n int, data []byte, move *task) {
 	total := n + len(data)
 	h := k.header()
 	hd, dd := x.hd && h.Opcode() != iscsi.OpLoginResponse, x.dd && h.Opcode() != iscsi.OpLoginResponse && total > 0
@@ -55,22 +55,22 @@ func (x *tcpDatamover) push(k *block, n int, data []byte, move *task) {
 	}
 	if n > 0 {
 		copy(k.b[head:], k.data()[:n])
-		x.seg(seg{b: k.b[:head+n]})
+		x.segLocked(seg{b: k.b[:head+n]})
 	} else {
-		x.seg(seg{b: k.b[:head]})
+		x.segLocked(seg{b: k.b[:head]})
 		if len(data) > 0 {
-			x.seg(seg{b: data})
+			x.segLocked(seg{b: data})
 		}
 	}
 	crc := uint32(0)
 	if dd {
 		crc = iscsi.DigestUpdate(iscsi.Digest(k.b[head:head+n]), data)
 	}
-	x.pushTail(k, total, dd, crc, move)
+	x.pushTailLocked(k, total, dd, crc, move)
 }
 
-// pushTail queues padding and data digest, and lets go of the block and the move with the PDU's last byte.
-func (x *tcpDatamover) pushTail(k *block, n int, dd bool, crc uint32, move *task) {
+// pushTailLocked queues padding and data digest, and lets go of the block and the move with the PDU's last byte.
+func (x *tcpDatamover) pushTailLocked(k *block, n int, dd bool, crc uint32, move *task) {
 	pad := iscsi.Pad(n)
 	t := k.tail[:pad]
 	clear(t)
@@ -79,14 +79,14 @@ func (x *tcpDatamover) pushTail(k *block, n int, dd bool, crc uint32, move *task
 		iscsi.PutDigest(t[pad:], iscsi.DigestUpdate(crc, t[:pad]))
 	}
 	if len(t) > 0 {
-		x.seg(seg{b: t, blk: k, move: move})
+		x.segLocked(seg{b: t, blk: k, move: move})
 		return
 	}
 	last := &x.q[len(x.q)-1]
 	last.blk, last.move = k, move
 }
 
-func (x *tcpDatamover) seg(s seg) {
+func (x *tcpDatamover) segLocked(s seg) {
 	x.q = append(x.q, s)
 	x.queued += len(s.b)
 }
@@ -114,7 +114,7 @@ func (x *tcpDatamover) dataInLocked(t *task) {
 			p.Residual, p.Overflow, p.Underflow = residual(t.ExpectIn, t.TransferIn)
 			c.retireLocked(t)
 		}
-		k := x.block()
+		k := x.blockLocked()
 		h := k.header()
 		p.Put(h)
 		if collapse {
@@ -130,7 +130,7 @@ func (x *tcpDatamover) dataInLocked(t *task) {
 			iscsi.PutDigest(k.b[head:], iscsi.Digest(h))
 			head += iscsi.DigestLen
 		}
-		x.seg(seg{b: k.b[:head]})
+		x.segLocked(seg{b: k.b[:head]})
 		crc := uint32(0)
 		for m := n; m > 0; {
 			s := in.data[si].Bytes()[sOff:]
@@ -144,13 +144,13 @@ func (x *tcpDatamover) dataInLocked(t *task) {
 			if x.dd {
 				crc = iscsi.DigestUpdate(crc, s)
 			}
-			x.seg(seg{b: s})
+			x.segLocked(seg{b: s})
 		}
 		var move *task
 		if left == 0 {
 			move = t
 		}
-		x.pushTail(k, n, x.dd, crc, move)
+		x.pushTailLocked(k, n, x.dd, crc, move)
 	}
 	if x.queued >= corkBytes {
 		x.flushLocked()
@@ -169,7 +169,7 @@ func (x *tcpDatamover) flushLocked() {
 		return
 	}
 	for x.head < len(x.q) {
-		x.gather()
+		x.gatherLocked()
 		x.c.mu.Unlock()
 		x.wn, x.werr = 0, nil
 		err := x.raw.Write(x.writeFn)
@@ -254,8 +254,8 @@ func (x *tcpDatamover) wroteLocked(err error) bool {
 	return true
 }
 
-// gather names the bytes of the next writev.
-func (x *tcpDatamover) gather() {
+// gatherLocked names the bytes of the next writev.
+func (x *tcpDatamover) gatherLocked() {
 	x.wiov = x.wiov[:0]
 	for i := x.head; i < len(x.q) && len(x.wiov) < maxIOV; i++ {
 		x.wiov = appendIOV(x.wiov, x.q[i].b)
@@ -318,7 +318,7 @@ func (x *tcpDatamover) writer() {
 				x.flushedLocked()
 				break
 			}
-			x.gather()
+			x.gatherLocked()
 			c.mu.Unlock()
 			err := x.writeWait()
 			c.mu.Lock()

@@ -9,11 +9,11 @@ type unasked struct {
 	last uint32 // StatSN of the newest
 }
 
-// sent counts one.
-func (u *unasked) sent(statSN uint32) { u.n, u.last = u.n+1, statSN }
+// sentLocked counts one.
+func (u *unasked) sentLocked(statSN uint32) { u.n, u.last = u.n+1, statSN }
 
-// acknowledged reads the ExpStatSN of a request.
-func (u *unasked) acknowledged(exp uint32) {
+// acknowledgedLocked reads the ExpStatSN of a request.
+func (u *unasked) acknowledgedLocked(exp uint32) {
 	if u.n > 0 && iscsi.SNLess(u.last, exp) {
 		u.n = 0
 	}

@@ -33,7 +33,7 @@ func (c *conn) openLocked() uint32 {
 
 // takeCmdSNLocked checks the number of a request and accepts it. False means that the request is to be ignored.
 func (c *conn) takeCmdSNLocked(b iscsi.BHS) (bool, error) {
-	c.unasked.acknowledged(b.ExpStatSN())
+	c.unasked.acknowledgedLocked(b.ExpStatSN())
 	sn := b.CmdSN()
 	if b.Immediate() {
 		// An immediate command carries the current CmdSN and does not advance it; being strict here helps nobody.

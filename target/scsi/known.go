@@ -88,12 +88,12 @@ func (n *Nexus) meetLocked(i *itl) {
 	}
 	i.used.Store(ok)
 	if ok && was != i.lu.name {
-		i.close()
+		i.closeLocked()
 	}
 }
 
-// close closes a LUN; knownUnits.mu is held.
-func (i *itl) close() {
+// closeLocked closes a LUN; knownUnits.mu is held.
+func (i *itl) closeLocked() {
 	i.unknown.Store(true)
 	i.attention(ASCLUNsChanged)
 }
@@ -117,7 +117,7 @@ func (i *itl) use() {
 		// The LUN became another unit just now, and this command is not the last that is for the old one.
 		now.used.Store(true)
 		now.change.since, now.change.dated = next, true
-		now.close()
+		now.closeLocked()
 	}
 }
 

@@ -51,7 +51,7 @@ func (t *Target) recall() {
 	}
 	t.saveMu.Lock()
 	defer t.saveMu.Unlock()
-	if err := t.readKnown(); err != nil {
+	if err := t.readKnownLocked(); err != nil {
 		t.log.Warn("what hosts took the LUNs of a target for cannot be read now; until it can, they have to ask for a LUN's name (INQUIRY) before it takes other commands",
 			zap.String("target", t.opt.Name), zap.Error(err))
 	}
@@ -63,7 +63,7 @@ func (t *Target) recallAgain() {
 		return
 	}
 	t.saveMu.Lock()
-	read := t.unread.Load() && t.readKnown() == nil
+	read := t.unread.Load() && t.readKnownLocked() == nil
 	t.saveMu.Unlock()
 	if read {
 		t.log.Info("what hosts took the LUNs of a target for is read", zap.String("target", t.opt.Name))
@@ -71,8 +71,8 @@ func (t *Target) recallAgain() {
 	}
 }
 
-// readKnown takes the note in, beside what nexuses have been seen to do meanwhile; saveMu is held.
-func (t *Target) readKnown() error {
+// readKnownLocked takes the note in, beside what nexuses have been seen to do meanwhile; saveMu is held.
+func (t *Target) readKnownLocked() error {
 	path := knownPath(t.opt.StateDir, t.opt.Name)
 	var note knownNote
 	err := readState(path, &note)
@@ -241,7 +241,7 @@ func (t *Target) saveKnown() error {
 		return nil // the note is another's
 	}
 	if t.unread.Load() {
-		if err := t.readKnown(); err != nil {
+		if err := t.readKnownLocked(); err != nil {
 			return err // what is written would take its place
 		}
 	}

@@ -214,7 +214,7 @@ func modeKey(k [2]byte) string { return hex.EncodeToString(k[:1]) + "." + hex.En
 func (lu *LogicalUnit) persist() error {
 	lu.stateMu.Lock()
 	defer lu.stateMu.Unlock()
-	return lu.write(lu.pr.Load())
+	return lu.writeLocked(lu.pr.Load())
 }
 
 // insist saves until it succeeds or the unit ends, with pauses; pending is set while that is to come. warn hears of the first failure:
@@ -248,21 +248,21 @@ func (lu *LogicalUnit) insist(pending *atomic.Bool, save func() error, warn func
 func (lu *LogicalUnit) publish(r *reservations) error {
 	lu.stateMu.Lock() // nothing else writes the old ones over the new ones in between
 	defer lu.stateMu.Unlock()
-	err := lu.write(r)
+	err := lu.writeLocked(r)
 	if err == nil {
 		lu.pr.Store(r)
 		return nil
 	}
 	// They may be on the disk all the same.
-	if lu.write(lu.pr.Load()) != nil {
+	if lu.writeLocked(lu.pr.Load()) != nil {
 		lu.log.Error("a change of persistent reservations was refused because it could not be written down; it may be in force after a restart",
 			zap.String("volume", lu.opt.Name), zap.Error(err))
 	}
 	return err
 }
 
-// write writes the state with r as reservations; stateMu is held.
-func (lu *LogicalUnit) write(r *reservations) error {
+// writeLocked writes the state with r as reservations; stateMu is held.
+func (lu *LogicalUnit) writeLocked(r *reservations) error {
 	lu.mu.Lock()
 	if lu.stateDir == "" {
 		lu.mu.Unlock()
