@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
-
-	"github.com/sluice-storage/sluice/internal/oncrpc"
 )
 
 func TestMain(m *testing.M) {
@@ -80,10 +78,8 @@ func TestRulesThatAreNone(t *testing.T) {
 func TestSquash(t *testing.T) {
 	e := &Served{Export: Export{AnonUID: 1000, AnonGID: 2000}}
 	anon := identity{uid: 1000, gid: 2000}
-	sys := func(uid, gid uint32, groups ...uint32) oncrpc.Sys {
-		s := oncrpc.Sys{UID: uid, GID: gid, NGroups: len(groups)}
-		copy(s.Groups[:], groups)
-		return s
+	sys := func(uid, gid uint32, groups ...uint32) Credential {
+		return Credential{Known: true, UID: uid, GID: gid, Groups: groups}
 	}
 	id := func(uid, gid uint32, groups ...uint32) identity {
 		i := identity{uid: uid, gid: gid, n: len(groups)}
@@ -91,28 +87,23 @@ func TestSquash(t *testing.T) {
 		return i
 	}
 	for _, tc := range []struct {
-		what   string
-		flavor uint32
-		sys    oncrpc.Sys
-		sq     Squash
-		want   identity
+		what string
+		sys  Credential
+		sq   Squash
+		want identity
 	}{
-		{"a user, root squashed", oncrpc.AuthSys, sys(7, 8, 9, 10), SquashRoot, id(7, 8, 9, 10)},
-		{"root, root squashed", oncrpc.AuthSys, sys(0, 0, 0, 5), SquashRoot, anon},
-		{"root's group, root squashed", oncrpc.AuthSys, sys(7, 0, 0, 10), SquashRoot, id(7, 2000, 2000, 10)},
-		{"root, nobody squashed", oncrpc.AuthSys, sys(0, 0, 4), SquashNone, id(0, 0)},
-		{"root of a group, nobody squashed", oncrpc.AuthSys, sys(0, 7, 4), SquashNone, id(0, 7)},
-		{"a user, nobody squashed", oncrpc.AuthSys, sys(7, 0, 0), SquashNone, id(7, 0, 0)},
-		{"a user, all squashed", oncrpc.AuthSys, sys(7, 8, 9), SquashAll, anon},
-		{"no credential", oncrpc.AuthNone, sys(0, 0), SquashNone, anon},
-		{"no user", oncrpc.AuthSys, sys(^uint32(0), 8), SquashNone, anon},
-		{"no group", oncrpc.AuthSys, sys(7, ^uint32(0)), SquashNone, anon},
+		{"a user, root squashed", sys(7, 8, 9, 10), SquashRoot, id(7, 8, 9, 10)},
+		{"root, root squashed", sys(0, 0, 0, 5), SquashRoot, anon},
+		{"root's group, root squashed", sys(7, 0, 0, 10), SquashRoot, id(7, 2000, 2000, 10)},
+		{"root, nobody squashed", sys(0, 0, 4), SquashNone, id(0, 0)},
+		{"root of a group, nobody squashed", sys(0, 7, 4), SquashNone, id(0, 7)},
+		{"a user, nobody squashed", sys(7, 0, 0), SquashNone, id(7, 0, 0)},
+		{"a user, all squashed", sys(7, 8, 9), SquashAll, anon},
+		{"no credential", Credential{}, SquashNone, anon},
+		{"no user", sys(^uint32(0), 8), SquashNone, anon},
+		{"no group", sys(7, ^uint32(0)), SquashNone, anon},
 	} {
-		sys := &tc.sys
-		if tc.flavor != oncrpc.AuthSys {
-			sys = nil
-		}
-		if got := e.identityOf(sys, tc.sq); got != tc.want {
+		if got := e.identityOf(&tc.sys, tc.sq); got != tc.want {
 			t.Errorf("%s: %+v, want %+v", tc.what, got, tc.want)
 		}
 	}

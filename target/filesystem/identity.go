@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/internal/threads"
 )
 
@@ -18,7 +17,7 @@ import (
 type identity struct {
 	uid, gid uint32
 	n        int
-	groups   [oncrpc.MaxGroups]uint32
+	groups   [maxGroups]uint32
 }
 
 // identities changes the file system identity of the calling thread. Linux keeps it a thread, not a process; the raw
@@ -237,13 +236,14 @@ func (i *identities) admit(id *identity, anonUID, anonGID uint32) {
 	id.n = k
 }
 
-// identityOf squashes a caller's credential, nil for none.
-func (e *Served) identityOf(sys *oncrpc.Sys, sq Squash) identity {
+// identityOf squashes a caller's credential.
+func (e *Served) identityOf(cred *Credential, sq Squash) identity {
 	anon := identity{uid: e.AnonUID, gid: e.AnonGID}
-	if sys == nil || sq == SquashAll {
+	if !cred.Known || sq == SquashAll {
 		return anon
 	}
-	id := identity{uid: sys.UID, gid: sys.GID, n: sys.NGroups, groups: sys.Groups}
+	id := identity{uid: cred.UID, gid: cred.GID}
+	id.n = copy(id.groups[:], cred.Groups)
 	// An id of 2^32-1 is no user: setfsuid would take it for a question.
 	if id.uid == ^uint32(0) || id.gid == ^uint32(0) {
 		return anon

@@ -7,6 +7,8 @@ const (
 	MaxTransfer = 1 << 20
 	// MaxName is the longest name that Linux file systems take, bytes (NAME_MAX).
 	MaxName = 255
+	// maxGroups bounds a caller's groups: what AUTH_SYS has room for.
+	maxGroups = 16
 	// nodeShards spreads the lock of the handle cache.
 	nodeShards = 16
 	// maxNodes bounds cached handles, each with a descriptor and a few open files; RLIMIT_NOFILE is usually higher by far.

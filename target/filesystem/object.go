@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/sluice-storage/sluice/internal/oncrpc"
 )
 
 // Peer is the connection that a caller speaks on. *rpcserver.Peer is one.
@@ -25,11 +23,17 @@ type Peer interface {
 	HostMemo() *atomic.Pointer[any]
 }
 
+// Credential is who a caller says it is. The zero value says nothing.
+type Credential struct {
+	Known    bool
+	UID, GID uint32
+	Groups   []uint32 // of which 16 count at most
+}
+
 // Caller is on whose behalf an operation is done.
 type Caller struct {
 	Peer Peer
-	// Sys is its credential, nil for none.
-	Sys *oncrpc.Sys
+	Cred Credential
 	// MayWait says that the operation may wait; without it what would have to wait is ErrWait.
 	MayWait bool
 	// Export is what ExportOf has said of the handle just now, for a caller that must not wait.
@@ -128,7 +132,7 @@ func (s *FS) Find(c *Caller, h []byte, o *Object) Errno {
 		return Errno(unix.ESTALE)
 	}
 	o.s, o.n, o.inline, o.rights = s, n, !c.MayWait, r
-	o.id = n.e.identityOf(c.Sys, r.Squash)
+	o.id = n.e.identityOf(&c.Cred, r.Squash)
 	s.ids.admit(&o.id, n.e.AnonUID, n.e.AnonGID)
 	return OK
 }

@@ -122,7 +122,7 @@ func (p *program) Serve(c *rpcserver.Call) rpcserver.Verdict {
 func callerOf(c *rpcserver.Call) filesystem.Caller {
 	from := filesystem.Caller{Peer: c.Peer, MayWait: c.Worker}
 	if c.Cred.Flavor == oncrpc.AuthSys {
-		from.Sys = &c.Sys
+		from.Cred = filesystem.Credential{Known: true, UID: c.Sys.UID, GID: c.Sys.GID, Groups: c.Sys.Groups[:c.Sys.NGroups]}
 	}
 	return from
 }
