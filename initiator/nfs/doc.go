@@ -30,6 +30,10 @@
 // was for the credential. Other errors are those of the network or of the context. NFS3ERR_JUKEBOX is waited out, and seen only when
 // a context ends meanwhile.
 //
+// # Log
+//
+// Options.Log takes any slog.Handler by slog.New; a zap.Logger's core becomes one by zapslog.NewHandler of go.uber.org/zap/exp.
+//
 // # By handle
 //
 // A Caller works by file handles and under identities of other users, as a file system below a kernel does; Locks is the client of

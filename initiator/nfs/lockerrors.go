@@ -12,7 +12,7 @@ var (
 	// ErrNoLocks says that the server has no lock manager that we can reach.
 	ErrNoLocks = errors.New("nfs: the server's lock manager (NLM) cannot be reached")
 	// ErrLocked says that another owner holds a lock in the range.
-	ErrLocked = errors.New("nfs: locked by somebody else")
+	ErrLocked = errors.New("nfs: locked by another owner")
 )
 
 // LockStat is an answer of the lock manager (nlm4_stats, RFC 1813 appendix II).

@@ -1,6 +1,7 @@
 package nfs
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -35,7 +36,7 @@ type LockRange struct {
 // could call. Its methods may be called by any goroutine.
 type Locks struct {
 	c    *rpcclient.Client
-	own  bool // c is ours to close
+	owns bool // c is to be closed with this
 	v    *FS
 	name string
 	log  *slog.Logger
@@ -58,9 +59,10 @@ type lockKey struct {
 }
 
 // Locks connects to the server's lock manager, or says ErrNoLocks. name tells this client from others, of the same
-// machine too, and what an earlier one of the name has left is freed. Close it before the FS.
+// machine too, and what an earlier one of the name has left is freed. A lock that was lost is logged to log, or where it is nil to
+// Options.Log. Close it before the FS.
 func (v *FS) Locks(ctx context.Context, name string, log *slog.Logger) (*Locks, error) {
-	l := &Locks{v: v, c: v.rpc, name: name, log: logging.OrNone(log), held: map[lockKey][]LockRange{}, doubt: map[lockKey]*doubt{}, turns: map[lockKey]*turn{}, done: make(chan struct{})}
+	l := &Locks{v: v, c: v.rpc, name: name, log: logging.OrNone(cmp.Or(log, v.log)), held: map[lockKey][]LockRange{}, doubt: map[lockKey]*doubt{}, turns: map[lockKey]*turn{}, done: make(chan struct{})}
 	null := func() error {
 		return l.c.Do(ctx, &rpcclient.Call{Prog: nlm4.Prog, Vers: nlm4.Vers, Proc: nlm4.ProcNull, Cred: v.cred})
 	}
@@ -68,7 +70,7 @@ func (v *FS) Locks(ctx context.Context, name string, log *slog.Logger) (*Locks, 
 	err := null()
 	if err != nil && v.target != nil && ctx.Err() == nil {
 		if port, perr := getport(ctx, v.target, nlm4.Prog, nlm4.Vers); perr == nil {
-			l.c, l.own = rpcclient.NewClient(rpcclient.TCP(v.target.addr(port)), rpcclient.Options{}), true
+			l.c, l.owns = rpcclient.NewClient(rpcclient.TCP(v.target.addr(port)), rpcclient.Options{}), true
 			err = null()
 		}
 	}
@@ -77,7 +79,7 @@ func (v *FS) Locks(ctx context.Context, name string, log *slog.Logger) (*Locks, 
 		err = l.c.Do(ctx, &rpcclient.Call{Prog: nlm4.Prog, Vers: nlm4.Vers, Proc: nlm4.ProcFreeAll, Cred: v.cred, Args: a.Append(nil)})
 	}
 	if err != nil {
-		if l.own {
+		if l.owns {
 			err = errors.Join(err, l.c.Close())
 		}
 		return nil, fmt.Errorf("%w: %w", ErrNoLocks, err)
@@ -93,7 +95,7 @@ func (l *Locks) Close() error {
 	l.stop()
 	<-l.done
 	l.wg.Wait()
-	if l.own {
+	if l.owns {
 		return l.c.Close()
 	}
 	return nil

@@ -51,8 +51,9 @@ type FS struct {
 
 	rsize, wsize, dsize int
 
-	shared bool        // of Sub: the connection is another FS's
-	fabric *fabric.Set // that Open made, or nil
+	log    *slog.Logger // nil for none
+	shared bool         // of Sub: the connection is another FS's
+	fabric *fabric.Set  // that Open made, or nil
 }
 
 // Mount mounts the directory that a URL names. When it names something else, the directory above is mounted and name is
@@ -76,6 +77,7 @@ func Mount(ctx context.Context, rawURL string, o Options) (v *FS, name string, e
 	sys := oncrpc.Sys{UID: t.UID, GID: t.GID}
 	v.machine, v.stamp = host[:min(len(host), oncrpc.MaxMachine)], uint32(time.Now().Unix())
 	v.cred = rpcclient.Auth{Flavor: oncrpc.AuthSys, Body: sys.Append(nil, v.stamp, v.machine)}
+	v.log = o.Log
 	if o.Credential != nil {
 		v.cred = *o.Credential
 	}

@@ -93,7 +93,7 @@ type conn interface {
 	// start sends a call whose header and arguments are in p.msg; the reply, or the connection's end, comes later.
 	// It never waits for the peer.
 	start(p *pending)
-	// forget is told that nobody waits for a call any more; its memory is not to be touched after the return.
+	// forget is told that no caller waits for a call any more; its memory is not to be touched after the return.
 	forget(p *pending)
 	// close ends the connection; its end is reported to the client by ended, once, on another goroutine.
 	close()
