@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-storage/sluice/mem"
 )
 
-// hostOf is what counts as one host: an address of IPv4, and a network of 64 bits of IPv6, all of which a host may have.
+// hostOf names what counts as one host: an IPv4 address, or an IPv6 network of 64 bits, since one host may have all
+// addresses of such a network.
 func hostOf(a net.Addr) string {
 	ap, err := netip.ParseAddrPort(a.String())
 	if err != nil {
@@ -31,9 +32,10 @@ func hostOf(a net.Addr) string {
 	return p.String()
 }
 
-// admit counts a connection in. When too many logins are unfinished the oldest makes room, so that a flood of silent
-// connections cannot keep others out (RFC 7145 section 11 and RFC 7143 section 9.3 ask for such a bound). Discovery sessions make
-// room for whatever comes: they need no secret, and who is cut asks again. One host leaves room for others.
+// admit counts a connection in. The oldest login makes room when too many are unfinished, so that a flood of silent
+// connections keeps no host out (RFC 7145 section 11 and RFC 7143 section 9.3 ask for such a bound). A discovery
+// session makes room for any connection: it needs no secret, and its initiator asks again. A bound for each host leaves
+// room for others.
 func (s *Server) admit(c *conn) bool {
 	var room []*conn
 	var why string
@@ -105,8 +107,9 @@ func (s *Server) discoveryLocked(host string) *conn {
 	return oldest.conn
 }
 
-// roomFor ends discovery sessions over RDMA where err says that a connection has found no room for its memory: each may hold some of its
-// own, without having shown a right. Who is cut asks again, as who was refused does.
+// roomFor ends discovery sessions over RDMA where err says that a connection has found no room for its memory. Each of
+// them may hold some memory without having shown a right. An initiator that is cut asks again, as one that was refused
+// does.
 func (s *Server) roomFor(err error) {
 	if !errors.Is(err, mem.ErrNoRoom) {
 		return

@@ -10,8 +10,8 @@ import (
 type Auth struct {
 	// Secret returns the secret of an initiator's user name.
 	Secret func(user string) (secret string, ok bool)
-	// Binding says what a user and an initiator's name have to do with each other: a user that proves its secret is not yet the
-	// host that it says it is (RFC 7143 section 9.2). Nil: Unbound for all.
+	// Binding says what a user and an initiator's name have to do with each other. A user that proves its secret is not
+	// yet the host that it says it is (RFC 7143 section 9.2). Nil: Unbound for all.
 	Binding func(user, initiator string) Binding
 	// Algorithms are accepted; nil for SHA3-256, SHA-256, SHA-1 and MD5.
 	Algorithms []iscsi.CHAPAlgorithm
@@ -44,8 +44,8 @@ func (a *Auth) binding(user, initiator string) Binding {
 	return a.Binding(user, initiator)
 }
 
-// judge says whether the target as it is now admits a login that began under an earlier one: an operator may have changed who may
-// log in while it was under way. It returns the target as it is.
+// judge says whether the target admits, as it is now, a login that began under an earlier configuration. It returns the
+// target as it is.
 func (c *conn) judge(l *login) (*targetEntry, error) {
 	was, name := l.target, l.target.Name
 	t := c.srv.target(name)

@@ -138,8 +138,8 @@ func (c *conn) runTask(t *task, imm []byte) {
 	if t.state != taskFree && t.gen == gen && t.state != taskDeferred && t.out.imm != nil {
 		o := &t.out
 		o.imm = nil
-		// What the device server has not asked for yet waits outside the receive buffer. It asks in order, and what it
-		// has had, in a move that ended or in one under way, it does not ask for again.
+		// What the device server has not asked for yet waits outside the receive buffer. It asks in order, and does not
+		// ask again for what it has had in a move that ended or in one under way.
 		if used := o.off + o.have; used < len(imm) {
 			c.parkLocked(t, imm[used:], used)
 		}

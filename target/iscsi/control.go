@@ -312,7 +312,7 @@ func (c *conn) closeNexus(n *scsi.Nexus, done func()) {
 	})
 }
 
-// async reports a SCSI asynchronous event (section 11.9): unit attentions before anybody asks.
+// async reports a SCSI asynchronous event (section 11.9): a unit attention, before a command asks.
 func (c *conn) async(e scsi.AsyncEvent) {
 	data := make([]byte, 2+len(e.Sense))
 	data[0], data[1] = byte(len(e.Sense)>>8), byte(len(e.Sense))
@@ -328,8 +328,8 @@ func (c *conn) async(e scsi.AsyncEvent) {
 	}()
 }
 
-// asyncLocked sends an Asynchronous Message to an initiator that can take one; to the others nothing is lost but the
-// warning: the condition is reported to their next command, the connection ends without notice.
+// asyncLocked sends an Asynchronous Message to an initiator that can take one. The others lose the warning alone: their
+// next command reports the condition, and a connection ends without notice.
 func (c *conn) asyncLocked(p iscsi.Async, data []byte) {
 	if !c.listensLocked() || !c.roomLocked() {
 		c.rec.note("not told of asynchronous event %d: it could not take it", p.Event)

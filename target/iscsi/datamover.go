@@ -4,8 +4,8 @@ import (
 	"github.com/sluice-storage/sluice/internal/iscsi"
 )
 
-// datamover is what differs between TCP and iSER below one session core (RFC 7145 section 3.1). Methods named ...Locked want conn.mu; none of them
-// calls into target/scsi.
+// datamover is what differs between TCP and iSER below one session core (RFC 7145 section 3.1). Methods named ...Locked
+// want conn.mu. None of them calls into target/scsi.
 type datamover interface {
 	// sendLocked queues a PDU. The header is copied; data is copied when short and must not change otherwise.
 	sendLocked(h iscsi.BHS, data []byte)

@@ -52,8 +52,8 @@ func (c *conn) beginData(b iscsi.BHS) (*task, error) {
 	return t, nil
 }
 
-// faultLocked fails a task whose data came out of sequence. At ErrorRecoveryLevel 0 nothing is asked for again (RFC 7143
-// section 7.9): the task ends with CHECK CONDITION once the initiator has sent the rest.
+// faultLocked fails a task whose data came out of sequence. Nothing is asked for again at ErrorRecoveryLevel 0 (RFC
+// 7143 section 7.9), so the task ends with CHECK CONDITION once the initiator has sent the rest.
 func (c *conn) faultLocked(t *task, b iscsi.BHS, why string) {
 	if t.out.err == nil {
 		t.out.err = dataFault(scsi.ASCProtocolCRC, broken("7.9", iscsi.RejectProtocol, "%s (DataSN %d, offset %d, %d bytes)", why, b.DataSN(), b.Offset(), b.DataLen()))
@@ -69,7 +69,8 @@ const (
 	toStash            // wait for a request
 )
 
-// destLocked says where the next bytes of t go, which begin pos bytes into its Data-Out buffer, and how many of n.
+// destLocked says where the next bytes of t go, and how many of n. They begin pos bytes into its Data-Out buffer. Bytes
+// for the move keep it from ending until placedLocked.
 func (c *conn) destLocked(t *task, gen uint16, pos, n int) (destKind, int) {
 	if t == nil || t.state == taskFree || t.gen != gen || t.state == taskDeferred || t.out.err != nil || t.move.cancelled() {
 		return toNowhere, n

@@ -9,9 +9,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// A defect of this program that shows while a PDU is parsed, or in what belongs to one connection alone, ends that connection: its
-// initiator logs in again. One below, in what sessions share (the device server, the server's lists, memory, the fabric), ends the
-// process: what is half changed there must not be written on with.
+// A defect of this program ends the connection whose PDU met it, if it shows while the PDU is parsed or in what belongs
+// to that connection alone. Its initiator logs in again. A defect in what sessions share (the device server, the
+// server's lists, memory, the fabric) ends the process, because what is half changed there must not be written on with.
 
 // errDefect is why a connection ends whose PDU met a defect of this program.
 var errDefect = errors.New("iscsi: a PDU of this connection met a defect of this program; the log has the place")
@@ -47,8 +47,8 @@ func (c *conn) guard(err *error) {
 	*err = errDefect
 }
 
-// whose looks at the stack of a panic, from guard: where it was, and whether nothing between that place and the owner's loop is
-// shared.
+// whose looks at the stack of a panic, from guard. It returns the place, and whether nothing between that place and the
+// owner's loop is shared.
 func whose() (place string, own bool) {
 	pcs := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs)])

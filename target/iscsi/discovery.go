@@ -68,7 +68,7 @@ func apart(addr, beside net.Addr) bool {
 	return err == nil && berr == nil && a != b
 }
 
-// address is what SendTargets says of a portal to somebody who came by local.
+// address is what SendTargets says of a portal to an initiator that came by local.
 func (p *portalEntry) address(local net.Addr) string {
 	a := p.Advertise
 	if a == "" {

@@ -25,8 +25,8 @@ var (
 	errReset        = errors.New("iscsi: a cold reset of the target, or a reset of the I_T nexus, ends the session")
 )
 
-// finish runs on the owner once its datamover is dead: every move has ended or ends here, then the nexus closes, and with its
-// last command the session is gone.
+// finish runs on the owner once its datamover is dead. It ends every move that has not ended, and closes the nexus. The
+// session is gone with its last command.
 func (c *conn) finish(err error) {
 	c.mu.Lock()
 	if c.killErr == nil {
@@ -88,7 +88,7 @@ func (c *conn) finish(err error) {
 	nexus.Close(gone)
 }
 
-// countEnd counts a session that is over by reason. The reasons are those below; what a fabric or a socket says is one.
+// countEnd counts a session that is over, by reason. All that a fabric or a socket says is one reason.
 func (s *Server) countEnd(err error) {
 	why := "connection_failed"
 	var pe *iscsi.ProtocolError

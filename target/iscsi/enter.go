@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-storage/sluice/transport"
 )
 
-// enterFull ends the login, once there is memory for what the initiator may send then: for as long as a login may take.
+// enterFull ends the login once there is memory for what the initiator may send then. It waits for that as long as a
+// login may take.
 func (c *conn) enterFull(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN uint32, limit *time.Timer) {
 	c.mu.Lock()
 	held, mover := c.state == stateHeld, c.datamover

@@ -38,7 +38,7 @@ type iserDatamover struct {
 	freeRecv  []int
 	oneRecv   [1]transport.Recv // a slice of it escapes, one of its own would be allocated each time
 	recvMem   []*mem.Buf
-	recvFree  []mem.Span // of recvMem, where lazy: in nobody's hands
+	recvFree  []mem.Span // of recvMem, where lazy: no message is in it
 	posted    int
 	wanted    int // receives to keep posted
 	loginRecv *mem.Buf

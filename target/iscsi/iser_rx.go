@@ -130,7 +130,8 @@ func (x *iserDatamover) received(i, n int) (err error) {
 	}
 	if kind != iscsi.ISERControl {
 		if kind == iscsi.ISERHello {
-			// LIO logs a Hello and carries on; so do we. Nobody who follows RFC 7145 sends one unasked.
+			// LIO logs a Hello and carries on; so does this target. An initiator that follows RFC 7145 sends none
+			// unasked.
 			c.plog.info("iSER Hello ignored", zap.Stringer("remote", c.remote))
 			c.hold()
 			x.repostLocked(i)

@@ -7,8 +7,8 @@ const (
 	// a thousand headers, a system call. An idle connection has none.
 	lookAhead = 64 << 10
 
-	// copyBelow is the payload in bytes below which what already lies in the look-ahead is copied from there without a
-	// second system call; see design: draining many PDUs a call beats placing each.
+	// copyBelow is a payload in bytes. A shorter one that lies in the look-ahead is copied from there, because one
+	// system call for many PDUs costs less than placing each.
 	copyBelow = 8 << 10
 
 	// maxIOV bounds one writev or readv: Linux takes 1024.
@@ -23,7 +23,7 @@ const (
 	// heedlessWindow is that of initiators which do not look at MaxCmdSN (floorLocked): 37 receives, on an adapter in 200 KiB.
 	heedlessWindow = 32
 
-	// maxManaging is how many task management requests wait for their answer at once; those in order of CmdSN come on top
+	// maxManaging bounds the task management requests that wait for their answer. Those in order of CmdSN come on top
 	// of immediate ones and move the window on. One more is rejected.
 	maxManaging = 256
 
@@ -31,12 +31,12 @@ const (
 	// management requests must fit).
 	maxImmediate = 16
 
-	// unexpectedPDUs is MaxOutstandingUnexpectedPDUs as we declare it over iSER: receives posted beyond the command
-	// window: pings, task management, a logout.
+	// unexpectedPDUs is MaxOutstandingUnexpectedPDUs as we declare it over iSER: the receives posted beyond the command
+	// window, for pings, task management and a logout.
 	unexpectedPDUs = 5
 
-	// undeclaredUnasked is how many PDUs that answer nothing an iSER initiator is sent that declares no limit for them:
-	// Linux posts receives for two asynchronous events. maxUnasked bounds what one can declare.
+	// undeclaredUnasked bounds the PDUs that answer nothing for an iSER initiator that declares no limit: Linux posts
+	// receives for two asynchronous events. maxUnasked bounds what an initiator can declare.
 	undeclaredUnasked = 2
 	maxUnasked        = 64
 
@@ -63,8 +63,8 @@ const (
 	// lateMemory bounds the memory of what a session sends when it has waited for it: 1024 responses, or a few long answers.
 	lateMemory = 256 << 10
 
-	// stashLimit is unsolicited data that may wait in memory of its own for commands that cannot take it yet, one
-	// connection's. Beyond it new commands with such data get TASK SET FULL.
+	// stashLimit bounds the unsolicited data of one connection that waits in memory of its own for commands that cannot
+	// take it yet. Beyond it new commands with such data get TASK SET FULL.
 	stashLimit = 1 << 20
 
 	// maxTextAnswer bounds a SendTargets answer.
@@ -73,12 +73,12 @@ const (
 	// maxPeerLogs bounds the hosts that the log limiter remembers.
 	maxPeerLogs = 1024
 
-	// traceEvents and traceCommands are what the flight recorder of a session remembers: a login of usual length with room
-	// for a life's incidents, and what was done last. Together 3 KiB of every session.
+	// traceEvents and traceCommands bound what the flight recorder of a session remembers: a login of usual length and
+	// the incidents of a life, and the last commands. Both take 3 KiB a session.
 	traceEvents   = 32
 	traceCommands = 32
 
-	// tracesKept is the number of ended sessions whose recorders are kept: the one somebody asks about was among the last.
+	// tracesKept is the number of ended sessions whose recorders are kept. An operator asks about one of the last.
 	tracesKept = 32
 
 	// logBurst lines a host at once, then one each logEvery.

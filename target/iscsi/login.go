@@ -227,7 +227,8 @@ func (c *conn) identify(l *login, q *iscsi.LoginRequest) error {
 	return nil
 }
 
-// early finds a key in text that the negotiator has not seen yet; what is wrong with the text is the negotiator's to say.
+// early finds a key in text that the negotiator has not seen yet. The negotiator says later what is wrong with the
+// text.
 func early(text []byte, key string) (string, bool) {
 	for item := range strings.SplitSeq(string(text), "\x00") {
 		if k, v, ok := strings.Cut(item, "="); ok && k == key {
@@ -256,7 +257,7 @@ func (c *conn) operational(l *login) {
 	if c.discovery {
 		return
 	}
-	// Linux knows neither key; whoever declares one understands ours.
+	// Linux knows neither key. An initiator that declares one understands ours.
 	for _, k := range []string{"MaxOutstandingUnexpectedPDUs", "MaxAHSLength"} {
 		if _, ok := l.neg.Peer(k); ok {
 			l.neg.Offer(k)

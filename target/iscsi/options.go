@@ -24,7 +24,7 @@ type Options struct {
 	Log *zap.Logger
 	// Audit gets the lines about logins, refusals and ends of sessions instead of Log, bounded per peer like those.
 	Audit *zap.Logger
-	// DiscoveryAuth guards discovery sessions; nil lets anybody discover.
+	// DiscoveryAuth guards discovery sessions; nil lets every initiator discover.
 	DiscoveryAuth *Auth
 	Limits        Limits
 	Timeouts      Timeouts
@@ -38,8 +38,9 @@ type Portal struct {
 	// Advertise is the address that SendTargets gives, "host:port". Empty: the listener's own address, or, where that is
 	// a wildcard, the address that the asking initiator reached.
 	Advertise string
-	// Beside, when set, is the address of the listener whose portal this one is part of: another fabric's at the same place. It is
-	// advertised once, unless this one has a port of its own, and UpdatePortal of that address is for both.
+	// Beside, when set, is the address of a listener of another fabric at the same place, whose portal this one is part
+	// of. The portal is advertised once, unless this one has a port of its own, and UpdatePortal of that address is for
+	// both.
 	Beside net.Addr
 }
 
@@ -50,7 +51,7 @@ type Target struct {
 	SCSI  *scsi.Target
 	// Auth is what initiators must prove; nil asks nothing.
 	Auth *Auth
-	// Initiators, when not nil, lists who may log in; nobody else may, nor discovers the target.
+	// Initiators, when not nil, lists the initiators that may log in and discover the target.
 	Initiators []Initiator
 	// Redirect, when set, sends every login elsewhere (RFC 7143 section 11.13.5, status 0101 and 0102).
 	Redirect *Redirect

@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// peerLogs keeps a peer from flooding the log: each host has a few lines of a kind at once and then one now and then, and the
+// peerLogs keeps a peer from flooding the log. Each host has a few lines of a kind at once, then one now and then. The
 // next line that passes says how many did not.
 type peerLogs struct {
 	log   *zap.Logger
@@ -57,8 +57,8 @@ func (p *peerLogs) of(addr net.Addr) *peerLog {
 	}
 	now := time.Now()
 	if len(p.hosts) >= maxPeerLogs {
-		// Hosts that have all their lines again lose nothing by being forgotten; when there are none, the flood comes
-		// from many hosts and any one may go.
+		// A host that has all its lines again loses nothing by being forgotten. Where there is none, the flood comes
+		// from many hosts, and any one may go.
 		var any string
 		for h, l := range p.hosts {
 			any = h

@@ -131,8 +131,9 @@ func (s *Server) portal(e *portalEntry) Portal {
 	return e.Portal
 }
 
-// UpdatePortal gives the portal that listens on addr another group or address to advertise, and waits for one whose Serve has only
-// just been called. Sessions keep the group that they logged in by; discovery, new logins and the iSNS server learn of the new one.
+// UpdatePortal gives the portal that listens on addr another group or another address to advertise. It waits for a
+// portal whose Serve has only just been called. Sessions keep the group that they logged in by; discovery, new logins
+// and the iSNS server learn of the new one.
 func (s *Server) UpdatePortal(ctx context.Context, addr net.Addr, p Portal) error {
 	if p.Group == 0 {
 		return errors.New("iscsi: a portal needs a group tag from 1 to 65535")

@@ -71,8 +71,8 @@ func NewServer(o Options) (*Server, error) {
 	return s, nil
 }
 
-// register makes the pool's memory known to a device, once. Whoever comes meanwhile waits: what is served before would name memory
-// that the device does not know.
+// register makes the pool's memory known to a device, once. Other callers wait meanwhile, because what is served before
+// would name memory that the device does not know.
 func (s *Server) register(d transport.Device) error {
 	s.knownMu.Lock()
 	defer s.knownMu.Unlock()
@@ -108,9 +108,9 @@ func (s *Server) changedLocked() {
 	s.changed = make(chan struct{})
 }
 
-// Close stops accepting, asks every initiator to leave (RFC 7143 section 11.9.1, event 1), waits until their tasks have
-// ended and they are gone, for Timeouts.Drain or until the context ends, and then cuts. It returns when nothing of the
-// server runs any more, with an error only if commands are still with a medium that does not answer.
+// Close stops accepting and asks every initiator to leave (RFC 7143 section 11.9.1, event 1). It waits for
+// Timeouts.Drain, or until the context ends, until their tasks have ended and they are gone, and then cuts. It returns
+// when nothing of the server runs any more. It fails only if commands are still with a medium that does not answer.
 func (s *Server) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.opt.Timeouts.Drain)
 	defer cancel()
@@ -143,7 +143,7 @@ func (s *Server) Close(ctx context.Context) error {
 		for _, c := range rest {
 			c.kill(errDown)
 		}
-		// What is on its way to the medium comes back, unless the medium hangs: nobody can wait for that for ever.
+		// What is on its way to the medium comes back, unless the medium hangs, and that may be for ever.
 		last, stop := context.WithTimeout(context.WithoutCancel(ctx), s.opt.Timeouts.Drain)
 		defer stop()
 		if err = s.wait(last, gone); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-storage/sluice/transport"
 )
 
-// session is what a login leaves in the server's lists. It is gone when its connection is dead, its nexus closed and its
-// last command over, and only then may a session that replaces it answer its login (RFC 7143 section 6.3.5).
+// session is what a login leaves in the server's lists. It is gone when its connection is dead, its nexus closed and
+// its last command over. Only then may a session that replaces it answer its login (RFC 7143 section 6.3.5).
 type session struct {
 	key       sessionKey
 	tsih      uint16
@@ -52,7 +52,7 @@ func (ss *session) release() {
 // errStale says that a target has changed since a login was judged by it.
 var errStale = errors.New("iscsi: the target has changed")
 
-// install enters a session and calls ready once nothing of the one it replaces is left: maybe at once, maybe later on
+// install enters a session. It calls ready once nothing of the session that it replaces is left, maybe later and on
 // another goroutine.
 func (s *Server) install(ss *session, ready func()) error {
 	s.mu.Lock()

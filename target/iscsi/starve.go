@@ -2,14 +2,14 @@ package iscsi
 
 import "errors"
 
-// A peer that answers pings and moves no data would hold the registered memory of its commands for ever, and others wait
-// for it: RDMA Reads that are not answered, R2Ts without Data-Out, Data-In that is not read. Such a session ends when
-// nothing of its data has moved for as long as a silent one is borne with. One that is slow moves something.
+// A peer that answers pings and moves no data would hold the registered memory of its commands for ever, while others
+// wait for it: its RDMA Reads or R2Ts are not answered, or its Data-In is not read. Its session ends when none of its
+// data has moved for as long as a silent peer may be silent. A slow peer moves some.
 
 var errStarving = errors.New("iscsi: the initiator moves none of the data that it asked for, and holds the memory for it")
 
-// starveTicks without any movement of what waits end a session: five quarters of the peer timeout, of which the first may
-// have been short. One request of its own may wait longer, beside others that move.
+// starveTicks ticks without any movement of what waits end a session. They are five quarters of the peer timeout, since
+// the first may be short. One task may wait for taskTicks beside others that move.
 const (
 	starveTicks = 5
 	taskTicks   = 10 * starveTicks

@@ -96,8 +96,8 @@ func (s *Server) dropTarget(t *targetEntry, which func(*session) bool, why error
 	}
 }
 
-// coldReset ends the other sessions of a target after a TARGET COLD RESET by c (RFC 7143 section 11.5.1): those of initiators that
-// are shown a logical unit that c's is shown. A host does nothing to units that are hidden from it.
+// coldReset ends the other sessions of a target after a TARGET COLD RESET by c (RFC 7143 section 11.5.1), if they are
+// shown a logical unit that c is shown. A host does nothing to units that are hidden from it.
 func (s *Server) coldReset(c *conn) {
 	if c.target.SCSI == nil {
 		return

@@ -10,10 +10,9 @@ import (
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
-// task is one SCSI command in progress. It is its own Mover. Fields are guarded by conn.mu unless they say otherwise.
+// task is one SCSI command in progress. It is its own Mover. conn.mu guards its fields where they do not say otherwise.
 //
-// A task is live from newTask to endTaskLocked. Only the owner makes tasks, so that the owner, and nobody else, may look
-// at one after Execute and see by gen whether it is still the same.
+// The owner alone makes tasks. So the owner may look at one after Execute, and see by gen whether it is still the same.
 type task struct {
 	scsi.Command
 	c    *conn
@@ -122,10 +121,10 @@ func (c *conn) endTaskLocked(t *task) {
 	}
 }
 
-// heldAnswer is a Task Management Function Response that waits for the responses of tasks it is about. A task leaves its
-// task set before its response is queued, on whatever goroutine its device request ended; without this an ABORT TASK in
-// between would be answered first, and the initiator would meet a response to a task it believes gone (RFC 7143 section
-// 11.6.1: responses of tasks that ended before come before).
+// heldAnswer is a Task Management Function Response that waits for the responses of the tasks it is about (RFC 7143
+// section 11.6.1: responses of tasks that ended before come before). A task leaves its task set before its response is
+// queued, and an ABORT TASK in between would be answered first. The initiator would then meet a response to a task that
+// it believes gone.
 type heldAnswer struct {
 	left int    // tasks without a response
 	send func() // set when the device server has answered; conn.mu is held
@@ -278,7 +277,7 @@ func (t *task) Cancel(*scsi.Command) {
 	t.Moved(err)
 }
 
-// Complete implements scsi.Mover: the outcome is there and nothing of the command touches medium or memory any more.
+// Complete implements scsi.Mover. The outcome is there, and nothing of the command touches medium or memory any more.
 func (t *task) Complete(*scsi.Command) {
 	t.c.mu.Lock()
 	t.c.completeLocked(t)

@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-storage/sluice/internal/iscsi"
 )
 
-// tcpDatamover is the TCP datamover: RFC 7143 as it is written. The owner reads (tcp_rx.go); whoever queues output writes it, one
-// at a time, and a full socket hands the rest to the one writer goroutine (tcp_tx.go). The owner never waits for
-// either.
+// tcpDatamover is the TCP datamover: RFC 7143 as it is written. The owner reads (tcp_rx.go, tcp_data.go). A goroutine
+// that queues output writes it, one at a time, and a full socket hands the rest to the one writer goroutine
+// (tcp_tx.go). The owner waits for neither.
 type tcpDatamover struct {
 	c   *conn
 	nc  net.Conn
@@ -180,8 +180,8 @@ func (x *tcpDatamover) closeAfterFlushLocked() {
 	}
 }
 
-// shut ends our half of the stream, so that the last response is not lost to a reset, and leaves the initiator a moment
-// for its own.
+// shut ends our half of the stream and leaves the initiator a moment for its own, so that the last response is not lost
+// to a reset.
 func (x *tcpDatamover) shut() {
 	hc, ok := x.nc.(interface{ CloseWrite() error })
 	if !ok || hc.CloseWrite() != nil {

@@ -129,7 +129,7 @@ func (x *tcpDatamover) dataTail(s *segment, b iscsi.BHS) (bad, err error) {
 	return bad, nil
 }
 
-// place receives n bytes into spans from at on: what lies in the look-ahead is copied, the rest comes by readv straight
+// place receives n bytes into spans from at on. What lies in the look-ahead is copied. The rest comes by readv straight
 // to its place, with the tail and the next header behind it.
 func (x *tcpDatamover) place(spans []mem.Span, at, n, tail int, last bool) error {
 	if k := min(n, x.have()); k > 0 {

@@ -46,7 +46,8 @@ func (x *tcpDatamover) fill(n int) error {
 }
 
 // room names the free part of the look-ahead that a fill may use. While much data is expected that is no more than was
-// asked for, so that the data finds its own place. It is asked at the moment of reading: an R2T may have left meanwhile.
+// asked for, so that the data finds its own place. tryRead asks at the moment of reading, because an R2T may have left
+// meanwhile.
 func (x *tcpDatamover) room() []byte {
 	x.takeBuf()
 	if x.r == x.w {
@@ -227,7 +228,8 @@ func (x *tcpDatamover) command(b iscsi.BHS, ahs []byte, dsl, tail int) error {
 		if err := x.fill(dsl + tail); err != nil {
 			return err
 		}
-		// At ErrorRecoveryLevel 0 a command that is dropped leaves a hole in CmdSN that nobody fills: the session ends.
+		// A command that is dropped leaves a hole in CmdSN, which nothing fills at ErrorRecoveryLevel 0: the session
+		// ends.
 		if err := x.checkSmall(b, dsl, tail); err != nil {
 			return err
 		}

@@ -157,7 +157,7 @@ func (x *tcpDatamover) dataInLocked(t *task) {
 	}
 }
 
-// flushLocked writes what is queued, unless somebody does so already. It drops the lock around system calls and around
+// flushLocked writes what is queued, unless another goroutine does. It drops the lock around system calls and around
 // calls into the device server.
 func (x *tcpDatamover) flushLocked() {
 	if x.flushing || x.head == len(x.q) {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
-// recorder is the flight recorder of one connection: its last events, and apart from them its last commands, so that a busy
-// session does not forget its login. An event is rare and may format text; a command costs a store into a ring.
+// recorder is the flight recorder of one connection: its last events, and apart from them its last commands, so that a
+// busy session does not forget its login. An event is rare and may format text. A command costs a store into a ring.
 type recorder struct {
 	mu     sync.Mutex // a leaf: taken with and without conn.mu
 	events [traceEvents]traceEvent

@@ -2,8 +2,8 @@ package iscsi
 
 import "github.com/sluice-storage/sluice/internal/iscsi"
 
-// unasked counts the PDUs that answer nothing, Asynchronous Messages and Rejects, and that the initiator is not known to
-// have received: over iSER each takes one of the receives it posted for such (RFC 7145 section 8.1.2).
+// unasked counts the Asynchronous Messages and Rejects that the initiator is not known to have received. Each takes one
+// of the receives that it posted for such PDUs over iSER (RFC 7145 section 8.1.2).
 type unasked struct {
 	n    int
 	last uint32 // StatSN of the newest
@@ -32,9 +32,10 @@ func (c *conn) roomLocked() bool {
 	return c.unasked.n < undeclaredUnasked
 }
 
-// floorLocked is the command window of a new session, and what it falls back to when idle. libiscsi 1.19 (listensLocked) does not look at
-// MaxCmdSN over iSER and sends as many commands as its program has: those beyond the window are ignored (RFC 7143 section
-// 4.2.2.1), the next one within it skips them, and the program waits for their answers for ever.
+// floorLocked is the command window of a new session, and of one that is idle. libiscsi 1.19 (listensLocked) does not
+// look at MaxCmdSN over iSER and sends as many commands as its program has. Those beyond the window would be ignored
+// (RFC 7143 section 4.2.2.1), the next one within it would skip them, and the program would wait for their answers for
+// ever.
 func (c *conn) floorLocked() int {
 	n := firstWindow
 	if !c.listensLocked() {
@@ -43,9 +44,9 @@ func (c *conn) floorLocked() int {
 	return min(n, c.srv.opt.Limits.Queue)
 }
 
-// listensLocked reports whether the initiator can be told what it did not ask for. Of those who say nothing about it Linux
-// can. libiscsi 1.19, which QEMU uses, takes whatever comes over iSER to be the answer to a command of its own, and
-// crashes; it is known by its not taking Send with Invalidate.
+// listensLocked reports whether the initiator can be told what it did not ask for. Linux declares nothing about it and
+// can. libiscsi 1.19, which QEMU uses, declares nothing either, takes whatever comes over iSER for the answer to a
+// command of its own, and crashes. It is known by its not taking Send with Invalidate.
 func (c *conn) listensLocked() bool {
 	x, is := c.datamover.(*iserDatamover)
 	return !is || x.inv || c.params.UnexpectedDeclared

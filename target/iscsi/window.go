@@ -36,7 +36,7 @@ func (c *conn) takeCmdSNLocked(b iscsi.BHS) (bool, error) {
 	c.unasked.acknowledgedLocked(b.ExpStatSN())
 	sn := b.CmdSN()
 	if b.Immediate() {
-		// An immediate command carries the current CmdSN and does not advance it; being strict here helps nobody.
+		// An immediate command carries the current CmdSN and does not advance it. A wrong one does no harm.
 		return true, nil
 	}
 	// Section 4.2.2.1: outside the window, and duplicates within it, are silently ignored.
@@ -69,7 +69,7 @@ func (c *conn) enteredLocked() {
 	c.active++
 	c.burst++
 	c.peak = max(c.peak, c.active, c.burst)
-	// A command that is answered at once never adds up to others, so the last number that the initiator knew of when it
+	// A command that is answered at once never adds up to others. So the last number that the initiator knew of when it
 	// sent this batch counts as much as the commands in progress.
 	if (c.active >= c.window || c.expCmdSN-1 == c.edge) && c.window < c.srv.opt.Limits.Queue {
 		c.window = max(c.window, c.datamover.windowLocked(min(2*c.window, c.srv.opt.Limits.Queue)))
@@ -92,8 +92,8 @@ func (c *conn) controlLocked(h iscsi.BHS, data []byte) {
 	c.datamover.sendLocked(h, data)
 }
 
-// countResponseLocked counts a SCSI response that is queued. The window bounds them as long as the initiator learns from responses how
-// far it may go; one that counts commands itself and reads nothing ends its connection.
+// countResponseLocked counts a SCSI response that is queued. The window bounds them while the initiator learns from
+// responses how far it may go. An initiator that counts commands itself and reads nothing ends its connection.
 func (c *conn) countResponseLocked() {
 	c.unsent++
 	if c.unsent <= c.srv.opt.Limits.Queue+maxImmediate+maxQueuedControl+c.behind || c.state == stateDead {

@@ -91,9 +91,9 @@ type GroupStatus uint8
 
 // How a group came into its state.
 const (
-	GroupConfigured GroupStatus = iota // nobody changed it
+	GroupConfigured GroupStatus = iota // it was never changed
 	GroupExplicit                      // an initiator did, by SET TARGET PORT GROUPS
-	GroupImplicit                      // the target did, or whoever runs it
+	GroupImplicit                      // the target did, or its operator
 )
 
 // alua is the asymmetric access of a target's ports.

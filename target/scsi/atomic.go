@@ -40,8 +40,8 @@ func beginCompareAndWrite(c *Command) stepResult {
 // maxCompareBlocks is MAXIMUM COMPARE AND WRITE LENGTH.
 func (lu *LogicalUnit) maxCompareBlocks() uint64 { return min(uint64(maxCompare)>>lu.shift, 255) }
 
-// beginOrWrite ORs the Data-Out buffer into the medium. Each piece is a compare-and-write that is repeated when somebody
-// was faster, so no write is lost (SBC-3 section 5.8 has no ORWRITE seen in part within a block).
+// beginOrWrite ORs the Data-Out buffer into the medium (SBC-3 section 5.8: no part of an ORWRITE within a block is
+// seen). Each piece is a compare-and-write, which is repeated where another write came first, so no write is lost.
 func beginOrWrite(c *Command) stepResult {
 	want, err := c.setTransfer(parseRW(c.CDB), c.ExpectOut)
 	if err != nil {

@@ -65,8 +65,9 @@ func (c *Command) admit() error {
 	return nil
 }
 
-// ofState reports whether the command changes or shows what the state file has, which a unit without a medium does not read:
-// a host would take an empty table for having been fenced, and a reservation that it is granted would be forgotten.
+// ofState reports whether the command changes or shows what the state file has. A unit without a medium does not read
+// that file: its empty table would tell a host that it was fenced, and a reservation that it granted would be
+// forgotten.
 func (r *row) ofState() bool {
 	switch r.op {
 	case OpPersistentReserveIn, OpPersistentReserveOut, OpReserve6, OpReserve10, OpRelease6, OpRelease10, OpModeSelect6, OpModeSelect10:

@@ -82,8 +82,8 @@ func (lu *LogicalUnit) erase(by *Command, n erasureNote) (*running, error) {
 	return r, nil
 }
 
-// complete erases the medium and takes the note of it away. The unit stays NOT READY until that is durable: otherwise what
-// hosts wrote after it would be erased by the next start.
+// complete erases the medium and takes the note of it away. The unit stays NOT READY until that is durable, or the next
+// start would erase what hosts wrote after it.
 func (lu *LogicalUnit) complete(n erasureNote) error {
 	e, err := lu.erasureOf(&n)
 	if err == nil {

@@ -11,11 +11,13 @@ import (
 // formatUnit stands for FORMAT UNIT where SANITIZE has its service action.
 const formatUnit = 0
 
-// erasureNote is what the state file has of a FORMAT UNIT or SANITIZE. SBC-4 section 4.11 lets neither end without being
-// complete: what a crash interrupts goes on at the next start. A command that was refused must erase nothing then, so the
-// note is written twice: first as an intention, which a start passes over and which may be on the disk or not when the
-// command is refused because it could not be written. After that the command is not refused any more: it waits, and the unit
-// is NOT READY, until Begun is on the disk. The same goes for its end.
+// erasureNote is what the state file has of a FORMAT UNIT or SANITIZE. SBC-4 section 4.11 lets neither end without
+// being complete, so the next start goes on with what a crash interrupts.
+//
+// A command that was refused must erase nothing then. So the note is written twice. The first one is an intention,
+// which a start passes over; the command is refused if it cannot be written, and it may be on the disk all the same.
+// After that the command is not refused any more: it waits until Begun is on the disk, and the unit is NOT READY
+// meanwhile. The end is noted in the same way.
 type erasureNote struct {
 	Action  int    `json:"action"` // service action of SANITIZE, or formatUnit
 	Passes  int    `json:"passes,omitempty"`
@@ -53,8 +55,8 @@ func (n *erasureNote) failed() uint32 {
 	return flagSanitizeBad
 }
 
-// unerased is the answer of a unit with the flags f whose medium may be erased in part (SBC-3 section 4.11.3): until SANITIZE
-// succeeds or EXIT FAILURE MODE ends it, or until FORMAT UNIT does.
+// unerased is the answer of a unit with the flags f while its medium may be erased in part (SBC-3 section 4.11.3).
+// SANITIZE that succeeds, EXIT FAILURE MODE, or FORMAT UNIT ends that.
 func unerased(f uint32) error {
 	switch {
 	case f&flagSanitizeBad != 0:
@@ -137,8 +139,8 @@ func (n *erasureNote) givenUp() *erasureNote {
 	return &g
 }
 
-// mayGoOn reports whether an erasure that was interrupted is what the operator still wants, of the medium that is there: the one of which
-// no more is known than its place may have been changed for another.
+// mayGoOn reports whether the operator still wants an interrupted erasure, on the medium that is there. A medium of
+// which only its place is known may be another one by now.
 func (lu *LogicalUnit) mayGoOn(n *erasureNote) bool {
 	allowed := lu.opt.AllowSanitize
 	if n.Action == formatUnit {
@@ -183,8 +185,8 @@ func (lu *LogicalUnit) goOn(n erasureNote) {
 	}()
 }
 
-// exitFailureMode opens a medium that SANITIZE has not erased (SBC-3 section 4.11.3). Where that cannot be written down it stays
-// closed, and until it is certain that the next start finds it so the unit is NOT READY.
+// exitFailureMode opens a medium that SANITIZE has not erased (SBC-3 section 4.11.3). The medium stays closed where
+// that cannot be written down, and the unit is NOT READY until it is certain what the next start finds.
 func (lu *LogicalUnit) exitFailureMode() error {
 	if err := lu.claim(flagSanitizing); err != nil {
 		return err

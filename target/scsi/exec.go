@@ -11,7 +11,7 @@ import (
 )
 
 // Command is one task. The session embeds it in its own task object and uses it again and again: its buffers and
-// callbacks are made once. The session sets the request part; the device server the outcome.
+// callbacks are made once. The session sets the request, the device server the outcome.
 type Command struct {
 	LUN  uint64 // the eight bytes of the LUN field, big endian (SAM-5 section 4.7)
 	CDB  []byte // valid until Complete; at most MaxCDB bytes
@@ -20,7 +20,7 @@ type Command struct {
 	// ExpectIn and ExpectOut are the expected data transfer lengths in bytes, for the read and for the write part.
 	ExpectIn, ExpectOut int64
 	// Heard is the number of the first response that the initiator had not received when it sent the command (iSCSI:
-	// ExpStatSN); of meaning where the nexus has NextResponse.
+	// ExpStatSN). It has a meaning where the nexus has NextResponse.
 	Heard uint32
 	Nexus *Nexus
 	Mover Mover

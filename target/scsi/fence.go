@@ -1,17 +1,18 @@
 package scsi
 
-// A host that has lost a path resets the unit over another one and writes anew. Commands that are still on their way over the lost
-// path are in no task set, so that the reset does not end them, and one unit attention stops one of them: the rest would land on
-// newer writes. So after a reset by another nexus each command but INQUIRY, REPORT LUNS and REQUEST SENSE ends with 29/03 until
-// the initiator shows, by ExpStatSN, that it has read such an end; what it sent before that has then arrived, for a connection
-// keeps the order.
+// A host that has lost a path resets the unit over another one and writes again. Commands that are still on their way
+// over the lost path are in no task set, so the reset does not end them. A unit attention stops only the first of them,
+// and the rest would land on newer writes. So after a reset by another nexus each command but INQUIRY, REPORT LUNS and
+// REQUEST SENSE ends with 29/03, until the initiator shows by ExpStatSN that it has read such an end. A connection
+// keeps the order, so what it sent before the reset has arrived by then.
 //
-// The host of a session that lives loses nothing: the commands were not begun (SAM-5 section 5.14) and are sent again; Linux's sd
-// does so until their time is over. However many are under way, each is refused at most once for a reset: it is sent again when its
-// own refusal has been read, whose number is not below that of the first one, and so with an ExpStatSN that opens.
+// The host of a session that lives loses nothing. Its commands were not begun (SAM-5 section 5.14), and are sent again;
+// Linux's sd does so until their time is over. Each is refused once for a reset at most: it is sent again when its own
+// refusal has been read, and the number of that is not below the first one's, so its ExpStatSN opens the unit.
 //
-// PREEMPT AND ABORT needs none of this, for what comes later meets the reservation. Nor has CLEAR TASK SET: it ends what is in the
-// task set (SAM-5 section 7.4), and a nexus that had nothing there would be told of a loss that it did not have.
+// PREEMPT AND ABORT needs none of this, because what comes later meets the reservation. CLEAR TASK SET has none either:
+// it ends what is in the task set (SAM-5 section 7.4), and a nexus that had nothing there would be told of a loss that
+// it did not have.
 
 // What an initiator has still to hear of a unit, in itl.owed.
 const (
@@ -74,8 +75,8 @@ func (i *itl) reads(heard uint32) {
 	}
 }
 
-// Reads notes that the initiator has the responses before number heard, in the counting of Command.Heard: a request that is no
-// command tells of it too, and may be the last one.
+// Reads notes that the initiator has the responses before number heard, in the counting of Command.Heard. A request
+// that is no command tells of it too, and may be the last request.
 func (n *Nexus) Reads(heard uint32) {
 	for _, i := range *n.luns.Load() {
 		if i.owed.Load()&(owedPower|owedLoss) != 0 {
@@ -84,8 +85,8 @@ func (n *Nexus) Reads(heard uint32) {
 	}
 }
 
-// before reports whether c, a copy from or to the unit that was sent to another LUN, was sent before a reset of this one. Any
-// response since shows that it was not: the initiator may have no other command for the unit.
+// before reports whether c was sent before a reset of this unit. c is a copy from or to the unit that was sent to
+// another LUN. Any response since shows that it was not: the initiator may have no other command for the unit.
 func (i *itl) before(c *Command) bool {
 	if i.owed.Load()&owedReset == 0 {
 		return false
@@ -95,8 +96,9 @@ func (i *itl) before(c *Command) bool {
 	return !c.has(i.fence.since + 1)
 }
 
-// Numbered says which number the response after that of the command will have. A session that counts responses calls it once the
-// response has its number. That may be after Complete: a response waits for data that is under way (RFC 7143 section 11.4.2).
+// Numbered says which number the response after that of the command will have. A session that counts responses calls it
+// once the response has its number. A response waits for data that is under way (RFC 7143 section 11.4.2), so that may
+// be after Complete.
 func (c *Command) Numbered(next uint32) {
 	if c.x.fence == 0 && !c.x.reports.ofPower() && !c.x.owed {
 		return

@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// What becomes of the state of a unit that is served no more. With the medium goes the state. A medium that stays is the same disk to hosts
-// when it is served again, and whatever was promised of it holds: hosts that were fenced stay out, each host hears of what was lost, what
-// is erased in part is not READY. But the erasure does not go on by itself: what was put in the place of the data since would be wiped.
+// This file ends the state of units that are served no more. The state goes with the medium. A medium that stays is the
+// same disk to hosts when it is served again, and what was promised of it holds: fenced hosts stay out, each host hears
+// of what was lost, and a medium that is erased in part is NOT READY. The erasure does not go on by itself, because it
+// would wipe what has been put in the place of the data since.
 
 // ForgetUnit ends the state of a unit that is served no more, with that LUOptions.StateKey, in a StateDir.
 func ForgetUnit(dir, key string, mediumStays bool) error {
@@ -42,8 +43,8 @@ func giveUpErasure(path string) error {
 	return writeDurably(path, &s)
 }
 
-// Forget comes before ForgetUnit, for a unit whose medium hangs may be closed after that: it writes nothing any more where its medium goes,
-// and no erasure that goes on where that stays.
+// Forget comes before ForgetUnit, because a unit whose medium hangs may be closed after it. It writes nothing any more
+// where the medium goes, and no erasure that goes on where the medium stays.
 func (lu *LogicalUnit) Forget(mediumStays bool) {
 	lu.stateMu.Lock()
 	defer lu.stateMu.Unlock()

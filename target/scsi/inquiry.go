@@ -34,8 +34,8 @@ func beginInquiry(c *Command) stepResult {
 	return c.send(b, alloc)
 }
 
-// named reports whether the first n bytes of a VPD page with all in all so many tell which unit it is: the serial number, or
-// the designator that comes first in page 83h.
+// named reports whether the first n bytes of a VPD page of the given total length tell which unit it is: by the serial
+// number, or by the designator that comes first in page 83h.
 func (lu *LogicalUnit) named(page byte, all, n int) bool {
 	switch page {
 	case 0x80:

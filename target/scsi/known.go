@@ -8,13 +8,15 @@ import (
 	"time"
 )
 
-// A LUN number can come to mean another unit while writes for the first one are on their way: one unit attention stops one
-// of them, and the rest would land on a disk that their host does not know. So such a LUN is closed to a nexus that has
-// used the old unit. Each of its commands but INQUIRY, REPORT LUNS and REQUEST SENSE ends with REPORTED LUNS DATA HAS
-// CHANGED (SPC-4 annex D.2, 3F/0E), until the initiator has asked for the unit's name (VPD page 83h or 80h) since the change
-// and has read the answer. Standard INQUIRY data is the same for all units here and is no look at one. Neither is a login: a
-// host that has lost its session logs in again under the same name and sends what is left over, without looking. 3F/03 is
-// never said instead: Linux sends an INQUIRY of its own at that, which would open the LUN to writes that are for the old unit.
+// A LUN number can come to mean another unit while writes for the first one are on their way. A unit attention stops
+// only the first of them, and the rest would land on a disk that their host does not know. So such a LUN is closed to a
+// nexus that has used the old unit. Each of its commands but INQUIRY, REPORT LUNS and REQUEST SENSE ends with REPORTED
+// LUNS DATA HAS CHANGED (SPC-4 annex D.2, 3F/0E), until the initiator has asked for the unit's name (VPD page 83h or
+// 80h) since the change and has read the answer.
+//
+// Standard INQUIRY data is the same for all units here and names none. A login opens nothing: a host that has lost its
+// session logs in again under the same name, and sends what is left over without looking. 3F/03 is not said instead,
+// because Linux answers it with an INQUIRY of its own, which would open the LUN to writes for the old unit.
 
 // knownUnits is what an I_T nexus takes its LUNs for. It outlives its sessions, and the daemon (knownfile.go).
 type knownUnits struct {
@@ -33,8 +35,9 @@ func nameOf(naa, eui []byte, serial string) unitName {
 	return unitName(hex.EncodeToString(h[:16]))
 }
 
-// knownLocked is what a nexus that logs in takes the LUNs for; t.mu is held. Initiators choose their names themselves: of those
-// that have gone, the one that has been away longest is forgotten, of the initiator that has most: one that has many pushes out none of another's.
+// knownLocked is what a nexus that logs in takes the LUNs for; t.mu is held. Initiators choose their names themselves,
+// so one with many names pushes out none of another's: of the nexuses that have gone, the oldest of the initiator that
+// has most is forgotten.
 func (t *Target) knownLocked(id nexusID) *knownUnits {
 	k := t.known[id]
 	if k == nil {
@@ -143,8 +146,9 @@ func (n *Nexus) nextResponse() uint32 {
 	return n.opt.NextResponse()
 }
 
-// asks reports whether c, an INQUIRY, was sent after the change that closed its LUN: the initiator had a response by then
-// that was made after it. One that was under way before says nothing of what the initiator knows.
+// asks reports whether c, an INQUIRY, was sent after the change that closed its LUN: the initiator had by then a
+// response that was made after the change. An INQUIRY that was under way before says nothing of what the initiator
+// knows.
 func (c *Command) asks() bool {
 	i := c.x.itl
 	if i.lu == nil || !i.unknown.Load() {

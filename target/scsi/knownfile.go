@@ -17,10 +17,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// What hosts take the LUNs of a target for outlives the daemon: a LUN that is given to another unit while it is away is closed as
-// any other (known.go), for a host begins its new session with what was in flight in the last one. The file is written in the
-// background after a nexus has used a LUN for the first time or has looked at another unit; what a kill of the daemon takes away is
-// at most the last of that.
+// What hosts take the LUNs of a target for outlives the daemon. A LUN that is given to another unit while the daemon is
+// down is closed as any other (known.go), because a host begins its new session with what was in flight in the last
+// one. The file is written in the background after a nexus has used a LUN for the first time or has looked at another
+// unit. A kill of the daemon takes away the last of that at most.
 
 // knownNote is the file's content.
 type knownNote struct {
@@ -42,9 +42,10 @@ func targetFile(dir, kind, target string) string {
 
 func knownPath(dir, target string) string { return targetFile(dir, "nexuses", target) }
 
-// recall reads what an earlier daemon has noted. A note that cannot be read keeps nothing from being served. One that is damaged is set
-// aside, and for doubtTime each LUN counts as another than the one that a nexus has used, whatever nexus it is. One that is there and
-// cannot be read now stays; it is read again with each login and before another is written, and until then each LUN counts so.
+// recall reads what an earlier daemon has noted. A note that cannot be read keeps nothing from being served. A damaged
+// note is set aside, and for doubtTime each LUN counts as another than the one that a nexus has used, whichever nexus
+// it is. A note that is there and cannot be read now stays. It is read again with each login and before another is
+// written, and each LUN counts so until then.
 func (t *Target) recall() {
 	if t.opt.StateDir == "" {
 		return
@@ -141,8 +142,9 @@ func setAside(path string) (aside string, err error) {
 	return aside, os.Chtimes(aside, now, now) // the latest of those that Tidy finds
 }
 
-// Succeed takes over what hosts take the LUNs for from a target of the same name that has been served until now: of that the note may
-// have a part, and what t has read of it is older still. No session of old's is left, and none of t's is there yet.
+// Succeed takes over what hosts take the LUNs for from a target of the same name that has been served until now. The
+// note may have only a part of that, and what t has read of it is older still. No session of old's is left, and none of
+// t's is there yet.
 func (t *Target) Succeed(old *Target) {
 	old.saveMu.Lock()
 	old.succeeded = true
@@ -276,9 +278,10 @@ func (t *Target) knownNow() knownNote {
 	return note
 }
 
-// Forget removes the states of port groups of a target that is served no more, from the StateDir of its TargetOptions: a later target
-// of its name begins with those that it is configured with. What hosts took its LUNs for stays: one that made way for another of its
-// name a moment ago has hosts whose session recovery finds that and sends what was in flight.
+// Forget removes the states of port groups of a target that is served no more from the StateDir of its TargetOptions,
+// so that a later target of its name begins with those that it is configured with. What hosts took its LUNs for stays:
+// hosts of a target that has just made way for another of its name find the new one by session recovery, and send what
+// was in flight.
 func Forget(dir, target string) error {
 	now := time.Now()
 	var errs []error

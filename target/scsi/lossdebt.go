@@ -6,12 +6,14 @@ import (
 	"time"
 )
 
-// What a medium lost is owed to each I_T nexus that may have written (powerState.Owed), until a flush of its own has failed. A host
-// can come back under another name than it had: by a portal that has got another group tag, to another target, or with another ISID, as each
-// process that uses libiscsi does. So a nexus that the unit does not know is owed what any nexus of its initiator is. Those that it
-// comes after are owed it still, with a session or without: they may be other programs of the host, which do not see what it is told. A flush that fails
-// once more is no harm; one that claims lost writes is. Only new names end some time (heirTime): a host whose
-// programs all have names of their own would never be done.
+// What a medium lost is owed to each I_T nexus that may have written (powerState.Owed), until a flush of its own has
+// failed. A host can come back under another name: by a portal that has got another group tag, to another target, or
+// with another ISID, as each process that uses libiscsi does. So a nexus that the unit does not know is owed what any
+// nexus of its initiator is. The nexuses that were there before it are owed it still, with a session or without, since
+// they may be other programs of the host.
+//
+// A flush that fails once more is no harm; one that claims lost writes is. New names alone stop inheriting after a time
+// (heirTime), or a host whose programs all have names of their own would fail flushes for ever.
 
 // host is the name of the nexus's initiator, without its ISID (RFC 7143 section 3.4.6; a name has no comma).
 func (id nexusID) host() string {
@@ -63,8 +65,9 @@ func (lu *LogicalUnit) settleLocked(id nexusID) {
 	lu.lossOwed.Store(lu.owesLossLocked())
 }
 
-// surplus is the index of the nexus that a list that is too long does without: of those that are not here, the oldest of the initiator
-// that has most. Initiators choose their names themselves, and one with many shall push out none of another's. -1 if all are here.
+// surplus is the index of the nexus that goes where a list is too long: of those that are not here, the oldest of the
+// initiator that has most, or -1 if all are here. Initiators choose their names themselves, and one with many pushes
+// out none of another's.
 func surplus(l []nexusID, here map[nexusID]bool) int {
 	names, most := map[string]int{}, 0
 	for _, id := range l {

@@ -274,8 +274,8 @@ func (lu *LogicalUnit) join(i *itl) {
 	lu.mu.Unlock()
 }
 
-// close is for a nexus that ends, or that sees the unit no longer; the commands of i are remembered until closed. It is in
-// one of the two lists at any time: what a fence does not find it does not wait for.
+// close is for a nexus that ends, or that sees the unit no longer. The commands of i are remembered until closed. i is
+// in one of the two lists at any time, because a fence waits only for what it finds in them.
 func (lu *LogicalUnit) close(i *itl) {
 	lu.mu.Lock()
 	defer lu.mu.Unlock()

@@ -116,8 +116,8 @@ func (n *Nexus) rebuildLocked(tell bool) []*itl {
 	}
 	n.luns.Store(&now)
 	if changed && tell {
-		// Software of initiators answers the event by looking at every LUN, and its INQUIRY would open one that is another
-		// unit now, or is about to be, to writes that are for the old one. Commands tell of the change all the same.
+		// Initiators answer the event by looking at every LUN. Their INQUIRY would open a LUN that is another unit now,
+		// or is about to be, to writes for the old one. Commands tell of the change all the same.
 		quiet := n.surprisesLocked(now)
 		for _, i := range now {
 			if i.establish(ASCLUNsChanged) && !quiet {

@@ -18,9 +18,9 @@ import (
 	"github.com/sluice-storage/sluice/internal/savefile"
 )
 
-// luState is what of a logical unit survives a restart. What lasts only as long as there is power (reservations without APTPL,
-// mode pages that were not saved) is taken up where Power says that the boot is the same: a restart of the daemon is an I_T
-// nexus loss to hosts (SPC-4 section 5.13.5), and one that was fenced must not be able to write after it.
+// luState is what survives a restart of a logical unit. Reservations without APTPL and mode pages that were not saved
+// last as long as there is power, and are taken up where Power says that the boot is the same. A restart of the daemon
+// is an I_T nexus loss to hosts (SPC-4 section 5.13.5), and a host that was fenced must not be able to write after it.
 type luState struct {
 	Name         string            `json:"name"`
 	Modes        map[string][]byte `json:"modes,omitempty"`   // saved pages by "code.subpage" in hexadecimal
@@ -209,16 +209,16 @@ func (lu *LogicalUnit) unsavedLocked() map[string][]byte {
 
 func modeKey(k [2]byte) string { return hex.EncodeToString(k[:1]) + "." + hex.EncodeToString(k[1:]) }
 
-// persist writes what must survive a restart, as it is now. Writers are one after the other, and nobody who looks at the
-// unit waits for the disk.
+// persist writes what must survive a restart, as it is now. Writers go one after the other, and readers of the unit do
+// not wait for the disk.
 func (lu *LogicalUnit) persist() error {
 	lu.stateMu.Lock()
 	defer lu.stateMu.Unlock()
 	return lu.writeLocked(lu.pr.Load())
 }
 
-// insist saves until it succeeds or the unit ends, with pauses; pending is set while that is to come. warn hears of the first failure:
-// nothing else may come that would save it. It reports whether it is saved, or will be.
+// insist saves until it succeeds or the unit ends, with pauses. pending is set while that is to come. warn hears of the
+// first failure, since no later request may come that would save it. The result says whether it is saved, or will be.
 func (lu *LogicalUnit) insist(pending *atomic.Bool, save func() error, warn func(error)) bool {
 	for wait := settleAgain; ; wait = min(2*wait, noteAgain) {
 		pending.Store(false) // what comes from now on is for the next one
@@ -243,8 +243,8 @@ func (lu *LogicalUnit) insist(pending *atomic.Bool, save func() error, warn func
 	}
 }
 
-// publish makes new reservations durable and then visible, in this order: a reservation that a power cut could still take away must not
-// refuse a host's command. After an error the old reservations are in force.
+// publish makes new reservations durable and then visible. A reservation that a power cut could still take away must
+// not refuse a host's command. The old reservations stay in force after an error.
 func (lu *LogicalUnit) publish(r *reservations) error {
 	lu.stateMu.Lock() // nothing else writes the old ones over the new ones in between
 	defer lu.stateMu.Unlock()

@@ -16,13 +16,16 @@ import (
 	"github.com/sluice-storage/sluice/blockdev"
 )
 
-// powerState says who has to be told POWER ON OCCURRED (29/01): that writes which were acknowledged and not flushed may be
-// gone. A host may have a use for them still, and fails its next flush; so it is said only where it can be true, which is
-// after another boot. After a mere restart of the daemon the kernel has the writes, and I_T NEXUS LOSS OCCURRED is said.
-// Who is not known here, because it is new or because the medium lived in the process that ended, is told POWER ON, RESET,
-// OR BUS DEVICE RESET OCCURRED (29/00), which may be true and which every initiator takes at a login: libiscsi's tools give
-// up at any other. What is owed to an I_T nexus stays owed until the initiator has it: also when the session or the daemon
-// ends in between. Guarded by LogicalUnit.mu.
+// powerState says which nexus has to be told POWER ON OCCURRED (29/01): writes that were acknowledged and not flushed
+// may be gone. A host may still need them, and fails its next flush, so it is said only after another boot. After a
+// mere restart of the daemon the kernel has the writes, and I_T NEXUS LOSS OCCURRED is said.
+//
+// A nexus that is not known here, because it is new or because the medium lived in the process that ended, is told
+// POWER ON, RESET, OR BUS DEVICE RESET OCCURRED (29/00). That may be true, and every initiator takes it at a login:
+// libiscsi's tools give up at any other.
+//
+// What is owed to an I_T nexus stays owed until the initiator has it, also when the session or the daemon ends in
+// between. LogicalUnit.mu guards it.
 type powerState struct {
 	Boot  string    `json:"boot"`            // of the kernel that the unit was last served on
 	Clean bool      `json:"clean,omitempty"` // everything was flushed when it was served last
@@ -30,8 +33,9 @@ type powerState struct {
 	Lost  []nexusID `json:"lost,omitempty"`  // who knew, and has not heard of another boot
 	// Medium is what was served (blockdev.Identity). What was written to it is not on another one that has taken its place.
 	Medium string `json:"medium,omitempty"`
-	// Owed is who has to hear of writes that the medium did not keep (blockdev.Lost) by a flush that fails: Linux passes over
-	// 29/01. Another's flush is no report to it. OwedAny is for who wrote before it could be noted: one flush, whose ever it is.
+	// Owed are the nexuses that have to hear, by a flush that fails, of writes that the medium did not keep
+	// (blockdev.Lost): Linux passes over 29/01, and another nexus's flush is no report to it. OwedAny is for those that
+	// wrote before their names could be noted: one flush fails, of any of them.
 	Owed    []nexusID `json:"owed,omitempty"`
 	OwedAny bool      `json:"owed_any,omitempty"`
 	Heirs   []nexusID `json:"owed_heirs,omitempty"` // of Owed, who came after the loss (lossdebt.go)
@@ -45,8 +49,8 @@ const bootEnv = "SLUICE_BOOT_ID"
 // bootID tells one boot from another; a test boots.
 var bootID = func() string { return readBootID("/proc/sys/kernel/random/boot_id") }
 
-// readBootID has the kernel's word, which an environment from before cannot overrule, or else that of who started the process:
-// systemd's specifier %b is the same number without its dashes (systemd.unit(5)).
+// readBootID is the kernel's number, which an environment from before cannot overrule. Without it, it is what the
+// service manager says: systemd's specifier %b is the same number without its dashes (systemd.unit(5)).
 func readBootID(kernel string) string {
 	if b, err := os.ReadFile(kernel); err == nil {
 		return strings.TrimSpace(string(b))
@@ -61,9 +65,9 @@ func readBootID(kernel string) string {
 // bootUnknown says once what follows where the boot is not known.
 var bootUnknown sync.Once
 
-// began takes over what was noted when the unit was served last, nil if nothing was, and reports whether the note has to
-// be written anew: before a write is taken if it says that all was flushed. What the medium lost while there was power
-// (blockdev.Lost) is lost all the same.
+// began takes over what was noted when the unit was served last, nil if nothing was. It reports whether the note has to
+// be written again; where the note says that all was flushed, that is before a write is taken. What the medium lost
+// while there was power (blockdev.Lost) is lost all the same.
 func (p *powerState) began(was *powerState, medium string, volatile, lost bool) bool {
 	now := powerState{Boot: bootID(), Medium: medium, OwedAny: lost && !volatile}
 	if was != nil && !volatile {
@@ -89,7 +93,7 @@ func (p *powerState) began(was *powerState, medium string, volatile, lost bool) 
 	return !volatile && (was == nil || was.Clean || was.Boot != now.Boot || was.Medium != medium || lost)
 }
 
-// united is who is in any of the lists.
+// united are the nexuses that are in any of the lists.
 func united(lists ...[]nexusID) (all []nexusID) {
 	for _, id := range slices.Concat(lists...) {
 		if !slices.Contains(all, id) {
@@ -112,8 +116,8 @@ func (lu *LogicalUnit) owesLoss(id nexusID) bool {
 	return lu.power.OwedAny || slices.Contains(lu.power.Owed, id)
 }
 
-// toldLoss notes that the initiator has read that a flush of its has failed. Before that it may lose its session with the response,
-// and sends the flush again in the next one.
+// toldLoss notes that the initiator has read that a flush of its has failed. Before that it may lose its session with
+// the response, and it sends the flush again in the next one.
 func (lu *LogicalUnit) toldLoss(id nexusID) {
 	lu.mu.Lock()
 	defer lu.mu.Unlock()

@@ -24,8 +24,8 @@ type prOut struct {
 	specIPT, all, tpl bool
 }
 
-// persistentReserveOut changes the reservations: one at a time a unit, made durable before anybody sees the change.
-// PREEMPT AND ABORT waits for the commands that it aborts without the lock: one of them may be waiting for it.
+// persistentReserveOut changes the reservations, one change at a time a unit. A change is durable before it is visible.
+// PREEMPT AND ABORT waits for the commands that it aborts without the lock, because one of them may be waiting for it.
 func (lu *LogicalUnit) persistentReserveOut(c *Command, sa, kind, scope byte, list []byte) error {
 	gone, err := lu.changeReservations(c, sa, kind, scope, list)
 	for gone != nil {
@@ -33,7 +33,7 @@ func (lu *LogicalUnit) persistentReserveOut(c *Command, sa, kind, scope byte, li
 		case <-gone:
 			gone = nil
 		case <-c.x.wake:
-			// What was aborted itself is never answered, so it owes nobody the wait; two that abort each other would
+			// A command that was aborted itself is never answered, so it does not wait: two that abort each other would
 			// wait for ever.
 			if c.stopping() {
 				return c.x.err
@@ -104,7 +104,7 @@ func (lu *LogicalUnit) prChange(c *Command, r *reservations, me nexusID, sa byte
 			return badCDB(2)
 		}
 		if r.Type != 0 {
-			// SPC-4 section 5.13.9: a holder may repeat its reservation, nobody may change it.
+			// SPC-4 section 5.13.9: a holder may repeat its reservation, and no nexus may change it.
 			if r.holds(me) && r.Type == kind {
 				return nil
 			}
@@ -179,8 +179,8 @@ func (lu *LogicalUnit) prRegister(c *Command, r *reservations, me nexusID, p prO
 			}
 		}
 	}
-	// Only what is added counts: who is registered can always change its key or leave. Names of others, which cost nothing to
-	// make up, fill no more than half.
+	// Only what is added counts: a registered nexus can always change its key or leave. Names of others, which cost
+	// nothing to make up, fill no more than half.
 	most := maxRegistrations
 	if p.specIPT {
 		most /= 2
@@ -289,9 +289,9 @@ func (r *reservations) registerAndMove(c *Command, me nexusID, list []byte, kind
 	return nil
 }
 
-// applyEffect tells and aborts whom a change concerns. What it returns is closed once the commands that PREEMPT AND ABORT
-// aborts have ended, those of nexuses that are just ending among them: their writes may still be with the medium (SPC-4
-// section 5.13.11.5).
+// applyEffect tells and aborts the nexuses that a change concerns. The channel that it returns is closed once the
+// commands that PREEMPT AND ABORT aborts have ended. Those of nexuses that are just ending are among them, because
+// their writes may still be with the medium (SPC-4 section 5.13.11.5).
 func (lu *LogicalUnit) applyEffect(c *Command, sa byte, e *prEffect) <-chan struct{} {
 	gone := make(chan struct{})
 	w := newWait(func() { close(gone) })

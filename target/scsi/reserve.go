@@ -94,7 +94,7 @@ func (r *reservations) conflicts(me nexusID, class conflict) bool {
 	return !r.holds(me) && (!r.Type.registrants() || !r.registered(me))
 }
 
-// reserved reports whether somebody else's reservation, of either kind, stops the command.
+// reserved reports whether the reservation of another nexus, of either kind, stops the command.
 func (c *Command) reserved() bool {
 	lu, class := c.x.lu, c.x.row.class
 	if h := lu.spc2.Load(); h != nil && h != c.x.itl && class != conflictNever && class != conflictOwn {

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-storage/sluice/mem"
 )
 
-// Commands off the data path (all but READ, WRITE, SYNCHRONIZE CACHE and the ones that only report) run on a goroutine of
-// their own and read like the standard's text: the helpers here wait. Their number is bounded by the command window.
+// Commands off the data path run on a goroutine of their own and read like the standard's text: all but READ, WRITE,
+// SYNCHRONIZE CACHE and those that only report. The helpers here wait. The command window bounds their number.
 
 // async continues the command on its own goroutine. f returns when nothing of the command is outstanding; its error is
 // the outcome.
@@ -200,7 +200,7 @@ func spansOf(dst []mem.Span, bufs []*mem.Buf, off, n int) []mem.Span {
 }
 
 // wholeData checks that the initiator gives exactly n bytes. COMPARE AND WRITE and WRITE SAME do nothing with a part of
-// their data, and data too many mean that initiator and target disagree on the block size.
+// their data, and too much data means that initiator and target disagree on the block size.
 func (c *Command) wholeData(n int64) error {
 	c.TransferOut = n
 	if c.ExpectOut != n {

@@ -20,8 +20,8 @@ func (lu *LogicalUnit) space() (blockdev.Space, bool) {
 // sets is a number of bytes in threshold sets, as far as 32 bits count.
 func sets(n int64) uint32 { return uint32(min(max(n, 0)>>thresholdShift, 0xFFFFFFFF)) }
 
-// logProvisioning is the logical block provisioning log page (SBC-3 section 6.4.5): what is left is shared with whoever
-// else writes to the medium (scope 10b), what is used is this unit's own (01b).
+// logProvisioning is the logical block provisioning log page (SBC-3 section 6.4.5). The space that is left is shared
+// with all that write to the medium (scope 10b). The space that is used is this unit's own (01b).
 func logProvisioning(lu *LogicalUnit, b []byte) []byte {
 	used := lu.geo.Load().Size
 	count := func(code uint16, n int64, scope byte) {
@@ -72,7 +72,7 @@ func (lu *LogicalUnit) CheckSpace() {
 	})
 }
 
-// Pages and bits that decide who is told.
+// Pages and bits that decide which initiators are told.
 var (
 	pageErrorRecovery = [2]byte{0x01}
 	pageProvisioning  = [2]byte{0x1C, 0x02}

@@ -12,7 +12,7 @@ type Stats struct {
 	Reads, Writes, Others   int64 // commands
 	ReadBytes, WrittenBytes int64
 	ReadErrors, WriteErrors int64
-	Conflicts               int64 // commands that met somebody else's reservation
+	Conflicts               int64 // commands that met the reservation of another nexus
 	Nexuses                 int
 }
 

@@ -16,14 +16,14 @@ const (
 	dirOut
 )
 
-// conflict is how a command behaves for an I_T nexus that holds no right under somebody's reservation (SPC-4 tables 43
-// and 44, SBC-3 table 13).
+// conflict is how a command behaves for an I_T nexus that holds no right under the reservation of another (SPC-4 tables
+// 43 and 44, SBC-3 table 13).
 type conflict uint8
 
 const (
 	conflictNever  conflict = iota + 1 // allowed whatever is reserved
 	conflictReads                      // allowed under write exclusive, conflicts with exclusive access
-	conflictWrites                     // conflicts with every reservation of somebody else
+	conflictWrites                     // conflicts with every reservation of another
 	conflictOwn                        // has rules of its own: RESERVE, RELEASE, PERSISTENT RESERVE OUT
 	conflictSPC2                       // allowed under persistent reservations, conflicts with an SPC-2 reservation
 )

@@ -103,7 +103,7 @@ func (t *Target) rebuildUnlock() []*itl {
 	return gone
 }
 
-// outOfSight ends what nexuses had with units that they see no longer. It waits for nothing: a medium that hangs keeps its
+// outOfSight ends what nexuses had with units that they see no longer. It does not wait: a medium that hangs keeps its
 // commands, and its unit remembers them until they have completed.
 func outOfSight(gone []*itl) {
 	for _, i := range gone {

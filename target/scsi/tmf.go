@@ -162,8 +162,8 @@ func (s *taskSet) holds(f func(*Command) bool) bool {
 	return false
 }
 
-// clearTaskSet aborts what is in a task set for by (SAM-5 section 7.4). Others whose commands go are told by TASK ABORTED
-// or by a unit attention, as the control mode page says.
+// clearTaskSet aborts what is in a task set for by (SAM-5 section 7.4). Other nexuses whose commands go are told by
+// TASK ABORTED or by a unit attention, as the control mode page says.
 func (lu *LogicalUnit) clearTaskSet(by *itl, set *taskSet, w *tmfWait) {
 	told := map[*itl]bool{}
 	tas := lu.has(flagTAS)
@@ -183,7 +183,7 @@ func (lu *LogicalUnit) clearTaskSet(by *itl, set *taskSet, w *tmfWait) {
 }
 
 // reset is LOGICAL UNIT RESET (SAM-5 section 6.3.3) by a nexus. The commands of others end with TASK ABORTED where the
-// control mode page says so (SAM-5 section 5.6): a host that heard nothing would wait for them for ever.
+// control mode page says so (SAM-5 section 5.6). A host that heard nothing would wait for them for ever.
 func (lu *LogicalUnit) reset(by *Nexus, done func()) {
 	w := newWait(done)
 	tas := lu.has(flagTAS) // as it is before the reset
@@ -199,8 +199,8 @@ func (lu *LogicalUnit) reset(by *Nexus, done func()) {
 		i.abortAll(w, kind)
 		lu.nexusLost(i)
 	}, func(i *itl) {
-		// An initiator that lost a path resets the unit over another one in order to be sure that no write of the lost one
-		// comes later: the answer waits for those too.
+		// An initiator that lost a path resets the unit over another one in order to be sure that no write of the lost
+		// one comes later. So the answer waits for those too.
 		i.abortClosing(w)
 	})
 	if lu.resetState() {

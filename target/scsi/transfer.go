@@ -72,7 +72,7 @@ func (c *Command) takeDone(p *piece) bool {
 	return done
 }
 
-// nextPiece takes memory for the piece at the tail: as much as is left, or less while memory is short, or nothing. Only a
+// nextPiece takes memory for the piece at the tail: as much as is left, less while memory is short, or nothing. Only a
 // command that holds nothing queues for memory, so commands never wait for each other in a circle.
 func (c *Command) nextPiece() *piece {
 	t := &c.x.tr

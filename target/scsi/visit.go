@@ -2,9 +2,9 @@ package scsi
 
 import "slices"
 
-// visit is an EXTENDED COPY at work on units that it was not sent to. Whatever ends the commands of its nexus on one of
-// those (a reset, PREEMPT AND ABORT, the removal of the LUN) ends the copy, and waits for it: its writes reach their media
-// as those of any command.
+// visit is an EXTENDED COPY at work on units that it was not sent to. What ends the commands of its nexus on one of
+// those (a reset, PREEMPT AND ABORT, the removal of the LUN) ends the copy, and waits for it, because its writes reach
+// their media as those of any command.
 type visit struct {
 	c    *Command
 	home *itl

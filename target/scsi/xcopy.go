@@ -107,7 +107,7 @@ func copyAborted(err error, segment int) error {
 
 func (c *Command) remember(r copyRecord, flags byte) {
 	if flags>>3&3 == 3 {
-		return // LIST ID USAGE 11b: nobody will ask
+		return // LIST ID USAGE 11b: it is not asked for
 	}
 	i := c.x.itl
 	i.mu.Lock()
