@@ -214,12 +214,14 @@ func (c *rdmaConn) takeSlotLocked() *rdmaCall {
 	r := c.idle
 	if r != nil {
 		c.idle, r.next = r.next, nil
+		slots.Move(&r.state, slotArrived)
 		c.stepOf(r).busy++
 	}
 	return r
 }
 
 func (r *rdmaCall) freeLocked() {
+	slots.Move(&r.state, slotIdle)
 	r.dropBufs()
 	c := r.conn
 	s := c.stepOf(r)

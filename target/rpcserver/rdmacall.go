@@ -20,12 +20,11 @@ type rdmaCall struct {
 	recv int // index of the receive it came in, -1 when posted again
 	send mem.Span
 
-	hasChunk bool   // there is a data item in a read chunk
-	dataAt   uint32 // its position in the message
-	dataLen  int    // bytes of its segments
-	zeroLen  int    // bytes of the position-zero chunk
-	pending  int    // Reads not complete
-	failed   bool
+	state   slotState
+	dataAt  uint32 // the position in the message of the data item in a read chunk, 0 for none
+	dataLen int    // bytes of its segments
+	zeroLen int    // bytes of the position-zero chunk
+	pending int    // Reads not complete
 
 	dataBufs, zeroBufs, sinkBufs, outBufs []*mem.Buf
 	data, sink                            [][]byte
@@ -38,7 +37,7 @@ type rdmaCall struct {
 
 // plan looks at a call's read list. What a client may ask for is bounded here, before memory is taken.
 func (r *rdmaCall) plan(inline int) bool {
-	r.hasChunk, r.dataAt, r.dataLen, r.zeroLen, r.pending, r.failed = false, 0, 0, 0, 0, false
+	r.dataAt, r.dataLen, r.zeroLen, r.pending = 0, 0, 0, 0
 	for i := range r.h.Reads {
 		s := &r.h.Reads[i]
 		if s.Off+uint64(s.Len) < s.Off {
@@ -50,12 +49,12 @@ func (r *rdmaCall) plan(inline int) bool {
 			if s.Len > MaxRecord || r.zeroLen > MaxRecord {
 				return false
 			}
-		case s.Position%4 != 0, r.hasChunk && s.Position != r.dataAt, s.Len > MaxPayload+4:
+		case s.Position%4 != 0, r.dataAt != 0 && s.Position != r.dataAt, s.Len > MaxPayload+4:
 			// RFC 8166 section 3.4.5: a position is a multiple of four. More than one data item is in no NFSv3 call
 			// (RFC 8267 section 2).
 			return false
 		default:
-			r.hasChunk, r.dataAt = true, s.Position
+			r.dataAt = s.Position
 			if r.dataLen += int(s.Len); r.dataLen > MaxPayload+4 {
 				return false
 			}
@@ -64,7 +63,7 @@ func (r *rdmaCall) plan(inline int) bool {
 	if r.h.Proc == rpcrdma.Nomsg {
 		return r.zeroLen > 0 && inline == 0
 	}
-	return r.zeroLen == 0 && inline > 0 && (!r.hasChunk || int(r.dataAt) <= inline)
+	return r.zeroLen == 0 && inline > 0 && int(r.dataAt) <= inline
 }
 
 // readMemory gets memory for all read chunks of the call, or none.
@@ -84,11 +83,14 @@ func (r *rdmaCall) readMemory(quota *mem.Quota) error {
 	return nil
 }
 
+// fetchesNothing reports that the call's read list has no bytes, or that there is none.
+func (r *rdmaCall) fetchesNothing() bool { return r.dataLen+r.zeroLen == 0 }
+
 // listReadsLocked queues the RDMA Reads of the call: one for each segment, or more where a segment spans two buffers.
 func (r *rdmaCall) listReadsLocked() {
+	slots.Move(&r.state, slotReading)
 	var data, zero cursor
 	data.bufs, zero.bufs = r.dataBufs, r.zeroBufs
-	r.pending = 1 // held until all are listed
 	for i := range r.h.Reads {
 		s := &r.h.Reads[i]
 		cur := &data
@@ -104,7 +106,6 @@ func (r *rdmaCall) listReadsLocked() {
 			left -= span.Len
 		}
 	}
-	r.pending--
 }
 
 // cursor cuts spans off a list of buffers.
@@ -126,38 +127,32 @@ func (c *cursor) next(n int) mem.Span {
 // readDoneLocked counts a Read that ended, and reports true when it was the last one and the call can be executed or
 // dropped.
 func (r *rdmaCall) readDoneLocked(failed bool) bool {
-	r.failed = r.failed || failed
-	r.pending--
-	if r.pending > 0 || r.call == nil {
+	if failed && r.state == slotReading {
+		slots.Move(&r.state, slotFailing)
+	}
+	if r.pending--; r.pending > 0 {
 		return false
 	}
-	if r.failed {
+	if r.state == slotFailing {
 		r.abandonLocked()
 		return false
 	}
+	slots.Move(&r.state, slotPlaced)
 	return true
 }
 
-// abandonLocked drops a call whose Reads failed: the connection is ending.
+// abandonLocked drops a call of which no Read is under way: the connection is ending.
 func (r *rdmaCall) abandonLocked() {
 	call := r.call
-	if call == nil {
-		return
-	}
 	r.call, call.from = nil, nil
 	call.release()
 	r.conn.calls--
 	r.conn.inFlight.Done()
-	if r.pending <= 0 {
-		r.freeLocked()
-	}
+	r.freeLocked()
 }
 
 // assemble makes the message whole: a position-zero chunk is the message.
-func (r *rdmaCall) assemble(call *Call) bool {
-	if r.failed {
-		return false
-	}
+func (r *rdmaCall) assemble(call *Call) {
 	if r.zeroLen > 0 {
 		call.grow(0, r.zeroLen)
 		n := 0
@@ -171,13 +166,12 @@ func (r *rdmaCall) assemble(call *Call) bool {
 	for _, b := range r.dataBufs {
 		r.data = append(r.data, b.Bytes())
 	}
-	return true
 }
 
 // chunk is a data item in a read chunk. Its position must be where the decoder stands (RFC 8166
 // section 3.4.5); its padding may be there or not.
 func (r *rdmaCall) chunk(n int) (data [][]byte, apart bool, err error) {
-	if !r.hasChunk {
+	if r.dataAt == 0 {
 		return nil, false, nil
 	}
 	if at := r.call.Args.Offset(); int(r.dataAt) != at {

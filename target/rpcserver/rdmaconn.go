@@ -156,20 +156,21 @@ func (c *rdmaConn) complete(wc *transport.WC) {
 // received takes one message.
 func (c *rdmaConn) received(recv, n int) {
 	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return // it is nothing to a connection that ends
+	}
 	r := c.takeSlotLocked()
-	if r == nil && !c.closed && c.caps.InOrder && c.sending > 0 {
+	if r == nil && c.caps.InOrder && c.sending > 0 {
 		// Replies have left whose completions wait behind a Read that the client has not answered yet: it has their credits
 		// back and may use them (transport, rule 4). Receives bound how many come.
 		c.held = append(c.held, heldRecv{recv, n})
 		c.mu.Unlock()
 		return
 	}
-	if r == nil || c.closed {
-		over := !c.closed
+	if r == nil {
 		c.mu.Unlock()
-		if over {
-			c.s.refuse(refOverrun)
-		}
+		c.s.refuse(refOverrun)
 		c.fail(errors.New("rpc: the client has more calls outstanding than it has credits (RFC 8166 section 3.3.1)"))
 		return
 	}
@@ -209,7 +210,8 @@ func (c *rdmaConn) take(r *rdmaCall, recv, n int, mine bool) {
 	}
 	call.grow(0, len(inline))
 	call.copied = copy(call.msg, inline)
-	if len(r.h.Reads) == 0 {
+	if r.fetchesNothing() {
+		slots.Move(&r.state, slotPlaced)
 		at := turnReader
 		if mine {
 			at = turnPoll
@@ -318,6 +320,7 @@ func (c *rdmaConn) badHeader(r *rdmaCall, err error) {
 // the memory can never be had.
 func (c *rdmaConn) startLocked(r *rdmaCall) bool {
 	if len(c.stalled) > 0 {
+		slots.Move(&r.state, slotStalled)
 		c.stalled = append(c.stalled, r) // not before those who waited longer
 		return true
 	}
@@ -325,6 +328,7 @@ func (c *rdmaConn) startLocked(r *rdmaCall) bool {
 	case err == nil:
 		r.listReadsLocked()
 	case errors.Is(err, mem.ErrNoMemory):
+		slots.Move(&r.state, slotStalled)
 		c.stalled = append(c.stalled, r)
 		c.quota.Wait(c.resumeSoon)
 	default:
@@ -342,6 +346,9 @@ func (c *rdmaConn) resume() {
 	c.mu.Lock()
 	l := c.unsent
 	c.unsent = nil
+	for _, r := range l {
+		slots.Move(&r.state, slotPlaced)
+	}
 	c.mu.Unlock()
 	for _, r := range l {
 		c.reply(r.call, false) // or it waits again

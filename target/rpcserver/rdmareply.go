@@ -8,10 +8,7 @@ import (
 // execute gives a complete call to the server.
 func (c *rdmaConn) execute(r *rdmaCall, at turn) {
 	call := r.call
-	if !r.assemble(call) {
-		c.drop(call)
-		return
-	}
+	r.assemble(call)
 	if _, err := c.s.handle(call, at, false); err != nil {
 		// RFC 8166 section 4.5.3 has no answer for a payload that is no RPC call; the connection ends.
 		c.fail(err)
@@ -45,6 +42,7 @@ func (c *rdmaConn) sendLocked(r *rdmaCall) {
 		r.freeLocked()
 		return
 	}
+	slots.Move(&r.state, slotReplying)
 	c.creditLocked(r)
 	c.repostLocked(r, false)
 	c.owner.SendLocked(0, r.wrs...)
@@ -62,6 +60,7 @@ func (c *rdmaConn) reply(call *Call, flush bool) {
 		c.mu.Lock()
 		if !c.closed {
 			// The client has its answer when others have given memory back.
+			slots.Move(&r.state, slotUnsent)
 			c.unsent = append(c.unsent, r)
 			c.quota.Wait(c.resumeSoon)
 			c.mu.Unlock()
