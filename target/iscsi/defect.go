@@ -70,7 +70,7 @@ func whose() (place string, own bool) {
 			return place, true
 		case strings.HasSuffix(fn, ").flushLocked"), strings.HasSuffix(fn, ").FlushLocked"):
 			return place, false // the lock comes and goes there
-		case strings.HasPrefix(fn, "internal/owner."), strings.HasPrefix(fn, "internal/state."): // a connection's queue, a request's life
+		case strings.HasPrefix(fn, "internal/owner."): // a connection's queue
 		case !strings.HasPrefix(fn, "target/iscsi.") && !strings.HasPrefix(fn, "internal/iscsi."):
 			return place, false
 		}

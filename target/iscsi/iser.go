@@ -62,16 +62,6 @@ type sendSlot struct {
 	control bool
 }
 
-// iserTask is what a task has of the initiator's memory.
-type iserTask struct {
-	header  iscsi.ISERHeader
-	next    int // bytes of the Data-Out request for which a Read is posted
-	out     int // Reads outstanding
-	failed  error
-	queued  bool // in readQ
-	reading bool // the request goes by RDMA Read
-}
-
 // Work request tokens: the kind in the high byte, an index below.
 const (
 	tokRecv uint64 = iota + 1

@@ -52,7 +52,7 @@ func (x *iserDatamover) drain(err error) {
 	}
 	x.recvFree = nil
 	x.recvMem, x.sendMem, x.loginRecv, x.sends, x.freeSend = nil, nil, nil, nil, nil
-	x.readQ = nil
+	x.dropFetchesLocked()
 	quota := x.late.quota
 	x.late = late{}
 	c.mu.Unlock()

@@ -2,7 +2,6 @@ package iscsi
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/mem"
@@ -171,129 +170,6 @@ func (x *iserDatamover) dataInLocked(t *task) {
 		// The initiator works on this while the owner reads what comes next.
 		x.flushLocked()
 	}
-}
-
-// solicitLocked fetches what a request still lacks by RDMA Read (section 7.3.6).
-func (x *iserDatamover) solicitLocked(t *task) {
-	o := &t.out
-	if x.owner.OverLocked() || t.move != moveOut || o.have == o.n || t.iser.reading {
-		return
-	}
-	h := &t.iser.header
-	if !h.WriteValid || h.WriteSTag == 0 || x.depth.Out == 0 {
-		err := &iscsi.ProtocolError{RFC: 7145, Clause: "9.2", Detail: "a command that writes more than its unsolicited data advertises no memory"}
-		if x.depth.Out == 0 {
-			err.Detail, err.Clause = "an initiator that writes serves no RDMA Read", "5.1.1"
-		}
-		if x.c.killErr == nil {
-			x.c.killErr = err
-		}
-		go x.close(err)
-		return
-	}
-	t.iser.reading, t.iser.next, t.iser.out, t.iser.failed = true, o.have, 0, nil
-	if !t.iser.queued {
-		t.iser.queued = true
-		x.readQ = append(x.readQ, t)
-	}
-	x.issueReadsLocked()
-}
-
-// issueReadsLocked posts Reads of waiting requests, oldest first, within the depth the initiator serves: one more would
-// be an error here and a stalled queue on real adapters.
-func (x *iserDatamover) issueReadsLocked() {
-	for len(x.readQ) > 0 && x.owner.ReadRoomLocked() > 0 {
-		t := x.readQ[0]
-		if x.readNextLocked(t) {
-			continue
-		}
-		t.iser.queued = false
-		m := copy(x.readQ, x.readQ[1:])
-		x.readQ[m] = nil
-		x.readQ = x.readQ[:m]
-	}
-}
-
-// readNextLocked queues one Read of a request; false when none is left.
-func (x *iserDatamover) readNextLocked(t *task) bool {
-	o, w := &t.out, &t.iser
-	if t.state == taskFree || !w.reading || w.next >= o.n || t.move.cancelled() || w.failed != nil {
-		return false
-	}
-	at := w.next
-	for i := range o.data {
-		s := o.data[i]
-		if at >= s.Len {
-			at -= s.Len
-			continue
-		}
-		if at > 0 || s.Len > x.caps.MaxMessage {
-			// A Read has one scatter element; a part of one is cut in place, the start of it is filled already.
-			n := min(s.Len-at, x.caps.MaxMessage)
-			return x.postReadLocked(t, i, at, n)
-		}
-		return x.postReadLocked(t, i, 0, s.Len)
-	}
-	return false
-}
-
-func (x *iserDatamover) postReadLocked(t *task, i, at, n int) bool {
-	o, w := &t.out, &t.iser
-	h := &w.header
-	pos := o.off + w.next
-	remote := h.WriteBase + uint64(pos)
-	if !x.c.params.BaseCoversAll {
-		// Linux and libiscsi count unsolicited bytes into the base (RFC 7145 section 6.9 has the opposite default).
-		remote -= uint64(o.unsol)
-	}
-	x.owner.ReadLocked(token(tokRead, int(t.slot)), transport.Remote{STag: h.WriteSTag, Off: remote}, o.data[i].Cut(at, n))
-	w.out++
-	w.next += n
-	return true
-}
-
-// read handles a Read's completion.
-func (x *iserDatamover) read(slot int, err error) {
-	c := x.c
-	c.mu.Lock()
-	x.owner.ReadEndedLocked()
-	t := c.tasks[slot]
-	w, o := &t.iser, &t.out
-	w.out--
-	if err == nil {
-		c.placed.Add(1)
-	}
-	if err != nil && w.failed == nil {
-		w.failed = fmt.Errorf("iscsi: RDMA Read from the initiator: %w", err)
-	}
-	x.issueReadsLocked()
-	if w.out > 0 || w.next < o.n && w.failed == nil && !t.move.cancelled() {
-		c.kickLocked()
-		c.mu.Unlock()
-		return
-	}
-	w.reading = false
-	if w.failed == nil && !t.move.cancelled() {
-		o.have = o.n
-	} else if o.err == nil && w.failed != nil {
-		o.err = w.failed
-	}
-	ends := t.moveEndsLocked()
-	err = o.err
-	c.kickLocked()
-	c.mu.Unlock()
-	if ends {
-		t.Moved(err)
-	}
-}
-
-// cancelLocked lets Reads that are on their way come home first: until then the peer may write to the buffers.
-func (x *iserDatamover) cancelLocked(t *task) bool {
-	if t.move == movePlacingCancelled || t.iser.out > 0 {
-		return false
-	}
-	t.iser.reading = false
-	return true
 }
 
 // wrote handles the completion of a move's last Write.
