@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/sockio"
 )
 
 // batch is what one system call sends: headers, trailers and small payload in an arena, bulk payload where it lies.
@@ -23,8 +25,7 @@ type batch struct {
 	refs  []ref
 	rpos  int          // refs dropped
 	part  []unix.Iovec // scratch for a part of iov
-	hdr   unix.Msghdr
-	short bool // the last send was not taken whole
+	short bool         // the last send was not taken whole
 }
 
 const maxFPDUs = 512 // of a batch; the arena holds less unless they are tiny
@@ -95,7 +96,7 @@ func (b *batch) grab(n int) []byte {
 }
 
 func (b *batch) point(p []byte) {
-	b.iov = append(b.iov, unix.Iovec{Base: &p[0], Len: uint64(len(p))})
+	b.iov = sockio.Append(b.iov, p)
 }
 
 // seal covers the arena bytes written since the last seal.
@@ -234,21 +235,17 @@ func (b *batch) plan(eor bool) ([]unix.Iovec, int) {
 // send hands the batch, or what plan says, to the socket without blocking.
 func (b *batch) send(fd int, eor bool) (int, error) {
 	iov, want := b.plan(eor)
-	flags := unix.MSG_NOSIGNAL | unix.MSG_DONTWAIT
+	flags := 0
 	if eor {
-		flags |= unix.MSG_EOR // nothing is appended to the segment that this ends
+		flags = unix.MSG_EOR // nothing is appended to the segment that this ends
 	}
-	b.hdr.Iov = &iov[0]
-	b.hdr.SetIovlen(len(iov))
-	// Raw: it does not block, and a copy of 128 KiB takes longer than the 20 us after which the runtime would give our
-	// processor to a thread that it wakes for that. 145 -> 132 us a READ of that size through NBD, both sides together.
-	n, _, errno := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&b.hdr)), uintptr(flags))
+	n, errno := sockio.Sendv(uintptr(fd), iov, flags)
 	if errno != 0 {
 		b.short = true
 		return 0, errno
 	}
-	b.short = int(n) < want
-	return int(n), nil
+	b.short = n < want
+	return n, nil
 }
 
 // fpduEnd is the end of the FPDU of which a part has been sent, or off when none is.

@@ -5,10 +5,10 @@ import (
 	"io"
 	"runtime/debug"
 	"sync"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/internal/sockio"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -227,27 +227,18 @@ func (x *rx) fill(q *QP, fd int) (more bool, term *transport.TerminateError, err
 	if guessed > 0 {
 		ahead = 0
 	} else {
-		x.iov = append(x.iov, unix.Iovec{Base: &x.buf[x.w], Len: uint64(ahead)})
+		x.iov = sockio.Append(x.iov, x.buf[x.w:x.w+ahead])
 	}
 	want := direct + guessed + ahead
-	var n int
-	for {
-		r, _, errno := unix.RawSyscall(unix.SYS_READV, uintptr(fd), uintptr(unsafe.Pointer(&x.iov[0])), uintptr(len(x.iov)))
-		q.cnt.reads.Add(1)
-		if errno == unix.EINTR {
-			continue
-		}
-		if errno == unix.EAGAIN {
-			x.socket = drained
-			return false, nil, nil
-		}
-		if errno != 0 {
-			return false, nil, errno
-		}
-		n = int(r)
-		break
-	}
-	if n == 0 {
+	n, errno := sockio.Readv(uintptr(fd), x.iov)
+	q.cnt.reads.Add(1)
+	switch {
+	case errno == unix.EAGAIN:
+		x.socket = drained
+		return false, nil, nil
+	case errno != 0:
+		return false, nil, errno
+	case n == 0:
 		return false, nil, io.EOF
 	}
 	q.cnt.bytesIn.Add(uint64(n))
@@ -268,7 +259,7 @@ func (x *rx) point(m *sgl, n int) {
 			continue
 		}
 		b = b[:min(n, len(b))]
-		x.iov = append(x.iov, unix.Iovec{Base: &b[0], Len: uint64(len(b))})
+		x.iov = sockio.Append(x.iov, b)
 		n -= len(b)
 	}
 }

@@ -4,40 +4,27 @@ import (
 	"errors"
 	"io"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/internal/sockio"
 	"github.com/sluice-storage/sluice/mem"
 )
 
 // input reads a connection: headers and short payloads through a buffer, so that requests that came together are read
 // together; longer payloads into registered memory, and what follows them into the buffer by the same system call.
 type input struct {
-	raw  syscall.RawConn
+	sock *sockio.Reader
 	buf  []byte
 	from int // buf[from:to] has been read and not used
 	to   int
 	long bool // the last payload was: then the buffer takes no more than a header, and the next payload is not copied
 
-	iov  []unix.Iovec
-	fn   func(fd uintptr) bool
-	n    int
-	errn unix.Errno
+	iov []unix.Iovec
 }
 
 func (in *input) init(raw syscall.RawConn) {
-	in.raw, in.buf = raw, make([]byte, inputBuf)
-	in.fn = func(fd uintptr) bool {
-		for {
-			n, _, e := unix.RawSyscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(&in.iov[0])), uintptr(len(in.iov)))
-			if e == unix.EINTR {
-				continue
-			}
-			in.n, in.errn = int(n), e
-			return e != unix.EAGAIN
-		}
-	}
+	in.sock, in.buf = sockio.NewReader(raw), make([]byte, inputBuf)
 }
 
 func (in *input) buffered() int { return in.to - in.from }
@@ -48,20 +35,8 @@ func (in *input) readv() (int, error) {
 	if in.long {
 		room = room[:min(len(room), requestLen)]
 	}
-	in.iov = vec(in.iov, room)
-	if len(in.iov) > maxIOV {
-		in.iov = in.iov[:maxIOV]
-	}
-	if err := in.raw.Read(in.fn); err != nil {
-		return 0, err
-	}
-	switch {
-	case in.errn != 0:
-		return 0, in.errn
-	case in.n == 0:
-		return 0, io.EOF
-	}
-	return in.n, nil
+	in.iov = sockio.Append(in.iov, room)
+	return in.sock.Read(in.iov)
 }
 
 // next is the next n bytes, valid until the next call. The end of the connection within them is io.ErrUnexpectedEOF.
@@ -102,7 +77,7 @@ func (in *input) fill(spans []mem.Span) error {
 			if len(b) == 0 {
 				break
 			}
-			in.iov = vec(in.iov, b)
+			in.iov = sockio.Append(in.iov, b)
 		}
 		k, err := in.readv()
 		if err != nil {

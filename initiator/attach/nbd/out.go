@@ -1,11 +1,13 @@
 package nbd
 
 import (
+	"errors"
 	"sync"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/sockio"
 )
 
 // output sends answers. Whoever sets busy sends for all: the volume's goroutine, after the callbacks of all requests that
@@ -13,7 +15,7 @@ import (
 // or has to wait.
 type output struct {
 	c    *conn
-	raw  syscall.RawConn
+	sock *sockio.Writer
 	kick chan struct{} // hands busy to the connection's goroutine
 
 	mu     sync.Mutex
@@ -26,22 +28,12 @@ type output struct {
 	// The sender's.
 	batch []*slot
 	iov   []unix.Iovec
-	at    int // the first of iov that is not all sent
-	hdr   unix.Msghdr
-	n     int
-	errn  unix.Errno
-	try   func(fd uintptr)
-	wait  func(fd uintptr) bool
+	left  []unix.Iovec // of iov, what is not sent
 }
 
 func (o *output) init(c *conn, raw syscall.RawConn) {
-	o.c, o.raw, o.kick = c, raw, make(chan struct{}, 1)
+	o.c, o.sock, o.kick = c, sockio.NewWriter(raw), make(chan struct{}, 1)
 	o.batch = make([]*slot, 0, slots)
-	o.try = o.send
-	o.wait = func(fd uintptr) bool {
-		o.send(fd)
-		return o.errn != unix.EAGAIN
-	}
 }
 
 // add queues an answer; Flush sends it.
@@ -107,30 +99,32 @@ func (o *output) take() {
 	l := o.ready
 	o.ready, o.last, o.bytes = nil, nil, 0
 	o.mu.Unlock()
-	o.iov, o.at = o.iov[:0], 0
+	o.iov = o.iov[:0]
 	for ; l != nil; l = l.next {
 		o.batch = append(o.batch, l)
 		o.iov = l.encode(o.iov)
 	}
+	o.left = o.iov
 }
 
 // step sends the batch and frees its slots. It reports false when the socket is full and it may not wait.
 func (o *output) step(wait bool) bool {
-	for o.at < len(o.iov) && !o.broken {
+	for len(o.left) > 0 && !o.broken {
+		var n int
 		var err error
 		if wait {
-			err = o.raw.Write(o.wait)
+			n, err = o.sock.Write(o.left)
 		} else {
-			err = o.raw.Control(o.try)
+			n, err = o.sock.Try(o.left)
 		}
 		switch {
-		case err != nil || o.errn != 0 && o.errn != unix.EAGAIN && o.errn != unix.EINTR:
+		case errors.Is(err, unix.EAGAIN):
+			return false
+		case err != nil:
 			o.broken = true
 			_ = o.c.nc.Close() // the reader ends
-		case o.errn == unix.EAGAIN:
-			return false
-		case o.errn == 0:
-			o.advance(o.n)
+		default:
+			o.left = sockio.Advance(o.left, n)
 		}
 	}
 	// The slots may be in use again before the loop ends.
@@ -141,26 +135,4 @@ func (o *output) step(wait bool) bool {
 	}
 	o.batch = o.batch[:0]
 	return true
-}
-
-// send is one system call, a raw one as in transport/iwarp: it does not block, however long the copy takes.
-func (o *output) send(fd uintptr) {
-	iov := o.iov[o.at:]
-	o.hdr.Iov = &iov[0]
-	o.hdr.SetIovlen(min(len(iov), maxIOV))
-	n, _, e := unix.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&o.hdr)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
-	o.n, o.errn = int(n), e
-}
-
-func (o *output) advance(n int) {
-	for n > 0 {
-		v := &o.iov[o.at]
-		if uint64(n) < v.Len {
-			v.Base = (*byte)(unsafe.Add(unsafe.Pointer(v.Base), n))
-			v.Len -= uint64(n)
-			return
-		}
-		n -= int(v.Len)
-		o.at++
-	}
 }

@@ -1,6 +1,10 @@
 package nbd
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/internal/sockio"
+)
 
 // encode appends the reply of a finished request.
 func (sl *slot) encode(out []unix.Iovec) []unix.Iovec {
@@ -10,7 +14,7 @@ func (sl *slot) encode(out []unix.Iovec) []unix.Iovec {
 		h = be.AppendUint32(h, magicSimple)
 		h = be.AppendUint32(h, no)
 		h = be.AppendUint64(h, sl.cookie)
-		return sl.payload(vec(out, h), no)
+		return sl.payload(sockio.Append(out, h), no)
 	}
 	chunk := func(kind uint16, n int) {
 		h = be.AppendUint32(h, magicStructured)
@@ -48,18 +52,14 @@ func (sl *slot) encode(out []unix.Iovec) []unix.Iovec {
 	default:
 		chunk(chunkNone, 0)
 	}
-	return sl.payload(vec(out, h), no)
+	return sl.payload(sockio.Append(out, h), no)
 }
 
 func (sl *slot) payload(out []unix.Iovec, no uint32) []unix.Iovec {
 	if no == 0 && sl.cmd == cmdRead {
 		for _, s := range sl.spans {
-			out = vec(out, s.Bytes())
+			out = sockio.Append(out, s.Bytes())
 		}
 	}
 	return out
-}
-
-func vec(out []unix.Iovec, b []byte) []unix.Iovec {
-	return append(out, unix.Iovec{Base: &b[0], Len: uint64(len(b))})
 }

@@ -26,7 +26,6 @@ const (
 	inputBuf      = 64 << 10 // headers and payloads read ahead, in bytes: what 32 reads or 15 writes of 4 KiB send
 	longPayload   = 32 << 10 // bytes of a write from which the next one is not read ahead: the copy costs more than a system call
 	inlinePayload = 64 << 10 // bytes of answers that the volume's goroutine sends itself: what is less than a switch costs
-	maxIOV        = 1024     // pieces of one system call, the kernel's limit
 )
 
 // Volume is what a Server shows: *block.Volume, or another block device with registered memory.
