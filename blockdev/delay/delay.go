@@ -3,7 +3,6 @@
 package delay
 
 import (
-	"context"
 	"sync"
 	"time"
 
@@ -37,7 +36,7 @@ func Fixed(d time.Duration) func(*blockdev.Request) time.Duration {
 
 // Device is the engine. It takes over the device below. Unlike the engines that ship it allocates per request.
 type Device struct {
-	blockdev.Device
+	blockdev.Filter
 	o    Options
 	held sync.WaitGroup
 }
@@ -63,41 +62,8 @@ func Open(below blockdev.Device, o Options) (*Device, error) {
 	if o.For == nil {
 		o.For = Fixed(0)
 	}
-	return &Device{Device: below, o: o}, nil
+	return &Device{Filter: blockdev.Filter{Device: below}, o: o}, nil
 }
-
-// Can implements blockdev.Capable.
-func (d *Device) Can(op blockdev.Op) bool { return blockdev.Can(d.Device, op) }
-
-// Refresh implements blockdev.Resizable.
-func (d *Device) Refresh() (bool, error) { return blockdev.Refresh(d.Device) }
-
-// Grow implements blockdev.Growable.
-func (d *Device) Grow(size int64) error { return blockdev.Grow(d.Device, size) }
-
-// Ungrow implements blockdev.Growable.
-func (d *Device) Ungrow() error { return blockdev.Ungrow(d.Device) }
-
-// Lost implements blockdev.LossReporter.
-func (d *Device) Lost() error { return blockdev.Lost(d.Device) }
-
-// TakeLoss implements blockdev.LossReporter.
-func (d *Device) TakeLoss(noted bool) { blockdev.TakeLoss(d.Device, noted) }
-
-// Identity implements blockdev.Identified.
-func (d *Device) Identity() (string, error) { return blockdev.Identity(d.Device) }
-
-// Distinct implements blockdev.Identified.
-func (d *Device) Distinct() (bool, error) { return blockdev.Distinct(d.Device) }
-
-// Settle implements blockdev.Settler.
-func (d *Device) Settle(ctx context.Context) error { return blockdev.Settle(ctx, d.Device) }
-
-// Scrub implements blockdev.Scrubber.
-func (d *Device) Scrub() error { return blockdev.Scrub(d.Device) }
-
-// Space implements blockdev.SpaceReporter.
-func (d *Device) Space() (blockdev.Space, error) { return blockdev.SpaceOf(d.Device) }
 
 // Path implements blockdev.Explainer.
 func (d *Device) Path() string { return "delay before " + blockdev.Path(d.Device) }

@@ -3,7 +3,6 @@
 package error
 
 import (
-	"context"
 	"sync/atomic"
 
 	"github.com/sluice-storage/sluice/blockdev"
@@ -35,7 +34,7 @@ func On(op blockdev.Op, off, length int64, err error) Fault {
 
 // Device is the engine. It takes over the device below.
 type Device struct {
-	blockdev.Device
+	blockdev.Filter
 	n     atomic.Uint64
 	fault atomic.Pointer[Fault]
 }
@@ -55,7 +54,7 @@ var (
 
 // Open puts f before below.
 func Open(below blockdev.Device, f Fault) (*Device, error) {
-	d := &Device{Device: below}
+	d := &Device{Filter: blockdev.Filter{Device: below}}
 	d.Set(f)
 	return d, nil
 }
@@ -71,39 +70,6 @@ func (d *Device) Set(f Fault) {
 
 // Requests is how many requests there were.
 func (d *Device) Requests() uint64 { return d.n.Load() }
-
-// Can implements blockdev.Capable.
-func (d *Device) Can(op blockdev.Op) bool { return blockdev.Can(d.Device, op) }
-
-// Refresh implements blockdev.Resizable.
-func (d *Device) Refresh() (bool, error) { return blockdev.Refresh(d.Device) }
-
-// Grow implements blockdev.Growable.
-func (d *Device) Grow(size int64) error { return blockdev.Grow(d.Device, size) }
-
-// Ungrow implements blockdev.Growable.
-func (d *Device) Ungrow() error { return blockdev.Ungrow(d.Device) }
-
-// Lost implements blockdev.LossReporter.
-func (d *Device) Lost() error { return blockdev.Lost(d.Device) }
-
-// TakeLoss implements blockdev.LossReporter.
-func (d *Device) TakeLoss(noted bool) { blockdev.TakeLoss(d.Device, noted) }
-
-// Identity implements blockdev.Identified.
-func (d *Device) Identity() (string, error) { return blockdev.Identity(d.Device) }
-
-// Distinct implements blockdev.Identified.
-func (d *Device) Distinct() (bool, error) { return blockdev.Distinct(d.Device) }
-
-// Settle implements blockdev.Settler.
-func (d *Device) Settle(ctx context.Context) error { return blockdev.Settle(ctx, d.Device) }
-
-// Scrub implements blockdev.Scrubber.
-func (d *Device) Scrub() error { return blockdev.Scrub(d.Device) }
-
-// Space implements blockdev.SpaceReporter.
-func (d *Device) Space() (blockdev.Space, error) { return blockdev.SpaceOf(d.Device) }
 
 // Path implements blockdev.Explainer.
 func (d *Device) Path() string { return "error before " + blockdev.Path(d.Device) }

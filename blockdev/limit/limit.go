@@ -3,7 +3,6 @@
 package limit
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"os"
@@ -41,7 +40,7 @@ func (o *Options) check() error {
 
 // Device is the engine. It takes over the device below.
 type Device struct {
-	blockdev.Device
+	blockdev.Filter
 
 	mu         sync.Mutex
 	o          Options
@@ -90,7 +89,7 @@ func Open(below blockdev.Device, o Options) (*Device, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	return &Device{Device: below, o: o}, nil
+	return &Device{Filter: blockdev.Filter{Device: below}, o: o}, nil
 }
 
 // Set changes the limits; what waits goes by the new ones.
@@ -112,39 +111,6 @@ func (d *Device) Waiting() int {
 	defer d.mu.Unlock()
 	return d.waiting
 }
-
-// Can implements blockdev.Capable.
-func (d *Device) Can(op blockdev.Op) bool { return blockdev.Can(d.Device, op) }
-
-// Refresh implements blockdev.Resizable.
-func (d *Device) Refresh() (bool, error) { return blockdev.Refresh(d.Device) }
-
-// Grow implements blockdev.Growable.
-func (d *Device) Grow(size int64) error { return blockdev.Grow(d.Device, size) }
-
-// Ungrow implements blockdev.Growable.
-func (d *Device) Ungrow() error { return blockdev.Ungrow(d.Device) }
-
-// Lost implements blockdev.LossReporter.
-func (d *Device) Lost() error { return blockdev.Lost(d.Device) }
-
-// TakeLoss implements blockdev.LossReporter.
-func (d *Device) TakeLoss(noted bool) { blockdev.TakeLoss(d.Device, noted) }
-
-// Identity implements blockdev.Identified.
-func (d *Device) Identity() (string, error) { return blockdev.Identity(d.Device) }
-
-// Distinct implements blockdev.Identified.
-func (d *Device) Distinct() (bool, error) { return blockdev.Distinct(d.Device) }
-
-// Settle implements blockdev.Settler.
-func (d *Device) Settle(ctx context.Context) error { return blockdev.Settle(ctx, d.Device) }
-
-// Scrub implements blockdev.Scrubber.
-func (d *Device) Scrub() error { return blockdev.Scrub(d.Device) }
-
-// Space implements blockdev.SpaceReporter.
-func (d *Device) Space() (blockdev.Space, error) { return blockdev.SpaceOf(d.Device) }
 
 // Clone implements blockdev.Cloner. Sharing blocks moves no bytes, so no limit is about it.
 func (d *Device) Clone(dst *os.File) error {
