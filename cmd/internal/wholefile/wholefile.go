@@ -30,6 +30,20 @@ func Temp(name string) string {
 	return "." + name + ".sluice-" + strings.ToLower(rand.Text()[:12])
 }
 
+// Replaces says whether a file that is made under a name keeps permissions and owner of what has the name: of a regular file. old and
+// err are what a look at it without following links gave. A directory is not replaced.
+func Replaces(name string, old fs.FileInfo, err error) (keeps bool, _ error) {
+	switch {
+	case err == nil && old.IsDir():
+		return false, &fs.PathError{Op: "create", Path: name, Err: syscall.EISDIR}
+	case err == nil:
+		return old.Mode().IsRegular(), nil
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	}
+	return false, err
+}
+
 // Create begins a file at a path. Links are followed: it is what they lead to that is replaced. A file that is there keeps its
 // permissions and its owner.
 func Create(path string, perm fs.FileMode) (*File, error) {
@@ -52,15 +66,12 @@ func Create(path string, perm fs.FileMode) (*File, error) {
 // CreateIn begins a file below a directory and never leads out of it.
 func CreateIn(dir *os.Root, name string, perm fs.FileMode) (*File, error) {
 	old, err := dir.Lstat(name)
-	switch {
-	case err == nil && old.IsDir():
-		return nil, &fs.PathError{Op: "create", Path: name, Err: syscall.EISDIR}
-	case err == nil && old.Mode().IsRegular():
-		perm = old.Mode().Perm()
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
+	keeps, err := Replaces(name, old, err)
+	if err != nil {
 		return nil, err
-	default:
-		old = nil
+	}
+	if keeps {
+		perm = old.Mode().Perm()
 	}
 	temp := filepath.Join(filepath.Dir(name), Temp(filepath.Base(name)))
 	f, err := dir.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_RDWR, perm)
@@ -68,7 +79,7 @@ func CreateIn(dir *os.Root, name string, perm fs.FileMode) (*File, error) {
 		return nil, fmt.Errorf("%s is made beside its place and moved there when it is whole: %w", name, err)
 	}
 	w := &File{File: f, dir: dir, temp: temp, name: name}
-	if old != nil {
+	if keeps {
 		if err := keep(f, old); err != nil {
 			return nil, errors.Join(err, w.Close())
 		}

@@ -65,13 +65,12 @@ func (c confined) create(ctx context.Context, name string, perm fs.FileMode) (si
 		return nil, err
 	}
 	old, err := c.v.LstatContext(ctx, name)
+	keeps, err := wholefile.Replaces(name, old, err)
 	switch {
-	case err == nil && old.IsDir():
-		return nil, &fs.PathError{Op: "create", Path: name, Err: syscall.EISDIR}
-	case err == nil && old.Mode().IsRegular():
-		perm = old.Mode().Perm()
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
+	case err != nil:
 		return nil, err
+	case keeps:
+		perm = old.Mode().Perm()
 	default:
 		old = nil
 	}
