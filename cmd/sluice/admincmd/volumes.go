@@ -23,8 +23,17 @@ func parseSize(s string) (int64, error) {
 
 func volume() *cobra.Command {
 	top := &cobra.Command{Use: "volume", Short: "List, create, resize and delete volumes"}
-	names := complete("/v1/volumes", func(v admin.Volume) string { return v.Name })
-	list := &cobra.Command{
+	top.AddCommand(listVolumes(), createVolume(), resizeVolume(), snapshot(), deleteVolume())
+	return top
+}
+
+// volumeNames completes the names of volumes.
+func volumeNames() cobra.CompletionFunc {
+	return complete("/v1/volumes", func(v admin.Volume) string { return v.Name })
+}
+
+func listVolumes() *cobra.Command {
+	return &cobra.Command{
 		Use: "list", Short: "List volumes", Aliases: []string{"ls", "show"}, Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			vs, err := get[[]admin.Volume](c, "/v1/volumes")
@@ -47,8 +56,11 @@ func volume() *cobra.Command {
 			})
 		},
 	}
+}
+
+func createVolume() *cobra.Command {
 	var spec admin.VolumeSpec
-	create := &cobra.Command{
+	c := &cobra.Command{
 		Use: "create NAME [SIZE]", Short: "Create a sparse file volume, or the file of a configured one", Args: cobra.RangeArgs(1, 2),
 		Example: "  sluice volume create data 100GiB\n  sluice volume create data         # configured, with its size\n  sluice volume create copy --clone data",
 		RunE: func(c *cobra.Command, args []string) (err error) {
@@ -61,24 +73,32 @@ func volume() *cobra.Command {
 			return change(c, http.MethodPost, "/v1/volumes", spec)
 		},
 	}
-	create.Flags().StringVar(&spec.Clone, "clone", "", "begin with the content of this volume, sharing its blocks where the file system can")
-	create.Flags().IntVar(&spec.Block, "block", 0, "logical block in bytes: 512 or 4096 (default 512)")
-	create.Flags().StringVar(&spec.Path, "path", "", "the file (default: NAME.img in the state directory)")
-	create.Flags().BoolVar(&spec.DryRun, "dry-run", false, "say what would be done and do nothing")
-	var rs admin.ResizeSpec
-	resize := &cobra.Command{
-		Use: "resize NAME SIZE", Short: "Make a volume larger while it is used", Args: cobra.ExactArgs(2), ValidArgsFunction: names, Example: "  sluice volume resize data 200GiB",
+	c.Flags().StringVar(&spec.Clone, "clone", "", "begin with the content of this volume, sharing its blocks where the file system can")
+	c.Flags().IntVar(&spec.Block, "block", 0, "logical block in bytes: 512 or 4096 (default 512)")
+	c.Flags().StringVar(&spec.Path, "path", "", "the file (default: NAME.img in the state directory)")
+	dryRun(c, &spec.DryRun)
+	return c
+}
+
+func resizeVolume() *cobra.Command {
+	var spec admin.ResizeSpec
+	c := &cobra.Command{
+		Use: "resize NAME SIZE", Short: "Make a volume larger while it is used", Args: cobra.ExactArgs(2), ValidArgsFunction: volumeNames(), Example: "  sluice volume resize data 200GiB",
 		RunE: func(c *cobra.Command, args []string) (err error) {
-			if rs.Size, err = parseSize(args[1]); err != nil {
+			if spec.Size, err = parseSize(args[1]); err != nil {
 				return err
 			}
-			return change(c, http.MethodPost, "/v1/volumes/"+esc(args[0])+"/resize", rs)
+			return change(c, http.MethodPost, "/v1/volumes/"+esc(args[0])+"/resize", spec)
 		},
 	}
-	resize.Flags().BoolVar(&rs.DryRun, "dry-run", false, "say what would be done and do nothing")
+	dryRun(c, &spec.DryRun)
+	return c
+}
+
+func deleteVolume() *cobra.Command {
 	var data, dry bool
-	del := &cobra.Command{
-		Use: "delete NAME", Short: "Forget a volume; with --data delete its file too", Args: cobra.ExactArgs(1), ValidArgsFunction: names, Example: "  sluice volume delete data --data",
+	c := &cobra.Command{
+		Use: "delete NAME", Short: "Forget a volume; with --data delete its file too", Args: cobra.ExactArgs(1), ValidArgsFunction: volumeNames(), Example: "  sluice volume delete data --data",
 		RunE: func(c *cobra.Command, args []string) error {
 			at := "/v1/volumes/" + esc(args[0])
 			if data {
@@ -87,18 +107,17 @@ func volume() *cobra.Command {
 			return change(c, http.MethodDelete, at+"?data=false&dry_run="+strconv.FormatBool(dry), nil)
 		},
 	}
-	del.Flags().BoolVar(&data, "data", false, "delete the file too")
-	del.Flags().BoolVar(&dry, "dry-run", false, "say what would be done and do nothing")
-	del.Flags().Bool("yes", false, "do not ask")
-	top.AddCommand(list, create, resize, snapshot(), del)
-	return top
+	c.Flags().BoolVar(&data, "data", false, "delete the file too")
+	dryRun(c, &dry)
+	c.Flags().Bool("yes", false, "do not ask")
+	return c
 }
 
 func snapshot() *cobra.Command {
 	spec := admin.VolumeSpec{ReadOnly: true}
 	c := &cobra.Command{
 		Use: "snapshot VOLUME NAME", Short: "Make a read-only volume of what a volume holds now, sharing its blocks", Args: cobra.ExactArgs(2),
-		Example: "  sluice volume snapshot data data-monday", ValidArgsFunction: complete("/v1/volumes", func(v admin.Volume) string { return v.Name }),
+		Example: "  sluice volume snapshot data data-monday", ValidArgsFunction: volumeNames(),
 		RunE: func(c *cobra.Command, args []string) error {
 			spec.Clone, spec.Name = args[0], args[1]
 			return change(c, http.MethodPost, "/v1/volumes", spec)
