@@ -146,7 +146,7 @@ func credentials(c net.Conn) (*unix.Ucred, error) {
 	return cr, cerr
 }
 
-// peer is who asks, for the audit log; ok is false for nobody who may.
+// peer names the client for the audit log. ok says whether it may use the interface.
 func peer(r *http.Request) (who string, ok bool) {
 	if r.TLS != nil {
 		if len(r.TLS.VerifiedChains) == 0 {
@@ -162,8 +162,8 @@ func peer(r *http.Request) (who string, ok bool) {
 	return fmt.Sprintf("uid %d, pid %d", cr.Uid, cr.Pid), cr.Uid == 0 || int(cr.Uid) == os.Geteuid()
 }
 
-// admit refuses whoever is neither root nor the daemon's own user nor has a certificate, and puts every request that may
-// change something on record, with its outcome.
+// admit lets in root, the daemon's own user and holders of a certificate. Every request that may change something goes to the audit
+// log, with its outcome.
 func (s *Server) admit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, ok := peer(r)

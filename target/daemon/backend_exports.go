@@ -2,28 +2,23 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/sluice-storage/sluice/target/admin"
 )
 
-func (d *Daemon) managedExport(name string) bool {
-	return d.cfg.managed != nil && !d.cfg.taken["export "+name] && slices.ContainsFunc(d.cfg.managed.Exports, func(e ExportConfig) bool { return e.Name == name })
-}
-
 // AddPortal implements admin.Backend.
 func (d *Daemon) AddPortal(ctx context.Context, p admin.Portal, dryRun bool) (admin.Done, error) {
-	if !listens(p.Address) {
-		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: fmt.Sprintf("portal address %q is not host:port (IPv6 as [::1]:3260)", p.Address)}
+	portal := PortalConfig{Address: p.Address, Group: p.Group}
+	if err := checkKeys(portal, "portal ", below("$")); err != nil {
+		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: err.Error()}
 	}
 	return d.change(ctx, dryRun, "portal "+p.Address+" opened", func(m *managed) error {
-		if slices.ContainsFunc(d.cfg.Portals, func(o PortalConfig) bool { return o.Address == p.Address }) {
+		if has(d.cfg.Portals, p.Address) {
 			return &admin.Error{Kind: admin.Conflict, Msg: "there is a portal " + p.Address + " already"}
 		}
-		m.Portals = append(m.Portals, PortalConfig{Address: p.Address, Group: p.Group})
+		m.Portals = append(m.Portals, portal)
 		return nil
 	})
 }
@@ -31,11 +26,10 @@ func (d *Daemon) AddPortal(ctx context.Context, p admin.Portal, dryRun bool) (ad
 // RemovePortal implements admin.Backend.
 func (d *Daemon) RemovePortal(ctx context.Context, address string, dryRun bool) (admin.Done, error) {
 	return d.change(ctx, dryRun, "portal "+address+" closed", func(m *managed) error {
-		n := len(m.Portals)
-		m.Portals = slices.DeleteFunc(m.Portals, func(p PortalConfig) bool { return p.Address == address })
-		if len(m.Portals) == n {
+		if !has(m.Portals, address) {
 			return &admin.Error{Kind: admin.NotFound, Msg: "this interface opened no portal " + address + "; those of " + d.source + " are changed there"}
 		}
+		m.Portals = without(m.Portals, address)
 		return nil
 	})
 }
@@ -56,7 +50,7 @@ func (d *Daemon) CreateExport(ctx context.Context, s admin.ExportSpec) (admin.Do
 	first := false
 	done, err := d.change(ctx, s.DryRun, "export "+s.Name+" of "+s.Path+" added", func(m *managed) error {
 		first = d.files == nil
-		if slices.ContainsFunc(d.cfg.Exports, func(o ExportConfig) bool { return o.Name == s.Name }) {
+		if has(d.cfg.Exports, s.Name) {
 			return &admin.Error{Kind: admin.Conflict, Msg: "there is an export " + s.Name + " already"}
 		}
 		m.Exports = append(m.Exports, e)
@@ -83,11 +77,10 @@ func (d *Daemon) CreateExport(ctx context.Context, s admin.ExportSpec) (admin.Do
 // DeleteExport implements admin.Backend.
 func (d *Daemon) DeleteExport(ctx context.Context, name string, dryRun bool) (admin.Done, error) {
 	return d.change(ctx, dryRun, "export "+name+" removed; its files stay", func(m *managed) error {
-		n := len(m.Exports)
-		m.Exports = slices.DeleteFunc(m.Exports, func(e ExportConfig) bool { return e.Name == name })
-		if len(m.Exports) == n {
+		if !has(m.Exports, name) {
 			return &admin.Error{Kind: admin.NotFound, Msg: "this interface made no export " + name + "; those of " + d.source + " are changed there"}
 		}
+		m.Exports = without(m.Exports, name)
 		return nil
 	})
 }

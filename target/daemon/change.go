@@ -1,17 +1,17 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"reflect"
 	"slices"
 
 	"github.com/sluice-storage/sluice/internal/savefile"
 	"github.com/sluice-storage/sluice/target/admin"
 )
 
-// change edits the managed part of the configuration: what results is checked, laid ready beside managed.yaml, made so, and
-// then takes its place. A change that cannot be made or written down is taken back as a whole. A dry run only checks.
+// change edits the managed part of the configuration. The result is checked and written to a file beside managed.yaml; the daemon is
+// changed; then the file takes its place. A change that cannot be made or written down is taken back as a whole. A dry run only checks.
 func (d *Daemon) change(ctx context.Context, dryRun bool, what string, edit func(*managed) error) (admin.Done, error) {
 	if err := d.lockChange(ctx); err != nil {
 		return admin.Done{}, err
@@ -20,8 +20,8 @@ func (d *Daemon) change(ctx context.Context, dryRun bool, what string, edit func
 	return d.changeLocked(dryRun, what, edit)
 }
 
-// lockChange takes changeMu, which another change may hold for minutes, for a client that still waits then: what was taken back
-// meanwhile must not be carried out. What an edit depends on is asked under the lock.
+// lockChange takes changeMu, which another change may hold for minutes. It fails for a client that has gone meanwhile: what the client
+// has given up must not be carried out. What an edit depends on is asked with the lock held.
 func (d *Daemon) lockChange(ctx context.Context) error {
 	err := d.changeMu.lock(ctx)
 	if err == nil && ctx.Err() != nil {
@@ -34,7 +34,7 @@ func (d *Daemon) lockChange(ctx context.Context) error {
 	return nil
 }
 
-// changeLocked is change for who holds changeMu, because what it asked before must still be so.
+// changeLocked is change. The caller holds changeMu, because what it asked before must still be so.
 func (d *Daemon) changeLocked(dryRun bool, what string, edit func(*managed) error) (admin.Done, error) {
 	now, err := readManaged(d.stateDir)
 	if err != nil {
@@ -57,7 +57,7 @@ func (d *Daemon) changeLocked(dryRun bool, what string, edit func(*managed) erro
 	}
 	cfg, err := with(next)
 	if err == nil {
-		err = d.wouldRefuse(cfg)
+		err = d.wouldRefuseLocked(cfg)
 	}
 	if err != nil {
 		return admin.Done{}, wrong(err)
@@ -104,8 +104,8 @@ func doneBut(err error) []string {
 	return []string{"it is done, but " + err.Error()}
 }
 
-// wouldRefuse says why next, which is a configuration, cannot follow what is served. The caller holds one of the daemon's locks.
-func (d *Daemon) wouldRefuse(next *Config) error {
+// wouldRefuseLocked says why next, which is a configuration, cannot follow what is served. The caller holds one of the daemon's locks.
+func (d *Daemon) wouldRefuseLocked(next *Config) error {
 	if err := next.takesAway(d.cfg); err != nil {
 		return err
 	}
@@ -129,31 +129,6 @@ func wrong(err error) error {
 
 // takenOver names what an edit from now to next is about and c has from the operator's file, where the edit would be without effect.
 func takenOver(now, next *managed, c *Config) string {
-	for _, v := range now.Volumes {
-		i := slices.IndexFunc(next.Volumes, func(o VolumeConfig) bool { return o.Name == v.Name })
-		has := slices.ContainsFunc(c.Volumes, func(o VolumeConfig) bool { return o.Name == v.Name })
-		if i < 0 && has || i >= 0 && c.taken["volume "+v.Name] && !reflect.DeepEqual(v, next.Volumes[i]) {
-			return "volume " + v.Name
-		}
-	}
-	for _, t := range now.Targets {
-		i := slices.IndexFunc(next.Targets, func(o TargetConfig) bool { return o.Name == t.Name })
-		has := slices.ContainsFunc(c.Targets, func(o TargetConfig) bool { return o.Name == t.Name })
-		if i < 0 && has || i >= 0 && c.taken["target "+t.Name] && !reflect.DeepEqual(t, next.Targets[i]) {
-			return "target " + t.Name
-		}
-	}
-	for _, p := range now.Portals {
-		gone := !slices.ContainsFunc(next.Portals, func(o PortalConfig) bool { return o.Address == p.Address })
-		if gone && slices.ContainsFunc(c.Portals, func(o PortalConfig) bool { return o.Address == p.Address }) {
-			return "portal " + p.Address
-		}
-	}
-	for _, e := range now.Exports {
-		gone := !slices.ContainsFunc(next.Exports, func(o ExportConfig) bool { return o.Name == e.Name })
-		if gone && slices.ContainsFunc(c.Exports, func(o ExportConfig) bool { return o.Name == e.Name }) {
-			return "export " + e.Name
-		}
-	}
-	return ""
+	return cmp.Or(takenItem(now.Volumes, next.Volumes, c.Volumes, c.taken), takenItem(now.Targets, next.Targets, c.Targets, c.taken),
+		takenItem(now.Portals, next.Portals, c.Portals, c.taken), takenItem(now.Exports, next.Exports, c.Exports, c.taken))
 }

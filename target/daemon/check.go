@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
@@ -56,7 +55,7 @@ func listens(addr string) bool {
 // byChance reports a portal that a command of an earlier version opened without a port. It is served as it was: a daemon that does not
 // start closes no portal.
 func (c *Config) byChance(addr string) bool {
-	if c.managed == nil || c.taken["portal "+addr] || !slices.ContainsFunc(c.managed.Portals, func(p PortalConfig) bool { return p.Address == addr }) {
+	if !c.managedPortal(addr) {
 		return false
 	}
 	_, port, err := net.SplitHostPort(addr)
@@ -195,7 +194,7 @@ func (c *Config) checkExports() error {
 	return nil
 }
 
-// statSecret refuses a secrets file that others can read: whoever reads it can log in.
+// statSecret refuses a secrets file that others can read: its readers can log in.
 func statSecret(path string) error {
 	fi, err := os.Stat(path)
 	if err != nil {

@@ -152,13 +152,13 @@ type BoundsConfig struct {
 
 // PortalConfig is one address that block sessions come in on, iSER and iSCSI/TCP alike.
 type PortalConfig struct {
-	Address string `yaml:"address" json:"address" id:"portal" required:"true" form:"address" example:"127.0.0.1:3260"`
+	Address string `yaml:"address" json:"address" required:"true" form:"address" example:"127.0.0.1:3260"`
 	Group   uint16 `yaml:"group" json:"group" default:"1" min:"1" max:"65535"` // target portal group tag, 1 to 65535
 }
 
 // VolumeConfig is one block device.
 type VolumeConfig struct {
-	Name   string `yaml:"name" json:"name" id:"volume" required:"true" example:"data"`
+	Name   string `yaml:"name" json:"name" required:"true" example:"data"`
 	Engine string `yaml:"engine" json:"engine" default:"file" oneof:"engines"` // file; mem, null and delay are for tests
 
 	// The file; NAME.img in state_dir by default; a block device may be named too. One that is missing leaves its LUNs not
@@ -199,7 +199,7 @@ type LimitsConfig struct {
 
 // TargetConfig is one iSCSI target.
 type TargetConfig struct {
-	Name  string      `yaml:"name" json:"name" id:"target" required:"true" example:"iqn.2026-11.io.sluice:data"`
+	Name  string      `yaml:"name" json:"name" required:"true" example:"iqn.2026-11.io.sluice:data"`
 	Alias string      `yaml:"alias" json:"alias,omitempty"`
 	ALUA  string      `yaml:"alua" json:"alua,omitempty" otherwise:"implicit" oneof:"none,implicit,explicit,both" example:"implicit"` // none, implicit, explicit, both
 	LUNs  []LUNConfig `yaml:"luns" json:"luns"`
@@ -252,7 +252,7 @@ type InitiatorConfig struct {
 // ExportConfig is one directory served by NFS.
 type ExportConfig struct {
 	Path    string         `yaml:"path" json:"path" form:"path" otherwise:"exports/NAME in state_dir" example:"/srv/data"` // default: exports/NAME in state_dir; without clients, every user of this machine may write there
-	Name    string         `yaml:"name" json:"name" id:"export" required:"true" example:"/data"`                           // what clients mount
+	Name    string         `yaml:"name" json:"name" required:"true" example:"/data"`                                       // what clients mount
 	Clients []ClientConfig `yaml:"clients" json:"clients,omitempty" otherwise:"this machine"`                              // the first rule that matches counts; no rule: this machine only
 	AnonUID uint32         `yaml:"anon_uid" json:"anon_uid,omitempty" otherwise:"65534" example:"65534"`                   // who squashed callers are; 0 means 65534
 	AnonGID uint32         `yaml:"anon_gid" json:"anon_gid,omitempty" otherwise:"65534" example:"65534"`

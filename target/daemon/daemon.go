@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -76,13 +75,6 @@ type Daemon struct {
 	filesBefore *files // what ended last, of which calls may go on where a medium hangs
 }
 
-// portal is one listening address.
-type portal struct {
-	cfg  PortalConfig
-	l    net.Listener
-	stop context.CancelFunc
-}
-
 // New opens everything the configuration names, all or nothing: what was opened is closed again on an error. Nothing is
 // served before Run. load reads the configuration again, for changes while serving.
 func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon, err error) {
@@ -99,67 +91,9 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 			err = errors.Join(err, d.closeAll(context.Background()))
 		}
 	}()
-	if d.audit, d.auditEnd, err = auditLogger(cfg.Log, log); err != nil {
-		return nil, err
-	}
-	if err := d.openFabric(cfg.Fabric); err != nil {
-		return nil, err
-	}
-	d.memory = mem.NewPool(int64(cfg.Memory))
-	discovery, err := cfg.DiscoveryAuth.auth()
-	if err != nil {
-		return nil, fmt.Errorf("discovery_auth: %w", err)
-	}
-	d.server, err = iscsi.NewServer(iscsi.Options{
-		Memory: d.memory, Device: d.device, Log: log, Audit: d.audit, DiscoveryAuth: discovery,
-		Limits:   iscsi.Limits{Connections: cfg.Limits.Connections, PerHost: cfg.Limits.PerHost},
-		Timeouts: iscsi.Timeouts{Login: time.Duration(cfg.Timeouts.Login), Peer: time.Duration(cfg.Timeouts.Peer), Drain: time.Duration(cfg.Timeouts.Drain)},
-	})
-	if err != nil {
-		return nil, err
-	}
-	if d.given, err = inherited(); err != nil {
-		return nil, err
-	}
-	if err := d.prepareIdentities(); err != nil {
-		return nil, err
-	}
-	d.finishDeletions()
-	if d.first && cfg.embedded {
-		if err := d.makeDefault(); err != nil {
+	for _, open := range []func(*Config) error{d.openServer, d.openVolumes, d.openTargets, d.openPortals} {
+		if err := open(cfg); err != nil {
 			return nil, err
-		}
-	}
-	for _, v := range cfg.Volumes {
-		vol, err := d.startVolume(v)
-		if err != nil {
-			return nil, err
-		}
-		d.volumes[v.Name] = vol
-	}
-	if err := d.identified(); err != nil {
-		return nil, err
-	}
-	if users, _ := cfg.CheckSecrets(); len(users) > 0 { // each target says what is wrong with its own
-		d.log.Warn("a user "+Unbound, zap.Strings("users", users))
-	}
-	d.stampMaps(cfg)
-	d.dropStrangers(cfg, nil)
-	for _, mp := range cfg.skipped {
-		d.log.Error("a LUN that was mapped by command is not served: its volume is not configured, or is another LUN, or is another one than was mapped; unmap it, or map it anew", zap.String("target", mp.Target), zap.Uint16("lun", mp.LUN), zap.String("volume", mp.Volume))
-	}
-	for _, t := range cfg.Targets {
-		d.startTarget(t)
-	}
-	for _, p := range cfg.Portals {
-		pt, err := d.openPortal(p)
-		if err != nil {
-			return nil, err
-		}
-		d.portals[p.Address] = pt
-		if cfg.byChance(p.Address) {
-			d.log.Warn("a portal that an earlier version took without a port listens at one by chance, another at each start: sluice portals remove it, and add it with a port",
-				zap.String("portal", p.Address), zap.Stringer("now", pt.l.Addr()))
 		}
 	}
 	if d.files, err = d.openFiles(cfg); err != nil {
@@ -167,159 +101,61 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 	}
 	d.sweep()
 	for addr := range d.given { // kept: a reload may bring its portal
-		if d.portals[addr] != nil {
-			continue
+		if d.portals[addr] == nil {
+			d.log.Warn("a socket of the service manager is no portal's: whoever connects there waits in vain; give both the same address, or disable the socket unit", zap.String("address", addr))
 		}
-		d.log.Warn("a socket of the service manager is no portal's: whoever connects there waits in vain; give both the same address, or disable the socket unit", zap.String("address", addr))
 	}
 	return d, nil
 }
 
+// openServer opens the log of changes, the fabrics and what sessions are served by.
+func (d *Daemon) openServer(cfg *Config) (err error) {
+	if d.audit, d.auditEnd, err = auditLogger(cfg.Log, d.log); err != nil {
+		return err
+	}
+	if err := d.openFabric(cfg.Fabric); err != nil {
+		return err
+	}
+	d.memory = mem.NewPool(int64(cfg.Memory))
+	discovery, err := cfg.DiscoveryAuth.auth()
+	if err != nil {
+		return fmt.Errorf("discovery_auth: %w", err)
+	}
+	d.server, err = iscsi.NewServer(iscsi.Options{
+		Memory: d.memory, Device: d.device, Log: d.log, Audit: d.audit, DiscoveryAuth: discovery,
+		Limits:   iscsi.Limits{Connections: cfg.Limits.Connections, PerHost: cfg.Limits.PerHost},
+		Timeouts: iscsi.Timeouts{Login: time.Duration(cfg.Timeouts.Login), Peer: time.Duration(cfg.Timeouts.Peer), Drain: time.Duration(cfg.Timeouts.Drain)},
+	})
+	if err != nil {
+		return err
+	}
+	d.given, err = inherited()
+	return err
+}
+
+// openVolumes opens the volumes, which get or find their identities with that.
+func (d *Daemon) openVolumes(cfg *Config) error {
+	if err := d.prepareIdentities(); err != nil {
+		return err
+	}
+	d.finishDeletions()
+	if d.first && cfg.embedded {
+		if err := d.makeDefault(); err != nil {
+			return err
+		}
+	}
+	for _, v := range cfg.Volumes {
+		vol, err := d.startVolume(v)
+		if err != nil {
+			return err
+		}
+		d.volumes[v.Name] = vol
+	}
+	return d.identified()
+}
+
 // scsiState is where the device server keeps what survives a restart.
 func (d *Daemon) scsiState() string { return filepath.Join(d.stateDir, "scsi") }
-
-// scsiTarget makes a target device with its LUN map; nil for a target that only redirects.
-func (d *Daemon) scsiTarget(t TargetConfig, unit func(volume string) *scsi.LogicalUnit) (*scsi.Target, error) {
-	if t.Redirect != "" {
-		return nil, nil
-	}
-	alua, err := scsi.ParseALUAMode(t.ALUA)
-	if err != nil {
-		return nil, fmt.Errorf("target %s: %w", t.Name, err)
-	}
-	groups, err := t.portGroups()
-	if err != nil {
-		return nil, err
-	}
-	st, err := scsi.NewTarget(scsi.TargetOptions{
-		Name: t.Name, Log: d.log, Memory: d.memory, StateDir: d.scsiState(), ALUA: alua, PortGroups: groups,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("target %s: %w", t.Name, err)
-	}
-	for _, l := range t.LUNs {
-		if err := st.AddLUN(l.LUN, unit(l.Volume)); err != nil {
-			return nil, fmt.Errorf("target %s: lun %d: %w", t.Name, l.LUN, err)
-		}
-	}
-	return st, nil
-}
-
-// iscsiTarget is the session layer's form of a configured target.
-func iscsiTarget(t TargetConfig, st *scsi.Target) (iscsi.Target, error) {
-	auth, err := t.Auth.auth()
-	if err != nil {
-		return iscsi.Target{}, fmt.Errorf("target %s: %w", t.Name, err)
-	}
-	out := iscsi.Target{Name: t.Name, Alias: t.Alias, SCSI: st, Auth: auth}
-	for _, i := range t.Initiators {
-		out.Initiators = append(out.Initiators, iscsi.Initiator{Name: i.Name, LUNs: i.LUNs})
-	}
-	if t.Redirect != "" {
-		out.Redirect = &iscsi.Redirect{Address: t.Redirect}
-	}
-	return out, nil
-}
-
-// startTarget serves a target at the start. One that cannot be served is its own problem: a wrong line in its secrets file does not
-// take the others from their initiators.
-func (d *Daemon) startTarget(t TargetConfig) {
-	form, err := iscsiTarget(t, nil)
-	var st *scsi.Target
-	if err == nil {
-		st, err = d.scsiTarget(t, func(volume string) *scsi.LogicalUnit { return d.volumes[volume].lu })
-	}
-	if err == nil {
-		err = d.addTarget(form, st)
-	}
-	if err != nil {
-		d.notServed(t.Name, err)
-		return
-	}
-	d.forms[t.Name] = form
-}
-
-// notServed notes why a target is not.
-func (d *Daemon) notServed(name string, err error) {
-	d.mu.Lock()
-	again := d.unserved[name] == err.Error()
-	d.unserved[name] = err.Error()
-	d.mu.Unlock()
-	if !again {
-		d.log.Error("a target is not served; mend what is wrong and reload", zap.String("target", name), zap.Error(err))
-	}
-}
-
-func (d *Daemon) addTarget(t iscsi.Target, st *scsi.Target) error {
-	t.SCSI = st
-	if err := d.server.AddTarget(t); err != nil {
-		return fmt.Errorf("target %s: %w", t.Name, err)
-	}
-	d.mu.Lock()
-	d.targets[t.Name] = st
-	d.mu.Unlock()
-	return nil
-}
-
-// openPortal binds the address, or takes a copy of the service manager's socket for it: a reload that fails and a portal that goes
-// close theirs, and the socket could not be bound again.
-func (d *Daemon) openPortal(p PortalConfig) (*portal, error) {
-	l, err := copyOf(d.given[p.Address])
-	if l == nil && err == nil {
-		l, err = net.Listen(network(p.Address), p.Address)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("portal %s: %w; is another target running on this machine?", p.Address, err)
-	}
-	return &portal{cfg: p, l: l}, nil
-}
-
-// copyOf is another descriptor of a socket, nil of none.
-func copyOf(l net.Listener) (net.Listener, error) {
-	s, ok := l.(interface{ File() (*os.File, error) })
-	if !ok {
-		return l, nil
-	}
-	f, err := s.File()
-	if err != nil {
-		return nil, err
-	}
-	c, err := net.FileListener(f)
-	return c, errors.Join(err, f.Close())
-}
-
-// network keeps an address to the family it is written in: "tcp" would let 0.0.0.0 take IPv6's port as well, and a portal
-// on [::] beside it could not be opened.
-func network(address string) string {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return "tcp"
-	}
-	a, err := netip.ParseAddr(host)
-	switch {
-	case err != nil: // a name, or none: every family
-		return "tcp"
-	case a.Is4():
-		return "tcp4"
-	default:
-		return "tcp6"
-	}
-}
-
-func (d *Daemon) servePortal(p *portal) {
-	ctx, cancel := context.WithCancel(context.Background())
-	p.stop = cancel
-	d.portalWG.Go(func() {
-		if err := d.server.Serve(ctx, p.l, iscsi.Portal{Group: p.cfg.Group}); err != nil {
-			select {
-			case d.failed <- fmt.Errorf("portal %s: %w", p.cfg.Address, err):
-			default:
-			}
-		}
-	})
-	d.serveAdapters(ctx, p)
-	d.log.Info("portal open", zap.Stringer("address", p.l.Addr()), zap.Uint16("group", p.cfg.Group))
-}
 
 // Run serves until the context ends, an operator drains the daemon or a portal fails, and then takes everything down.
 func (d *Daemon) Run(ctx context.Context) error {

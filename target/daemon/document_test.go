@@ -227,7 +227,7 @@ func (k key) shown() string {
 func TestEveryTagOfAKeyIsOneThatSomethingReads(t *testing.T) {
 	known := map[string][]string{
 		"yaml": nil, "json": nil, "default": nil, "otherwise": nil, "oneof": nil, "min": nil, "max": nil, "length": nil, "required": {"true"}, "for": nil, "example": nil,
-		"form": {"path", "address", "address or none", "port"}, "id": {"volume", "target", "portal", "export"}, "clone": {"same"}, "file": {"comment", "each"},
+		"form": {"path", "address", "address or none", "port"}, "clone": {"same"}, "file": {"comment", "each"},
 		"reload": {needsRestart, perItem, perFixedItem, canGrow, comesAndGoes},
 	}
 	tag := regexp.MustCompile(`([a-z]+):"([^"]*)"`)

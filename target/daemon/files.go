@@ -289,7 +289,7 @@ func hostOf(a *net.TCPAddr) string {
 func (f *files) close(ctx context.Context) error {
 	var errs []error
 	if f.reg != nil {
-		errs = append(errs, f.reg.Close()) // first: nobody new should be sent here
+		errs = append(errs, f.reg.Close()) // first: no new client should be sent here
 	}
 	if f.end != nil {
 		f.end()

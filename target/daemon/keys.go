@@ -26,7 +26,6 @@ import (
 //	form      path (which begins at the file's directory), address (host:port), address or none, port
 //	required  in every item of its list
 //	for       "engine=file": it has a meaning, and its default counts, where the key beside it has that value
-//	id        the kind of thing that it names: "volume"
 //	reload    what becomes of a change, see below
 //	clone     same: a clone of a volume has its origin's
 //	example   the value in the documented file, where that is not the default

@@ -103,8 +103,8 @@ func parse(name string, b []byte) (*Config, error) {
 	return c, nil
 }
 
-// decodeStrictly refuses unknown keys. The library panics over some wrong files, a tag before a list that is none for one;
-// nobody's typing error may end the daemon on a reload.
+// decodeStrictly refuses unknown keys. The library panics over some wrong files, for one a tag before a list that has no tag: an
+// error, so that a typing error does not end the daemon on a reload.
 func decodeStrictly(b []byte, into any) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -184,7 +184,7 @@ func (c *Config) computeDefaults() {
 }
 
 // DefaultStateDir is where a daemon keeps its state when nothing else is said: /var/lib/sluice for root, below
-// $XDG_STATE_HOME (or ~/.local/state) for anyone else.
+// $XDG_STATE_HOME (or ~/.local/state) for other users.
 func DefaultStateDir() string {
 	if os.Geteuid() == 0 {
 		return "/var/lib/sluice"

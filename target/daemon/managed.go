@@ -78,7 +78,7 @@ func (m *managed) unmap(target string) {
 // is another one. It returns the maps that go, and whether anything does.
 func (m *managed) forgetGone(c *Config) (gone []managedMap, some bool) {
 	m.Maps = slices.DeleteFunc(m.Maps, func(p managedMap) bool {
-		stays := slices.ContainsFunc(c.Targets, func(t TargetConfig) bool { return t.Name == p.Target })
+		stays := has(c.Targets, p.Target)
 		if !stays {
 			gone = append(gone, p)
 		}
@@ -127,28 +127,12 @@ func syncDir(dir string) error {
 // merge adds m to c, which was read from the operator's files. What the operator has meanwhile defined himself wins.
 func (c *Config) merge(m *managed) {
 	c.managed, c.taken = m, map[string]bool{}
-	for _, v := range m.Volumes {
-		if c.taken["volume "+v.Name] = slices.ContainsFunc(c.Volumes, func(o VolumeConfig) bool { return o.Name == v.Name }); !c.taken["volume "+v.Name] {
-			c.Volumes = append(c.Volumes, v)
-		}
-	}
-	for _, t := range m.Targets {
-		if c.taken["target "+t.Name] = slices.ContainsFunc(c.Targets, func(o TargetConfig) bool { return o.Name == t.Name }); !c.taken["target "+t.Name] {
-			c.Targets = append(c.Targets, t)
-		}
-	}
-	for _, p := range m.Portals {
-		if c.taken["portal "+p.Address] = slices.ContainsFunc(c.Portals, func(o PortalConfig) bool { return o.Address == p.Address }); !c.taken["portal "+p.Address] {
-			c.Portals = append(c.Portals, p)
-		}
-	}
-	for _, e := range m.Exports {
-		if c.taken["export "+e.Name] = slices.ContainsFunc(c.Exports, func(o ExportConfig) bool { return o.Name == e.Name }); !c.taken["export "+e.Name] {
-			c.Exports = append(c.Exports, e)
-		}
-	}
+	mergeItems(c.taken, &c.Volumes, m.Volumes)
+	mergeItems(c.taken, &c.Targets, m.Targets)
+	mergeItems(c.taken, &c.Portals, m.Portals)
+	mergeItems(c.taken, &c.Exports, m.Exports)
 	for _, mp := range m.Maps {
-		i := slices.IndexFunc(c.Targets, func(t TargetConfig) bool { return t.Name == mp.Target })
+		i := indexOf(c.Targets, mp.Target)
 		if i < 0 {
 			continue // left by a target that is gone
 		}
@@ -177,7 +161,7 @@ func (c *Config) resize() {
 
 // free fails for a volume that is not there, or a LUN already.
 func (c *Config) free(volume string) error {
-	if !slices.ContainsFunc(c.Volumes, func(v VolumeConfig) bool { return v.Name == volume }) {
+	if !has(c.Volumes, volume) {
 		return &admin.Error{Kind: admin.Invalid, Msg: fmt.Sprintf("there is no volume %s; see sluice volume list", volume)}
 	}
 	for _, t := range c.Targets {

@@ -78,8 +78,8 @@ func (d *Daemon) stampMaps(c *Config) {
 	}
 }
 
-// servesAnew serves a volume whose file was made anew, by command, as the LUNs that the one before it was.
-func (d *Daemon) servesAnew(name, path string) error {
+// serveNewFile serves a volume whose file a command has made, as the LUNs that the one before it was.
+func (d *Daemon) serveNewFile(name, path string) error {
 	stamped := func(m managedMap) bool { return m.Volume == name && m.Unit != "" }
 	if d.cfg.managed == nil || d.cfg.with == nil || !slices.ContainsFunc(d.cfg.managed.Maps, stamped) {
 		_, _, err := d.reloadLocked(d.cfg, nil)

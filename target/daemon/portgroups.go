@@ -58,7 +58,7 @@ func moveGroups(st *scsi.Target, old, next TargetConfig) error {
 func (d *Daemon) groupsOf(name string) (*scsi.Target, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	i := slices.IndexFunc(d.cfg.Targets, func(t TargetConfig) bool { return t.Name == name })
+	i := indexOf(d.cfg.Targets, name)
 	switch {
 	case i < 0:
 		return nil, &admin.Error{Kind: admin.NotFound, Msg: "there is no target " + name}
@@ -101,7 +101,7 @@ func (d *Daemon) SetPortGroup(_ context.Context, target string, group uint16, s 
 	if i < 0 {
 		return admin.Done{}, &admin.Error{Kind: admin.NotFound, Msg: fmt.Sprintf("target %s has no port group %d", target, group)}
 	}
-	to := scsi.Transitioning // which a configuration cannot name: nobody would end it
+	to := scsi.Transitioning // which a configuration cannot name: nothing would end it
 	if s.State != to.String() {
 		if to, err = scsi.ParseAccessState(s.State); err != nil || s.State == "" {
 			return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: fmt.Sprintf("%q is no access state: active/optimized, active/non-optimized, standby, unavailable or transitioning", s.State)}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
@@ -75,11 +74,10 @@ func (d *Daemon) dropGone(next *Config) error {
 	return savefile.Replace(managedPath(d.stateDir), text)
 }
 
-// reloadLocked makes the daemon serve next. Whoever calls it holds changeMu, under which alone what is served changes; mu is
-// taken for moments only, so that nothing that waits for a medium or a peer holds up who only looks. Everything that can fail
-// is done first, beside what is served. commit, if any, makes the change last over a restart; what cannot be made or committed
-// is taken back, and is err. But is what went wrong after that: the change is made all the same, and nothing that it is of may be
-// removed.
+// reloadLocked makes the daemon serve next. The caller holds changeMu: what is served changes with that alone. mu is taken for
+// moments, so that a request that only reads the state never waits for a medium or a peer. What can fail is done first, beside what
+// is served. commit, if any, makes the change last over a restart. What cannot be made or committed is taken back, and err says why.
+// but is what went wrong after that: the change is made all the same, and nothing that belongs to it may be removed.
 func (d *Daemon) reloadLocked(next *Config, commit func() error) (changes []Change, but, err error) {
 	d.notify(reloading())
 	defer d.notify(sd.SdNotifyReady)
@@ -138,6 +136,28 @@ func (d *Daemon) takeBack(ctx context.Context, before *Config, p *plan) error {
 // apply makes the change: away with what goes, in with what comes, then what changed. Volumes that go and sizes that grow are
 // left to finish: they cannot be taken back.
 func (d *Daemon) apply(ctx context.Context, next *Config, p *plan) error {
+	d.endTargets(ctx, next, p)
+	d.mu.Lock()
+	for name, v := range p.volumes {
+		if d.volumes[name] != nil {
+			p.came = append(p.came, v) // what was there has no medium, so there is nothing to close
+		}
+		d.volumes[name] = v
+	}
+	d.mu.Unlock()
+	errs := []error{d.changeTargets(next, p), d.movePortals(ctx, next, p), d.applyFiles(ctx, next, p)}
+	d.mu.Lock()
+	d.cfg = next
+	if p.files != nil && d.serving {
+		d.serveFiles()
+	}
+	d.mu.Unlock()
+	return errors.Join(errs...)
+}
+
+// endTargets ends the targets that next has not, and those that need a new device. They take no new session from now on; what their
+// last commands wait for does not hold up the change.
+func (d *Daemon) endTargets(ctx context.Context, next *Config, p *plan) {
 	keep := map[string]bool{}
 	for _, t := range next.Targets {
 		keep[t.Name] = !p.fresh[t.Name]
@@ -152,24 +172,19 @@ func (d *Daemon) apply(ctx context.Context, next *Config, p *plan) error {
 		}
 		delete(d.targets, name)
 		d.mu.Unlock()
-		// It takes no new session from now on; what its last commands wait for is not the change's business.
 		if err := d.server.RemoveTarget(ctx, name); err != nil {
 			d.log.Warn("commands of a target that was removed are still running", zap.String("target", name), zap.Error(err))
 		}
 	}
-	d.mu.Lock()
-	for name, v := range p.volumes {
-		if d.volumes[name] != nil {
-			p.came = append(p.came, v) // what was there has no medium, so there is nothing to close
-		}
-		d.volumes[name] = v
-	}
-	d.mu.Unlock()
-	var errs []error
+}
+
+// changeTargets serves the targets that are new, and gives those that are served what has changed of them.
+func (d *Daemon) changeTargets(next *Config, p *plan) error {
 	old := map[string]TargetConfig{}
 	for _, t := range d.cfg.Targets {
 		old[t.Name] = t
 	}
+	var errs []error
 	for _, t := range next.Targets {
 		if _, changed := p.targets[t.Name]; !changed {
 			continue
@@ -189,13 +204,6 @@ func (d *Daemon) apply(ctx context.Context, next *Config, p *plan) error {
 		it.SCSI = st
 		errs = append(errs, d.server.UpdateTarget(it))
 	}
-	errs = append(errs, d.movePortals(ctx, next, p), d.applyFiles(ctx, next, p))
-	d.mu.Lock()
-	d.cfg = next
-	if p.files != nil && d.serving {
-		d.serveFiles()
-	}
-	d.mu.Unlock()
 	return errors.Join(errs...)
 }
 
@@ -204,7 +212,7 @@ func (d *Daemon) apply(ctx context.Context, next *Config, p *plan) error {
 func (d *Daemon) finish(before, next *Config, p *plan) error {
 	var errs []error
 	for _, t := range before.Targets {
-		if !slices.ContainsFunc(next.Targets, func(o TargetConfig) bool { return o.Name == t.Name }) {
+		if !has(next.Targets, t.Name) {
 			errs = append(errs, d.forget(t.Name, before.managedTarget(t.Name)))
 		}
 	}
@@ -223,8 +231,22 @@ func (d *Daemon) finish(before, next *Config, p *plan) error {
 			st.Retire()
 		}
 	}
-	named := map[string]bool{}
 	d.mu.Lock()
+	d.settleTargetsLocked(before, next, p)
+	gone := d.settleVolumesLocked(next)
+	d.mu.Unlock()
+	for _, v := range gone {
+		d.retire(v)
+		if !v.cfg.engine().lasting {
+			v.lu.Forget(false)
+			d.forgetIdentity(v.cfg.Name, false)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// settleTargetsLocked notes as what targets are served now, and why others are not.
+func (d *Daemon) settleTargetsLocked(before, next *Config, p *plan) {
 	clear(d.replacing)
 	for _, t := range before.Targets {
 		if _, served := d.targets[t.Name]; !served {
@@ -238,30 +260,26 @@ func (d *Daemon) finish(before, next *Config, p *plan) error {
 		}
 	}
 	for name := range d.unserved {
-		if !slices.ContainsFunc(next.Targets, func(t TargetConfig) bool { return t.Name == name }) {
+		if !has(next.Targets, name) {
 			delete(d.unserved, name)
 		}
 	}
+}
+
+// settleVolumesLocked gives volumes their new configuration, and takes out those that next has not.
+func (d *Daemon) settleVolumesLocked(next *Config) (gone []*volume) {
+	stays := map[string]bool{}
 	for _, c := range next.Volumes {
-		named[c.Name] = true
+		stays[c.Name] = true
 		d.volumes[c.Name].cfg = c
 	}
-	var gone []*volume
 	for name, v := range d.volumes {
-		if !named[name] {
+		if !stays[name] {
 			gone = append(gone, v)
 			delete(d.volumes, name)
 		}
 	}
-	d.mu.Unlock()
-	for _, v := range gone {
-		d.retire(v)
-		if !v.cfg.engine().lasting {
-			v.lu.Forget(false)
-			d.forgetIdentity(v.cfg.Name, false)
-		}
-	}
-	return errors.Join(errs...)
+	return gone
 }
 
 // retire closes a volume that nothing refers to any more, and waits for that as long as closeLimit.

@@ -3,7 +3,6 @@ package daemon
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"reflect"
 	"slices"
 
@@ -55,11 +54,11 @@ func diffItems(a, b reflect.Value) []Change {
 	var l []Change
 	old := map[string]any{}
 	for _, v := range a.Seq2() {
-		_, name := itemName(v)
+		_, name := v.Interface().(named).called()
 		old[name] = v.Interface()
 	}
 	for _, v := range b.Seq2() {
-		kind, name := itemName(v)
+		kind, name := v.Interface().(named).called()
 		switch was, ok := old[name]; {
 		case !ok:
 			l = append(l, Change{Kind: kind, Name: name, What: "added"})
@@ -69,21 +68,11 @@ func diffItems(a, b reflect.Value) []Change {
 		delete(old, name)
 	}
 	for _, v := range a.Seq2() {
-		if kind, name := itemName(v); old[name] != nil {
+		if kind, name := v.Interface().(named).called(); old[name] != nil {
 			l = append(l, Change{Kind: kind, Name: name, What: "removed"})
 		}
 	}
 	return l
-}
-
-// itemName says what kind of thing an item of a list is, and its name.
-func itemName(item reflect.Value) (kind, name string) {
-	for _, k := range keysIn(item) {
-		if kind := k.Tag.Get("id"); kind != "" {
-			return kind, k.value.String()
-		}
-	}
-	panic(fmt.Sprintf("daemon: no key of %v has an id", item.Type()))
 }
 
 // same compares what two values say: a list left out and an empty one are the same.

@@ -85,7 +85,7 @@ func (d *Daemon) openVolume(cfg VolumeConfig, more map[string]*volume) (_ *volum
 	}
 	id, err := d.identify(cfg, b)
 	if err == nil {
-		err = d.alone(cfg, id, more)
+		err = d.checkUnique(cfg, id, more)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
@@ -111,7 +111,7 @@ func (d *Daemon) absentVolume(cfg VolumeConfig, more map[string]*volume, why err
 	as := cfg
 	key := ""
 	id, err := d.identify(cfg, bearer{regular: cfg.engine().file})
-	if err == nil && id != nil && d.alone(cfg, id, more) == nil {
+	if err == nil && id != nil && d.checkUnique(cfg, id, more) == nil {
 		key = id.Key
 	} else {
 		id = newIdentity()
@@ -126,8 +126,8 @@ func (d *Daemon) absentVolume(cfg VolumeConfig, more map[string]*volume, why err
 	return v, err
 }
 
-// alone fails where another volume has the identity already: initiators would take two disks for two paths to one.
-func (d *Daemon) alone(cfg VolumeConfig, id *identity, more map[string]*volume) error {
+// checkUnique fails where another volume has the identity already: initiators would take two disks for two paths to one.
+func (d *Daemon) checkUnique(cfg VolumeConfig, id *identity, more map[string]*volume) error {
 	naa, eui, serial := unitIdentity(cfg, id)
 	for _, volumes := range []map[string]*volume{d.volumes, more} {
 		for name, o := range volumes {
