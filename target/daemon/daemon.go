@@ -51,19 +51,20 @@ type Daemon struct {
 	changeMu changeLock      // changes of what is served, one at a time; held around mu
 	life     context.Context // of changes under way, until the daemon ends
 	lifeEnd  context.CancelFunc
-	// While New opens volumes, and first as long as one waits for its identity: an earlier version has served them from this state
-	// directory, or nothing has.
+	// upgrading: an earlier version has served the volumes from this state directory. first: no daemon has. Both are for the time in which
+	// New opens volumes; first lasts as long as a volume waits for its identity.
 	upgrading, first bool
 	undecided        bool        // a volume's identity could not be found
 	closing          group.Group // of volumes that were removed
 
-	// What is served. It changes with both locks held and is read with either; nothing waits with mu held, so that who
-	// only looks gets an answer below a medium that hangs.
+	// What is served. It changes with both locks held and is read with either. Nothing waits with mu held, so that a request that only
+	// reads the state is answered while a medium hangs.
 	mu      sync.Mutex
 	cfg     *Config
 	volumes map[string]*volume
 	targets map[string]*scsi.Target
-	// replacing are targets that a change has ended, until it is made: those of their names take over what hosts took their LUNs for.
+	// replacing are targets that a change has ended, until the change is complete: a new target of such a name takes over which LUNs
+	// its hosts know.
 	replacing map[string]*scsi.Target
 	portals   map[string]*portal
 	// forms are the targets as they are served, with their secrets and without devices; unserved says why others are not.
@@ -72,7 +73,7 @@ type Daemon struct {
 	serving     bool
 	ended       bool   // nothing changes any more
 	files       *files // nil without exports
-	filesBefore *files // what ended last, of which calls may go on where a medium hangs
+	filesBefore *files // the service that ended last; calls to a medium that hangs may go on in it
 }
 
 // New opens everything the configuration names, all or nothing: what was opened is closed again on an error. Nothing is

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-storage/sluice/internal/savefile"
 )
 
-// deletion is written down before the files of a volume are removed, and taken away when all that belongs to it has gone. A large file takes
-// its time, and what a kill left of the volume then, its identity and who was fenced, would be that of the next one with its name and path.
+// deletion is written down before the files of a volume are removed, and is itself removed last. Removing a large file takes long. If the
+// daemon is killed meanwhile, the next volume of that name and path must not find the identity and the reservations of this one.
 type deletion struct {
 	Files []string `json:"files"` // the volume's own first
 }
@@ -34,8 +34,8 @@ func (d *Daemon) noteDeletion(volume string, files []string) error {
 // removeFile is os.Remove; a test looks at what a kill would leave.
 var removeFile = os.Remove
 
-// finishDeletions does the rest of those that were interrupted, before a volume is opened. One whose file is there has been forgotten only: that may
-// be configured again.
+// finishDeletions completes the deletions that were interrupted, before a volume is opened. A volume whose file is still there was only
+// forgotten: it may be configured again.
 func (d *Daemon) finishDeletions() {
 	l, err := os.ReadDir(d.deletions())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -19,8 +19,7 @@ import (
 	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
-// adapterRetry is how often adapters that are configured and not there, and addresses that no adapter has, are looked for again. Tests
-// shorten it.
+// adapterRetry is the time after which missing adapters, and addresses that no adapter has, are looked for again. Tests shorten it.
 var adapterRetry = 15 * time.Second
 
 // adaptersHere says what there is for the default configuration. Tests replace it.
@@ -69,8 +68,8 @@ func (c *Config) checkFabric() error {
 	return nil
 }
 
-// adapters is a provider whose devices listen beside the sockets: RDMA adapters. It is opened when it can be: what is missing may
-// come, a driver that loads late for one, and takes nothing else down.
+// adapters is a provider whose devices listen beside the sockets: RDMA adapters. It is opened when that is possible. What is missing may
+// come later, for one with a driver that is loaded late; everything else is served meanwhile.
 type adapters struct {
 	d   *Daemon
 	cfg ProviderConfig
@@ -159,9 +158,8 @@ func (a *adapters) close() error {
 	return a.dev.Close()
 }
 
-// listen keeps listeners for an address until the context ends: serve is called with each. An adapter may come later, lose its
-// address, or be taken out; none of that is the end of anything else. TCP may have the port: then iWARP adapters, which would take it
-// away, do not listen there.
+// listen keeps listeners for an address until the context ends, and calls serve with each. An adapter may come later, lose its address
+// or be taken out, and nothing else ends with that. Where TCP has the port, iWARP adapters do not listen: they would take it from TCP.
 func (a *adapters) listen(ctx context.Context, address string, tcp bool, serve func(transport.Device, transport.Listener) error) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -201,7 +199,7 @@ func (k *kept) renew(listed []string) []string {
 	return l
 }
 
-// leave reports whether a place that has no listener is none any more; then it is not kept.
+// leave reports whether a place without a listener has left the list; it is not kept then.
 func (k *kept) leave(place string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -247,8 +245,8 @@ func (a *adapters) places(ctx context.Context, address string, tcp bool) (out []
 
 const notServed = "RDMA adapters do not serve an address; everything else there is served"
 
-// listenAt keeps one listener, while its place is listed: an address may go, or become one that an iWARP adapter would take from TCP. One
-// that listens stays until it ends, with its connections.
+// listenAt keeps one listener while its place is listed: the address may go, or become one that an iWARP adapter would take from TCP. A
+// listener that is open stays until it ends, with its connections.
 func (a *adapters) listenAt(ctx context.Context, address string, k *kept, serve func(transport.Device, transport.Listener) error) {
 	for ctx.Err() == nil {
 		dev, err := a.device()

@@ -115,8 +115,9 @@ func (d *Daemon) openFiles(c *Config) (_ *files, err error) {
 	return f, nil
 }
 
-// makeExport makes the directory of an export that names none. Without rules it is for this machine's users, who are all squashed to
-// another one than the daemon's where that is root: so it is open to them as /tmp is. One with rules is opened by its operator.
+// makeExport makes the directory of an export that names none. An export without rules is for the users of this machine. Where the
+// daemon is root, they are squashed to another user: so the directory is open to all, as /tmp is. Where there are rules, the operator
+// sets its permissions.
 func makeExport(e ExportConfig) error {
 	err := os.Mkdir(e.Path, 0o755)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -142,8 +143,8 @@ func makeExport(e ExportConfig) error {
 	return os.Chmod(e.Path, 0o777|fs.ModeSticky)
 }
 
-// openBinder makes an rpcbind, ours or the system's, know where the programs are. Who asks it may also want UDP: MOUNT of old clients,
-// and status monitors, which tell of their restart by datagrams only.
+// openBinder registers the programs with an rpcbind, the embedded or the system's. Its clients may also want UDP: old ones for MOUNT, and
+// status monitors, which announce their restart by datagrams only.
 func (f *files) openBinder(c *Config) error {
 	if c.Files.Rpcbind == "none" {
 		return nil

@@ -56,7 +56,7 @@ func (d *Daemon) applyFiles(ctx context.Context, next *Config, p *plan) error {
 // errFilesStay says that the file service could not be closed.
 var errFilesStay = errors.New("the file service has not ended: calls to an export's medium that does not answer go on; they end with it")
 
-// finish is close, once, which a medium that hangs holds up until ctx ends, and then goes on by itself.
+// finish begins close, once, and waits for it until ctx ends. Behind a medium that hangs, close goes on by itself.
 func (f *files) finish(ctx context.Context) error {
 	f.endOnce.Do(func() {
 		f.ended = make(chan struct{})

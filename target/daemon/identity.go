@@ -18,9 +18,9 @@ import (
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
-// identity is what initiators know a volume by, and where the device server keeps what belongs to it. It is made by chance
-// with the volume, lies beside its file as PATH.identity, and ends with it: a later volume of that name or path is another
-// disk. The state directory has what has no such file, and a copy of the rest for the time in which the file is away.
+// identity is what initiators know a volume by, and the name under which the device server keeps the state of its unit. It is random,
+// is made with the volume and ends with it: a later volume of that name or path is another disk. A file's identity lies beside it as
+// PATH.identity. The state directory has the identities of other volumes, and copies of those of files, for while a file is away.
 type identity struct {
 	Serial string `json:"serial"`
 	NAA    string `json:"naa"` // hexadecimal, as the others
@@ -28,7 +28,7 @@ type identity struct {
 	Key    string `json:"key"` // of the unit's state file
 }
 
-// identityRecord is the state directory's copy: of the volume with this name only while it has this engine and path.
+// identityRecord is the state directory's copy. It is valid while the volume of its name has this engine and path.
 type identityRecord struct {
 	Engine string `json:"engine"`
 	Path   string `json:"path"`
@@ -42,7 +42,7 @@ func newIdentity() *identity {
 	return &identity{Serial: hex.EncodeToString(b[16:26]), NAA: hex.EncodeToString(naa), EUI: hex.EncodeToString(eui), Key: hex.EncodeToString(b[26:])}
 }
 
-// earlierIdentity is that of a volume which a version served that made it of the name, or of the configured serial number.
+// earlierIdentity is the identity that an earlier version gave a volume: made from its name, or from the configured serial number.
 func earlierIdentity(cfg VolumeConfig) *identity {
 	naa, eui, serial := scsi.DeriveIdentity(cfg.Name, cfg.Serial)
 	return &identity{Serial: serial, NAA: hex.EncodeToString(naa), EUI: hex.EncodeToString(eui), Key: hex.EncodeToString(naa)}
@@ -71,12 +71,12 @@ func (d *Daemon) recordPath(volume string) string {
 	return filepath.Join(d.identityDir(), volume+".json")
 }
 
-// allIdentified is there when a start has given every volume its identity: what has none after that is new.
+// allIdentified is a file that is written when a start has given every volume its identity. A volume without one is new from then on.
 func (d *Daemon) allIdentified() string { return filepath.Join(d.identityDir(), ".all") }
 
-// begunHere is there where no earlier version had served when this one started first, and says that this one has made the device
-// server's directory: that is no sign of an earlier version then. One may have served after a first start that failed all the same, and each
-// volume that it did has a state there under the name that it gave it.
+// begunHere is a file that the first start writes where no earlier version has served. It says that this version has made the device
+// server's directory, which is a sign of an earlier version otherwise. If that first start failed, an earlier version may still have
+// served after it: each volume that it served has a state in the directory, under the identity that it made.
 func (d *Daemon) begunHere() string { return filepath.Join(d.identityDir(), ".first") }
 
 // readJSON reports whether the file is there.
@@ -116,14 +116,14 @@ func writeJSON(path string, v any) error {
 	return savefile.Replace(path, append(b, '\n'))
 }
 
-// bearer is what a volume's identity belongs to.
+// bearer is the thing that a volume's identity belongs to.
 type bearer struct {
-	regular bool   // a file, which has it beside it
-	device  string // a block device, as it names itself: it has it under whatever name and path it is configured
-	medium  bool   // it is there; else only what is known counts
+	regular bool   // a file: the identity lies beside it
+	device  string // a block device, by the name that it has for itself: its name and path in the configuration do not matter
+	medium  bool   // it is there; otherwise no new identity is made
 }
 
-// identify finds the identity of a volume, or gives it one and writes that down; nil where it is not known.
+// identify finds the identity of a volume, or makes one and writes it down. It returns nil where it is not known.
 func (d *Daemon) identify(cfg VolumeConfig, b bearer) (_ *identity, err error) {
 	defer func() { d.undecided = d.undecided || err != nil }()
 	var id *identity
@@ -176,7 +176,7 @@ func (d *Daemon) identify(cfg VolumeConfig, b bearer) (_ *identity, err error) {
 	return id, nil
 }
 
-// firstIdentity is that of a volume which has none yet; nil where it has no medium.
+// firstIdentity makes the identity of a volume that has none. It returns nil where the volume has no medium.
 func (d *Daemon) firstIdentity(cfg VolumeConfig, medium bool) (*identity, error) {
 	earlier := d.upgrading
 	if !earlier {
@@ -194,8 +194,8 @@ func (d *Daemon) firstIdentity(cfg VolumeConfig, medium bool) (*identity, error)
 	return nil, nil
 }
 
-// wasAway reports whether a record is of a block device that was not there when its volume kept what an earlier version had made of its
-// name: no device has that yet. Where one cannot be read, it is not known.
+// wasAway reports whether a record is of a block device that was missing when its volume kept the identity that an earlier version had
+// made: no device has that identity yet. It fails where the identity of a device cannot be read.
 func (d *Daemon) wasAway(cfg VolumeConfig, id *identity) (bool, error) {
 	if *id != *earlierIdentity(cfg) {
 		return false, nil
@@ -213,7 +213,7 @@ func (d *Daemon) wasAway(cfg VolumeConfig, id *identity) (bool, error) {
 	return err == nil, err
 }
 
-// prepareIdentities learns whether an earlier version has served from this state directory, and whether anything has.
+// prepareIdentities finds out whether an earlier version has served from this state directory (upgrading), or none has (first).
 func (d *Daemon) prepareIdentities() error {
 	_, err := os.Stat(d.allIdentified())
 	switch {
@@ -274,7 +274,7 @@ func (d *Daemon) servedEarlier(cfg VolumeConfig) (bool, error) {
 }
 
 // identified ends what prepareIdentities began, and forgets volumes of memory that are not configured any more. Where the identity of a
-// volume could not be found, or be written down, it may have been served earlier, and is asked after when it is tried again.
+// volume could not be found or written down, the question whether an earlier version served it stays open until it can be opened.
 func (d *Daemon) identified() error {
 	waits := (d.upgrading || d.first) && d.undecided
 	if (d.upgrading || d.first) && !waits {

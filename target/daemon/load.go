@@ -93,7 +93,7 @@ func saysNothing(b []byte) bool {
 	return true
 }
 
-// parse reads one file strictly and leaves out what it leaves out.
+// parse reads one file strictly. It fills in no defaults.
 func parse(name string, b []byte) (*Config, error) {
 	c := &Config{}
 	if err := decodeStrictly(b, c); err != nil && !saysNothing(b) {

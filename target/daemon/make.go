@@ -14,9 +14,8 @@ import (
 	"github.com/sluice-storage/sluice/target/admin"
 )
 
-// makeVolume makes the file of a volume that has none, with an identity of its own beside it: what an earlier volume of
-// that name or path left behind is not taken over. It is forgotten by replaced, when the new volume is there to stay: the file
-// may only be away.
+// makeVolume makes the file of a volume that has none, with a new identity beside it. It takes over nothing of an earlier volume of
+// that name or path. What is kept of the earlier volume is forgotten later, by replaced, when the new volume is sure to stay.
 func (d *Daemon) makeVolume(v VolumeConfig, fill func(*os.File) error) (*madeFile, error) {
 	if err := vacant(v.Path); err != nil {
 		return nil, err
@@ -47,7 +46,7 @@ func (d *Daemon) makeVolume(v VolumeConfig, fill func(*os.File) error) (*madeFil
 	return m, nil
 }
 
-// ending is what is known of the volume that a new file takes the place of.
+// ending is what is known of an earlier volume whose place a new file takes.
 type ending struct {
 	volume         string
 	record, beside string
@@ -56,7 +55,7 @@ type ending struct {
 	was            *identity      // beside the file's place
 }
 
-// takeBack makes what is known what it was before the file was made.
+// takeBack restores what was known of the earlier volume.
 func (e *ending) takeBack() error {
 	put := func(path string, was any, there bool) error {
 		if there {
@@ -70,8 +69,8 @@ func (e *ending) takeBack() error {
 	return errors.Join(put(e.beside, e.was, e.was != nil), put(e.record, e.rec, e.known))
 }
 
-// replaced ends the volume whose place a file has taken: a change that serves the new one has been made. One whose identity lay there
-// has lost that with it. Another may be away as a whole, with its file system, and is the disk that it was when that is mounted again.
+// replaced forgets the earlier volume, after a change that serves the new one. A volume whose identity lay at the place has lost its
+// identity. Any other volume may be away with its file system: it is the same disk again when that is mounted.
 func (d *Daemon) replaced(e ending) {
 	if !e.known {
 		return

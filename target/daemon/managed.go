@@ -74,8 +74,8 @@ func (m *managed) unmap(target string) {
 	m.Maps = slices.DeleteFunc(m.Maps, func(p managedMap) bool { return p.Target == target })
 }
 
-// forgetGone forgets what belongs to targets and volumes that c, which m was merged into, does not have: a later one of such a name
-// is another one. It returns the maps that go, and whether anything does.
+// forgetGone forgets maps and sizes of targets and volumes that c, which m was merged into, does not have: a later one of that name is
+// another one. It returns the maps that it forgot, and whether it forgot anything.
 func (m *managed) forgetGone(c *Config) (gone []managedMap, some bool) {
 	m.Maps = slices.DeleteFunc(m.Maps, func(p managedMap) bool {
 		stays := has(c.Targets, p.Target)
@@ -92,14 +92,15 @@ func (m *managed) forgetGone(c *Config) (gone []managedMap, some bool) {
 	return gone, len(gone) > 0 || len(m.Sizes) != n
 }
 
-// sizeIsOf reports whether the size that a command gave to a volume of that name is of what v names. Earlier versions did not say.
+// sizeIsOf reports whether the size that a command gave to a volume of that name is for the file that v names. Earlier versions did not
+// write the file down.
 func (m *managed) sizeIsOf(v VolumeConfig) bool {
 	at := m.SizedAt[v.Name]
 	return at == "" || at == v.Path
 }
 
-// text is the file's content. It is read again before it is anything: a name with bytes that YAML cannot carry would come
-// back as another one, or keep the daemon from starting.
+// text is the file's content. It is read back before it is written: a name with bytes that YAML cannot carry would come back as
+// another name, or keep the daemon from starting.
 func (m *managed) text() ([]byte, error) {
 	b, err := yaml.Marshal(m)
 	if err != nil {
@@ -124,7 +125,7 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// merge adds m to c, which was read from the operator's files. What the operator has meanwhile defined himself wins.
+// merge adds m to c, which was read from the operator's files. What those define by now wins.
 func (c *Config) merge(m *managed) {
 	c.managed, c.taken = m, map[string]bool{}
 	mergeItems(c.taken, &c.Volumes, m.Volumes)
@@ -159,7 +160,7 @@ func (c *Config) resize() {
 	}
 }
 
-// free fails for a volume that is not there, or a LUN already.
+// free fails where the volume does not exist, and where it is a LUN already.
 func (c *Config) free(volume string) error {
 	if !has(c.Volumes, volume) {
 		return &admin.Error{Kind: admin.Invalid, Msg: fmt.Sprintf("there is no volume %s; see sluice volume list", volume)}
@@ -174,8 +175,8 @@ func (c *Config) free(volume string) error {
 	return nil
 }
 
-// takesAway says what a change of the files would take from initiators by mistake rather than by intent: everything, or LUNs that were
-// mapped by command and whose volume has left the file. A start makes do with what is there, for it takes nothing that was served.
+// takesAway fails where a change of the files takes from initiators what the operator will hardly mean: everything, because the file is
+// empty, or a LUN that was mapped by command, because its volume has left the file. A start does not ask: it takes nothing away.
 func (c *Config) takesAway(before *Config) error {
 	if c.empty && !before.empty {
 		return &ConfigError{File: c.source, Detail: "the file is empty, which would take everything away; write \"volumes: []\" if nothing is to be served"}

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-storage/sluice/internal/savefile"
 )
 
-// dropStrangers takes from c the LUNs that were mapped by command and whose volume is not the one that was mapped, though it has
-// its name: a configuration that names another file or device does that. more are volumes that are not served yet.
+// dropStrangers removes from c those LUNs that were mapped by command and whose volume is another one than was mapped, with the same
+// name: the configuration names another file or device for it. more are volumes that are not served yet.
 func (d *Daemon) dropStrangers(c *Config, more map[string]*volume) {
 	if c.managed == nil {
 		return
@@ -35,8 +35,8 @@ func (d *Daemon) dropStrangers(c *Config, more map[string]*volume) {
 	}
 }
 
-// stampMaps notes of maps and sizes that an earlier version made what their volumes are now, and forgets what belongs to targets and volumes
-// that left the operator's file while nothing was served.
+// stampMaps writes down which volumes the maps and sizes of an earlier version belong to. It forgets maps and sizes of targets and
+// volumes that left the operator's file while the daemon did not run.
 func (d *Daemon) stampMaps(c *Config) {
 	if c.managed == nil {
 		return

@@ -163,8 +163,8 @@ func (a *AuthConfig) auth() (*iscsi.Auth, error) {
 	return out, nil
 }
 
-// CheckSecrets reads all files of secrets and says what is wrong with them; it returns who may log in under any name that no other
-// user has.
+// CheckSecrets reads all files of secrets and says what is wrong with them. It returns the users who may log in under any name that no
+// other user has.
 func (c *Config) CheckSecrets() (anyName []string, err error) {
 	var errs []error
 	read := func(where string, a *AuthConfig) {

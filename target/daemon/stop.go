@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// What a stop has beyond the drain, and what media have after that: who does not hang is done in a moment. A test has other ones.
+// How long a stop takes beyond the drain, and how long media have after that. Both matter only to what hangs. Tests change them.
 var (
 	stopLimit  = 5 * time.Second
 	mediaLimit = time.Second
 )
 
-// changeLock is a mutex that need not be waited for: a change has it for as long as a medium takes, which may be for ever.
+// changeLock is a mutex whose waiters can give up: a change holds it while it waits for a medium, which may never answer.
 type changeLock chan struct{}
 
 func (l changeLock) Lock()   { l <- struct{}{} }
@@ -32,8 +32,8 @@ func (l changeLock) lock(ctx context.Context) error {
 	}
 }
 
-// closeAll takes down what is there: sessions before volumes, so that no command meets a closed device. It waits for a medium
-// that hangs until ctx ends, and a change that waits for one keeps nothing else from being closed in order.
+// closeAll takes down what is there: sessions before volumes, so that no command meets a closed device. It waits for a medium that
+// hangs until ctx ends. A change that waits for a medium does not keep the rest from being closed in order.
 func (d *Daemon) closeAll(ctx context.Context) error {
 	d.lifeEnd()
 	d.mu.Lock()

@@ -24,9 +24,9 @@ type volume struct {
 	cfg VolumeConfig
 	dev blockdev.Device
 	lu  *scsi.LogicalUnit
-	// info is of the file that was opened, nil without one.
+	// info describes the file that was opened, nil without one.
 	info os.FileInfo
-	// key is of its identity (identity.Key), empty where that is not known and for engines that begin empty with each start.
+	// key is identity.Key, empty where the identity is not known and for engines that begin empty at each start.
 	key string
 	// why the volume has no medium, nil where it has one: its unit is NOT READY then.
 	why error
@@ -35,10 +35,10 @@ type volume struct {
 	closed  bool       // guarded by spaceMu
 }
 
-// errMissing is a volume's file that is not there: its file system may not be mounted. None is made in its place.
+// errMissing says that a volume's file is not there. No file is made in its place: its file system may not be mounted.
 var errMissing = errors.New("is missing")
 
-// startVolume opens a volume for a start, at which one that cannot be served does not keep others from it.
+// startVolume opens a volume at the start. One that cannot be opened is there without a medium, so that the others are served.
 func (d *Daemon) startVolume(cfg VolumeConfig) (*volume, error) {
 	v, err := d.openVolume(cfg, nil)
 	if err != nil {
@@ -50,8 +50,8 @@ func (d *Daemon) startVolume(cfg VolumeConfig) (*volume, error) {
 	return v, err
 }
 
-// openVolume opens the engine that cfg names and makes a logical unit of it, which is no other volume's, neither of those
-// that are served nor of more. A file that is not there leaves the unit without a medium.
+// openVolume opens the engine that cfg names and makes a logical unit of it. It fails where a volume that is served, or one of more, has
+// the same identity. A file that is not there leaves the unit without a medium.
 func (d *Daemon) openVolume(cfg VolumeConfig, more map[string]*volume) (_ *volume, err error) {
 	v := &volume{cfg: cfg}
 	if cfg.engine().file {
@@ -105,8 +105,8 @@ func (d *Daemon) openVolume(cfg VolumeConfig, more map[string]*volume) (_ *volum
 	return v, nil
 }
 
-// absentVolume is a volume without a medium, for what why says. Its unit has the volume's identity where that is known, and
-// else one of its own that nothing will have again.
+// absentVolume makes a volume without a medium; why is the reason. Its unit has the volume's identity where that is known, and
+// otherwise a random one that no other unit will have.
 func (d *Daemon) absentVolume(cfg VolumeConfig, more map[string]*volume, why error) (*volume, error) {
 	as := cfg
 	key := ""
@@ -171,8 +171,8 @@ func (d *Daemon) newUnit(cfg VolumeConfig, dev blockdev.Device, id *identity, no
 	return scsi.NewLogicalUnit(o)
 }
 
-// files are what "volume delete --data" deletes: the volume's own file and what this daemon keeps beside it. What has come to
-// lie at the path since is another's, and a block device is not ours to remove.
+// files are what "volume delete --data" deletes: the volume's file and what this daemon keeps beside it. It fails where the path leads
+// to another file by now, and for a block device, which is not removed.
 func (v *volume) files() ([]string, error) {
 	conflict := func(format string, a ...any) error {
 		return &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf(format, a...)}
@@ -215,8 +215,8 @@ func limited(dev blockdev.Device, l *LimitsConfig) (blockdev.Device, error) {
 // mediaDir has what is known of media under their own names: losses, and logs of atomic writes to block devices.
 func mediaDir(stateDir string) string { return filepath.Join(stateDir, "media") }
 
-// follows says what becomes of an open volume that is to have the configuration next: the size that it grows to, or 0 where
-// nothing of it changes. Its size is the device's, whatever was configured, and never becomes less.
+// follows returns the size that an open volume grows to when it gets the configuration next, or 0 where it does not grow. It fails where
+// next cannot be had while the volume is served. The size of a volume is its device's, and never becomes less.
 func (v *volume) follows(next VolumeConfig) (int64, error) {
 	if same(v.cfg, next) {
 		return 0, nil
@@ -233,7 +233,7 @@ func (v *volume) follows(next VolumeConfig) (int64, error) {
 	return 0, nil
 }
 
-// grownTo is a volume's configuration with what next has of those keys that can change while it is served.
+// grownTo is the volume's configuration with the values of next for those keys that can change while it is served.
 func (v VolumeConfig) grownTo(next VolumeConfig) VolumeConfig {
 	as := keysOf(next)
 	for i, k := range keysOf(&v) {
