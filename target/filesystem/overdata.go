@@ -23,21 +23,3 @@ func (e *Served) overData(fd int, st *unix.Stat_t, off int64, n int) bool {
 	}
 	return true
 }
-
-// blockSize is in what units a file system takes room, bytes; 0 for those that are not known to tell holes from data: in the kernel's
-// general answer to SEEK_DATA all of a file is data.
-func blockSize(fd int) int64 {
-	var st unix.Statfs_t
-	if unix.Fstatfs(fd, &st) != nil {
-		return 0
-	}
-	switch uint32(st.Type) {
-	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC:
-	default:
-		return 0
-	}
-	if st.Frsize > 0 {
-		return min(st.Frsize, st.Bsize)
-	}
-	return st.Bsize
-}

@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// A client that gives a connection up, although this end knows of nothing, repeats its calls on another: the same XIDs and
-// bytes. What of the first connection arrives or is begun only then must not be executed: a WRITE would undo what was
-// acknowledged after its repetition. knfsd finds it in its reply cache, which has WRITEs too; here the first calls of a
+// A client that gives a connection up repeats its calls on another, with the same XIDs and bytes; this end may know nothing of the first one's end.
+// A call of the first connection that is begun after its repetition must not be executed: a WRITE would undo what was
+// acknowledged since. knfsd finds it in its reply cache, which has WRITEs too; here the first calls of a
 // connection whose host has an older one leave a mark, so that a WRITE in general takes no lock that is shared.
 
 // Such a connection is closed: a client that has left it loses nothing, and one that uses two connections with the same
@@ -28,7 +28,7 @@ type claims struct {
 	}
 }
 
-// claimKey tells calls of one host apart; by as much of a message as knfsd takes for its checksum. A WRITE asks for it three times.
+// claimKey tells calls of one host apart; by as much of a message as knfsd takes for its checksum. A WRITE asks for it twice.
 func (s *Server) claimKey(c *Call) uint64 {
 	if c.key == 0 {
 		c.key = s.claimKeyOf(c)

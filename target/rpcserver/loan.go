@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A loan is a result that is not read into memory: the program puts pages of its file into a pipe (splice(2)), so that it
-// knows how many bytes there are before the reply's header is made, and the stream moves the pages on to the socket.
-// What is written to the file after that may show in what the client gets, as with any server that sends from the page
-// cache; how many bytes it gets does not change any more.
+// A loan is a result that is not read into memory. The program puts pages of its file into a pipe (splice(2)), so it
+// knows how many bytes there are before the reply's header is made; the stream moves the pages on to the socket.
+// A later write to the file may show in what the client gets, as with any server that sends from the page
+// cache. The number of bytes does not change any more.
 
 // pipe carries one loan at a time.
 type pipe struct {

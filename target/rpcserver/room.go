@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
 
-// room bounds the memory that the requests of streams take together. Who does not find any waits, first come first
-// served, and its peer with it: TCP's window is the backpressure.
+// room bounds the memory that the requests of streams take together. A stream that finds none waits, first come first
+// served, and reads nothing meanwhile: TCP's window is the backpressure.
 //
 // There is one for all streams, one for each host and one for all peers that have shown no right yet. The last two have half,
 // so that neither one host nor any number of strangers keeps the rest from calling. Of a host's, its strangers have half: users
@@ -84,8 +84,8 @@ func (r *room) admitLocked() {
 	r.waiting.Store(int64(len(r.queue)))
 }
 
-// takeRoom waits for room for n bytes, in the order in which who waits keeps nothing from those that wait for less: that of its
-// host's strangers, its host's, all strangers', the server's. It reports false when the server ends.
+// takeRoom waits for room for n bytes, of the smallest group first: its host's strangers, its host, all strangers, the server. So a call that
+// waits keeps no room of a larger group. It reports false when the server ends.
 func (c *stream) takeRoom(sc *streamCall, n int64) bool {
 	sc.strange = !c.peer.trusted() && !lasts(c.believed.Load())
 	l := sc.rooms()
