@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
@@ -36,14 +35,8 @@ func TestEveryAdminCommandOnALiveDaemon(t *testing.T) {
 	o.configuration()
 	o.elsewhere()
 	o.says("drain --yes", "ends when what runs has finished")
-	select {
-	case err := <-o.ended:
-		if err != nil {
-			t.Error(err)
-		}
-		o.ended <- nil
-	case <-time.After(60 * time.Second):
-		t.Fatal("the daemon does not end")
+	if err := o.daemon.Wait(); err != nil {
+		t.Error(err)
 	}
 	o.refuses(ui.CodeNoPeer, "is sluiced running", "", "status")
 	// Nothing was left out.

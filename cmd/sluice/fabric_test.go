@@ -19,13 +19,14 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sluice-storage/sluice/target/daemon"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/fabric"
 	"github.com/sluice-storage/sluice/transport/transporttest"
 )
 
 // manyFabrics runs a daemon whose machine has an adapter: a twin that promises no more than one does.
-func manyFabrics(t *testing.T, conf string) (portal, rdma, dir string, d *daemon.Daemon, lines *observer.ObservedLogs) {
+func manyFabrics(t *testing.T, conf string) (portal, rdma, dir string, _ *daemon.Daemon, _ *observer.ObservedLogs) {
 	t.Helper()
 	near := transporttest.NewNetwork()
 	t.Cleanup(fabric.Replace(fabric.Verbs, func(fabric.Options) (transport.Device, error) {
@@ -49,43 +50,17 @@ targets: [{name: %q, luns: [{lun: 0, volume: a}]}]
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	load := func() (*daemon.Config, error) { return daemon.LoadServing(file, "", "") }
-	cfg, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	core, lines := observer.New(zap.DebugLevel)
-	d, err = daemon.New(cfg, load, zap.New(core))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- d.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	said := func(message string, n int) string {
-		for limit := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) { // a log has no event
-			if l := lines.FilterMessage(message).All(); len(l) >= n {
-				return fmt.Sprint(l[0].ContextMap()["address"])
-			}
-			if time.Now().After(limit) {
-				t.Fatalf("the daemon does not say %q: %v", message, lines.All())
-			}
-		}
-	}
-	portal, rdma = said("portal open", 1), said("files open", 1)
+	d := stand.NewDaemon(t, file, zap.DebugLevel)
+	portal, rdma = d.Address("portal open", "", ""), d.Address("files open", "", "")
 	if strings.Contains(conf, "verbs") || conf == "" {
-		said("RDMA adapters listen", 2)
+		for limit := time.Now().Add(30 * time.Second); d.Lines.FilterMessage("RDMA adapters listen").Len() < 2; time.Sleep(time.Millisecond) { // a log has no event
+			if time.Now().After(limit) {
+				t.Fatal("the daemon does not listen twice by its adapters")
+			}
+		}
 	}
-	for d.Ready() != nil {
-		time.Sleep(time.Millisecond) // polls a state that has no event
-	}
-	return portal, rdma, dir, d, lines
+	d.WaitReady()
+	return portal, rdma, dir, d.Daemon, d.Lines
 }
 
 // scraped is what /metrics answers at the administrative socket.

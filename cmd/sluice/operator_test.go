@@ -24,11 +24,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/target/admin"
-	"github.com/sluice-storage/sluice/target/daemon"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 )
 
 // operator is one running daemon and somebody who tries every administrative command on it.
@@ -40,7 +39,7 @@ type operator struct {
 	portal    string
 	nfs       string
 	ran       map[string]bool // commands that were tried, by their path
-	ended     chan error
+	daemon    *stand.Daemon
 }
 
 // certificate makes one that is its own authority, good for both ends.
@@ -87,43 +86,13 @@ targets:
 
 func newOperator(t *testing.T) *operator {
 	t.Helper()
-	o := &operator{t: t, dir: t.TempDir(), ran: map[string]bool{}, ended: make(chan error, 1)}
+	o := &operator{t: t, dir: t.TempDir(), ran: map[string]bool{}}
 	cert, key := certificate(t, o.dir)
 	o.conf = filepath.Join(o.dir, "sluiced.yaml")
 	o.configure("")
 	sparseFile(t, filepath.Join(o.dir, "a.img"), 8<<20)
-	load := func() (*daemon.Config, error) { return daemon.LoadServing(o.conf, "", "") }
-	cfg, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	core, lines := observer.New(zap.InfoLevel)
-	d, err := daemon.New(cfg, load, zap.New(core))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		o.ended <- d.Run(ctx)
-		close(done)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
-	address := func(message, kind, is string) string {
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) { // a log has no event
-			for _, l := range lines.FilterMessage(message).All() {
-				if m := l.ContextMap(); kind == "" || fmt.Sprint(m[kind]) == is {
-					return fmt.Sprint(m["address"])
-				}
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("the daemon does not say %q", message)
-			}
-		}
-	}
+	o.daemon = stand.NewDaemon(t, o.conf, zap.InfoLevel)
+	address := o.daemon.Address
 	o.tls = []string{"--admin", "https://" + address("administration open", "", ""), "--admin-cert", cert, "--admin-key", key, "--admin-ca", cert}
 	o.sock = []string{"--socket", filepath.Join(o.dir, "admin.sock")}
 	o.portal, o.nfs = address("portal open", "group", "1"), address("files open", "over", "TCP")

@@ -19,7 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
-	"github.com/sluice-storage/sluice/target/daemon"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -55,24 +55,7 @@ targets: [{name: %q, luns: [{lun: 0, volume: a}, {lun: 1, volume: b}]}]
 	for _, name := range []string{"a.img", "b.img"} {
 		sparseFile(t, filepath.Join(dir, name), 8<<20)
 	}
-	load := func() (*daemon.Config, error) { return daemon.LoadServing(conf, "", "") }
-	cfg, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := daemon.New(cfg, load, zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- d.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	d := stand.NewDaemon(t, conf, zap.InfoLevel)
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) { // polls a state that has no event
 		if c, err := net.Dial("unix", filepath.Join(dir, "admin.sock")); err == nil { // between bind and listen the name is there and refuses
 			c.Close()

@@ -139,7 +139,7 @@ func (l *lives) up() {
 // powerCut ends the server without letting it flush.
 func (l *lives) powerCut() {
 	l.disk.cut()
-	l.s.stop(l.t)
+	l.s.Stop()
 	l.up()
 }
 

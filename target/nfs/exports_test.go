@@ -154,7 +154,7 @@ func TestHandlesSurviveAndGoStale(t *testing.T) {
 	good("after a rename")
 	must(t, os.Rename(filepath.Join(dir, "a"), filepath.Join(dir, "c")))
 	good("after its directory was renamed by another")
-	s.stop(t)
+	s.Stop()
 	e.Path = "/elsewhere" // and the export is another's, to its clients
 	s = start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, e)
 	r = s.raw(t, 0, 0)

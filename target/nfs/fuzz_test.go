@@ -1,7 +1,6 @@
 package nfs_test
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -13,27 +12,13 @@ import (
 	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/rpcserver"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 )
 
 // FuzzServer sends the server a message and wants an answer or the end of the connection, and the server alive.
 func FuzzServer(f *testing.F) {
-	s, err := nfs.NewServer(nfs.Options{}, nfs.Export{Path: "/data", Dir: f.TempDir(), Async: true, Rights: open})
-	if err != nil {
-		f.Fatal(err)
-	}
-	srv := rpcserver.NewServer(rpcserver.Options{}, append(s.Programs(), rpcserver.NewBinder())...)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		f.Fatal(err)
-	}
-	go func() { _ = srv.ServeTCP(l) }()
-	f.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := errors.Join(srv.Close(ctx), s.Close()); err != nil {
-			f.Error(err)
-		}
-	})
+	o := stand.FileOptions{More: []rpcserver.Program{rpcserver.NewBinder()}}
+	at, _ := stand.NewFiles(f, o, nfs.Export{Path: "/data", Dir: f.TempDir(), Async: true, Rights: open}).TCP("127.0.0.1:0")
 	for proc := range uint32(nfs3.NumProcs) {
 		c := oncrpc.Call{XID: proc, Prog: nfs3.Prog, Vers: 3, Proc: proc}
 		f.Add(append(c.Append(nil), make([]byte, 64)...))
@@ -47,7 +32,7 @@ func FuzzServer(f *testing.F) {
 		if len(msg) > 1<<16 {
 			return
 		}
-		nc, err := net.Dial("tcp", l.Addr().String())
+		nc, err := net.Dial("tcp", at.String())
 		if err != nil {
 			t.Fatal(err)
 		}

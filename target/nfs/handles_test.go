@@ -25,7 +25,7 @@ func TestFallbackHandles(t *testing.T) {
 	if a := r.getattr(fh); a.Status != nfs3.OK || a.Attr.Size != 1 {
 		t.Fatal(a.Status)
 	}
-	s.stop(t)
+	s.Stop()
 	must(t, os.Rename(filepath.Join(dir, "a/b/f"), filepath.Join(dir, "g")))
 	again := start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, e)
 	r = again.raw(t, 0, 0)
@@ -62,7 +62,7 @@ func TestADeepFileIsNotStale(t *testing.T) {
 		fh = r.lookup(fh, "d").FH
 	}
 	fh = r.lookup(fh, "f").FH
-	s.stop(t)
+	s.Stop()
 	s = start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, e)
 	r = s.raw(t, 0, 0)
 	for range 3 {
@@ -71,14 +71,14 @@ func TestADeepFileIsNotStale(t *testing.T) {
 		}
 	}
 	must(t, os.Rename(at+"/f", dir+"/g"))
-	s.stop(t)
+	s.Stop()
 	s = start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, e)
 	r = s.raw(t, 0, 0)
 	if a := r.getattr(fh); a.Status != nfs3.OK {
 		t.Fatalf("after a restart and a move: %v", a.Status)
 	}
 	must(t, os.Remove(dir+"/g"))
-	s.stop(t)
+	s.Stop()
 	s = start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, e)
 	r = s.raw(t, 0, 0)
 	for range 3 {
@@ -108,7 +108,7 @@ func TestManyHandlesAreLookedForAtOnce(t *testing.T) {
 			must(t, os.Remove(filepath.Join(dir, name)))
 		}
 	}
-	s.stop(t)
+	s.Stop()
 	s = start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, e)
 	r = s.raw(t, 0, 0)
 	var wg sync.WaitGroup

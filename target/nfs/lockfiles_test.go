@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -18,28 +17,16 @@ import (
 	"github.com/sluice-storage/sluice/target/nfs/lock"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/test/lib/need"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 )
 
 // startLocks is a file target with its lock manager.
 func startLocks(t *testing.T, state string, exports ...nfs.Export) (*server, *lock.Manager) {
 	t.Helper()
 	s := &server{dir: exports[0].Dir}
-	var err error
-	s.nfs, err = nfs.NewServer(nfs.Options{StateDir: state}, exports...)
-	must(t, err)
-	m, err := lock.NewManager(lock.Options{StateDir: state, Call: func(context.Context, netip.Addr, netip.Addr, uint32, uint32, uint32, []byte) ([]byte, error) {
-		return nil, net.ErrClosed
-	}}, s.nfs)
-	must(t, err)
-	t.Cleanup(func() { must(t, m.Close()) })
-	s.rpc = rpcserver.NewServer(rpcserver.Options{}, append(s.nfs.Programs(), m.Programs()...)...)
-	t.Cleanup(func() { s.stop(t) })
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	go func(srv *rpcserver.Server) { _ = srv.ServeTCP(l) }(s.rpc)
-	port := itoa(netip.MustParseAddrPort(l.Addr().String()).Port())
-	s.url = "nfs://127.0.0.1:" + port + exports[0].Path + "?mountport=" + port
-	return s, m
+	s.up(t, stand.FileOptions{NFS: nfs.Options{StateDir: state}, Locks: &lock.Options{StateDir: state}}, exports...)
+	_, s.url = s.TCP("127.0.0.1:0")
+	return s, s.Locks
 }
 
 func (r *raw) nlm(proc uint32, args []byte) nlm4.Stat {

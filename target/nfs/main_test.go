@@ -5,7 +5,7 @@ package nfs_test
 
 import (
 	"context"
-	"net"
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -15,6 +15,7 @@ import (
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/rpcserver"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 	"github.com/sluice-storage/sluice/transport/transporttest"
@@ -26,6 +27,7 @@ const patience = 60 * time.Second
 
 // server is a file target on one transport.
 type server struct {
+	*stand.Files
 	dir  string
 	nfs  *nfs.Server
 	rpc  *rpcserver.Server
@@ -51,76 +53,39 @@ func startWrapped(t testing.TB, how string, o nfs.Options, ro rpcserver.Options,
 	if e.Path == "" {
 		e.Path = "/data"
 	}
-	var err error
-	if s.nfs, err = nfs.NewServer(o, e); err != nil {
-		t.Fatal(err)
-	}
-	programs := s.nfs.Programs()
-	if wrap != nil {
-		for i, p := range programs {
-			programs[i] = wrap(p)
-		}
-	}
-	s.rpc = rpcserver.NewServer(ro, programs...)
-	t.Cleanup(func() { s.stop(t) })
 	var listen, dial transport.Device
 	switch how {
-	case "tcp":
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func(srv *rpcserver.Server) { _ = srv.ServeTCP(l) }(s.rpc)
-		port := netip.MustParseAddrPort(l.Addr().String()).Port()
-		s.url = "nfs://127.0.0.1:" + itoa(port) + e.Path + "?mountport=" + itoa(port)
-		return s
 	case "twin":
 		listen, dial = transporttest.Twin()
 	case "iwarp":
 		listen, dial = iwarp.New(iwarp.Options{}), iwarp.New(iwarp.Options{})
 	}
-	t.Cleanup(func() {
-		if err := dial.Close(); err != nil {
-			t.Error(err)
-		}
-		s.stop(t)
-		if err := listen.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	l, err := listen.Listen(ctx, "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	if how != "tcp" {
+		t.Cleanup(func() {
+			if err := errors.Join(dial.Close(), listen.Close()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	go func(srv *rpcserver.Server) { _ = srv.ServeRDMA(listen, l) }(s.rpc)
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
+	s.up(t, stand.FileOptions{NFS: o, RPC: ro, Wrap: wrap}, e)
+	if how == "tcp" {
+		_, s.url = s.TCP("127.0.0.1:0")
+	} else {
+		_, s.url = s.RDMA(listen, "127.0.0.1:0")
+		s.opts.Device = dial
 	}
-	s.url = "nfs+rdma://127.0.0.1:" + port + e.Path
-	s.opts.Device = dial
 	return s
+}
+
+// up puts the server up. It may be stopped and put up again.
+func (s *server) up(t testing.TB, o stand.FileOptions, exports ...nfs.Export) {
+	t.Helper()
+	s.Files = stand.NewFiles(t, o, exports...)
+	s.nfs, s.rpc = s.NFS, s.RPC
 }
 
 func itoa(p uint16) string {
 	return netip.AddrPortFrom(netip.IPv4Unspecified(), p).String()[len("0.0.0.0:"):]
-}
-
-func (s *server) stop(t testing.TB) {
-	if s.rpc == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if err := s.rpc.Close(ctx); err != nil {
-		t.Error(err)
-	}
-	if err := s.nfs.Close(); err != nil {
-		t.Error(err)
-	}
-	s.rpc = nil
 }
 
 func (s *server) mount(t *testing.T) *infs.FS {
@@ -142,8 +107,7 @@ func (s *server) mount(t *testing.T) *infs.FS {
 	return v
 }
 
-// open lets everyone do everything.
-var open = nfs.Rights{Squash: nfs.SquashNone, Insecure: true}
+var open = stand.Everyone
 
 // eventually waits for what has no event to wait for.
 func eventually(t *testing.T, what string, f func() bool) {

@@ -163,7 +163,7 @@ func TestForgedHandles(t *testing.T) {
 	if a := other.raw(t, 0, 0).getattr(good); a.Status != nfs3.ErrBadhandle {
 		t.Errorf("at a server with another key: %v", a.Status)
 	}
-	s.stop(t)
+	s.Stop()
 	must(t, os.Rename(filepath.Join(s.dir, "f"), filepath.Join(s.dir, "g")))
 	again := start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, nfs.Export{Rights: open, Async: true, Dir: s.dir})
 	if a := again.raw(t, 0, 0).getattr(good); a.Status != nfs3.OK {

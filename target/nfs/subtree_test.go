@@ -50,7 +50,7 @@ func TestSubtreeCheck(t *testing.T) {
 				}
 			}
 			restart := func() {
-				s.stop(t)
+				s.Stop()
 				d.umount()
 				d.mount()
 				s = start(t, "tcp", nfs.Options{StateDir: state}, rpcserver.Options{}, x)
@@ -67,7 +67,7 @@ func TestSubtreeCheck(t *testing.T) {
 			check("after moves", some)
 			restart()
 			check("after moves and a restart", some)
-			s.stop(t)
+			s.Stop()
 		})
 	}
 }

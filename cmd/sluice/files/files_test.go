@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpcserver"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
@@ -33,29 +33,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func serve(t *testing.T) (dir, url string) {
 	t.Helper()
 	dir = t.TempDir()
-	s, err := nfs.NewServer(nfs.Options{}, nfs.Export{Path: "/data", Dir: dir, Async: true, Rights: nfs.Rights{Squash: nfs.SquashNone, Insecure: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := rpcserver.NewServer(rpcserver.Options{}, s.Programs()...)
 	dev := iwarp.New(iwarp.Options{})
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := errors.Join(srv.Close(ctx), s.Close(), dev.Close()); err != nil {
+		if err := dev.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	l, err := dev.Listen(context.Background(), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = srv.ServeRDMA(dev, l) }()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir, "nfs+rdma://127.0.0.1:" + port + "/data"
+	_, url = stand.NewFiles(t, stand.FileOptions{}, nfs.Export{Path: "/data", Dir: dir, Async: true, Rights: stand.Everyone}).RDMA(dev, "127.0.0.1:0")
+	return dir, url
 }
 
 func sluice(t *testing.T, args ...string) (string, error) {

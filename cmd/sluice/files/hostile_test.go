@@ -20,23 +20,14 @@ import (
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpcserver"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 )
 
 // serveTCP exports a directory through a proxy that can change what the server says, in place.
 func serveTCP(t *testing.T, says func(b []byte)) (dir, url string) {
 	t.Helper()
 	dir = t.TempDir()
-	s, err := nfs.NewServer(nfs.Options{}, nfs.Export{Path: "/data", Dir: dir, Async: true, Rights: nfs.Rights{Squash: nfs.SquashNone, Insecure: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := rpcserver.NewServer(rpcserver.Options{}, s.Programs()...)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = srv.ServeTCP(l) }()
+	at, _ := stand.NewFiles(t, stand.FileOptions{}, nfs.Export{Path: "/data", Dir: dir, Async: true, Rights: stand.Everyone}).TCP("127.0.0.1:0")
 	p, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +40,7 @@ func serveTCP(t *testing.T, says func(b []byte)) (dir, url string) {
 			if err != nil {
 				return
 			}
-			up, err := net.Dial("tcp", l.Addr().String())
+			up, err := net.Dial("tcp", at.String())
 			if err != nil {
 				c.Close()
 				return
@@ -76,9 +67,7 @@ func serveTCP(t *testing.T, says func(b []byte)) (dir, url string) {
 		}
 	}()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := errors.Join(p.Close(), srv.Close(ctx), s.Close()); err != nil {
+		if err := p.Close(); err != nil {
 			t.Error(err)
 		}
 		<-gone

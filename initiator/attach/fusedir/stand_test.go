@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -19,8 +18,8 @@ import (
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/nfs/lock"
-	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/test/lib/need"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
@@ -35,9 +34,7 @@ type server struct {
 	port       uint16
 	rdma       *iwarp.Device
 	far        *iwarp.Device
-	nfs        *nfs.Server
-	lock       *lock.Manager
-	rpc        *rpcserver.Server
+	files      *stand.Files
 	over       string
 	noLocks    bool
 	rights     nfs.Rights
@@ -51,8 +48,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// everyone lets everyone do everything.
-var everyone = nfs.Rights{Squash: nfs.SquashNone, Insecure: true}
+var everyone = stand.Everyone
 
 func newServer(t testing.TB, over string, noLocks bool) *server {
 	t.Helper()
@@ -68,64 +64,37 @@ func newServer(t testing.TB, over string, noLocks bool) *server {
 		})
 	}
 	s.start(t)
-	t.Cleanup(func() { s.stop(t) })
 	return s
 }
 
 // start begins the server's life, or its next one, at the same port.
 func (s *server) start(t testing.TB) {
 	t.Helper()
-	var err error
-	s.nfs, err = nfs.NewServer(nfs.Options{StateDir: s.state}, nfs.Export{Path: "/data", Dir: s.dir, Rights: s.rights})
-	must(t, err)
-	progs := s.nfs.Programs()
+	o := stand.FileOptions{NFS: nfs.Options{StateDir: s.state}}
 	if !s.noLocks {
-		s.lock, err = lock.NewManager(lock.Options{StateDir: s.state, Grace: s.grace, Call: noCalls}, s.nfs)
-		must(t, err)
-		progs = append(progs, s.lock.Programs()...)
+		o.Locks = &lock.Options{StateDir: s.state, Grace: s.grace}
 	}
-	s.rpc = rpcserver.NewServer(rpcserver.Options{}, progs...)
-	addr := fmt.Sprintf("%s:%d", s.ip, s.port)
+	export := nfs.Export{Path: "/data", Dir: s.dir, Rights: s.rights}
+	if s.files == nil {
+		s.files = stand.NewFiles(t, o, export)
+	} else {
+		s.files.Again(o, export)
+	}
+	serve := s.files.TCP
 	if s.over == "iwarp" {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		l, err := s.rdma.Listen(ctx, addr)
-		must(t, err)
-		s.port = netip.MustParseAddrPort(l.Addr().String()).Port()
-		go func(srv *rpcserver.Server) { _ = srv.ServeRDMA(s.rdma, l) }(s.rpc)
-		return
+		serve = func(addr string) (netip.AddrPort, string) { return s.files.RDMA(s.rdma, addr) }
 	}
-	l, err := net.Listen("tcp", addr)
-	must(t, err)
-	s.port = netip.MustParseAddrPort(l.Addr().String()).Port()
-	go func(srv *rpcserver.Server) { _ = srv.ServeTCP(l) }(s.rpc)
+	at, _ := serve(fmt.Sprintf("%s:%d", s.ip, s.port))
+	s.port = at.Port()
 }
 
-func (s *server) stop(t testing.TB) {
-	t.Helper()
-	if s.rpc == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	must(t, s.rpc.Close(ctx))
-	if s.lock != nil {
-		must(t, s.lock.Close())
-	}
-	must(t, s.nfs.Close())
-	s.rpc = nil
-}
+func (s *server) stop(testing.TB) { s.files.Stop() }
 
 func (s *server) url() string {
 	if s.over == "iwarp" {
 		return fmt.Sprintf("nfs+rdma://%s:%d/data", s.ip, s.port)
 	}
 	return fmt.Sprintf("nfs://%s:%d/data?mountport=%d", s.ip, s.port, s.port)
-}
-
-// noCalls is a machine whose status monitor nobody runs.
-func noCalls(context.Context, netip.Addr, netip.Addr, uint32, uint32, uint32, []byte) ([]byte, error) {
-	return nil, net.ErrClosed
 }
 
 // client is one mounted directory.

@@ -2,7 +2,6 @@ package captures
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -12,10 +11,9 @@ import (
 	"testing"
 	"time"
 
-	memdev "github.com/sluice-storage/sluice/blockdev/mem"
-	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
@@ -30,39 +28,9 @@ const (
 // serveAsLIO starts our target under the name and with the size of LIO's.
 func serveAsLIO(t *testing.T) string {
 	t.Helper()
-	check := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	pool := mem.NewPool(256 << 20)
 	dev := iwarp.New(iwarp.Options{CRC: iwarp.CRCPeer, FPDU: iwarp.FPDUSegment})
-	t.Cleanup(func() { check(dev.Close()) })
-	disk, err := memdev.Open(memdev.Options{Size: lioSize})
-	check(err)
-	t.Cleanup(func() { check(disk.Close()) })
-	lu, err := scsi.NewLogicalUnit(scsi.LUOptions{Device: disk, Name: "lab"})
-	check(err)
-	st, err := scsi.NewTarget(scsi.TargetOptions{Name: lioName, Memory: pool})
-	check(err)
-	check(st.AddLUN(0, lu))
-	srv, err := iscsi.NewServer(iscsi.Options{Memory: pool, Device: dev})
-	check(err)
-	check(srv.AddTarget(iscsi.Target{Name: lioName, Alias: lioAlias, SCSI: st}))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	check(err)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(ctx, l, iscsi.Portal{Group: 1}) }()
-	t.Cleanup(func() {
-		end, stop := context.WithTimeout(context.Background(), patience)
-		defer stop()
-		check(srv.Close(end))
-		cancel()
-		check(<-done)
-	})
-	return l.Addr().String()
+	o := stand.BlockOptions{Name: lioName, Alias: lioAlias, Memory: 256 << 20, Server: iscsi.Options{Device: dev}}
+	return stand.NewBlocks(t, o, scsi.LUOptions{Device: stand.Disk(t, lioSize), Name: "lab"}).Portal("127.0.0.1", 1)
 }
 
 // linux plays the captured initiator on a socket.

@@ -14,8 +14,8 @@ import (
 
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/test/lib/need"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 	"github.com/sluice-storage/sluice/test/lib/wire"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
@@ -35,19 +35,14 @@ func recordFiles(t *testing.T, name string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	s, err := nfs.NewServer(nfs.Options{}, nfs.Export{Path: "/data", Dir: t.TempDir(), Async: true, Rights: nfs.Rights{Squash: nfs.SquashNone, Insecure: true}})
-	check(err)
-	srv := rpcserver.NewServer(rpcserver.Options{}, s.Programs()...)
 	opts := iwarp.Options{CRC: iwarp.CRCOn, FPDU: iwarp.FPDUSegment}
 	here, dev := iwarp.New(opts), iwarp.New(opts)
-	l, err := here.Listen(ctx, "127.0.0.1:0")
-	check(err)
-	served := make(chan error, 1)
-	go func() { served <- srv.ServeRDMA(here, l) }()
+	server := stand.NewFiles(t, stand.FileOptions{}, nfs.Export{Path: "/data", Dir: t.TempDir(), Async: true, Rights: stand.Everyone})
+	at, _ := server.RDMA(here, "127.0.0.1:0")
 	file, err := os.Create(name)
 	check(err)
 	rec := wire.NewRecorder(file)
-	p, err := wire.NewProxy(l.Addr().String(), wire.Tap{Recorder: rec, Port: 20049})
+	p, err := wire.NewProxy(at.String(), wire.Tap{Recorder: rec, Port: 20049})
 	check(err)
 
 	v, _, err := infs.Mount(ctx, fmt.Sprintf("nfs+rdma://%s/data", p.Addr()), infs.Options{Device: dev})
@@ -74,11 +69,7 @@ func recordFiles(t *testing.T, name string) {
 	check(v.Remove(ctx, "file2"))
 	check(v.Close())
 	check(dev.Close())
-	check(srv.Close(ctx))
-	if err := <-served; !errors.Is(err, rpcserver.ErrServerClosed) {
-		t.Error(err)
-	}
-	check(s.Close())
+	server.Stop()
 	check(here.Close())
 	check(p.Close())
 	check(rec.Flush())

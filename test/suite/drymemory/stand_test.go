@@ -17,13 +17,12 @@ import (
 
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sluice-storage/sluice/initiator/block"
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/mem"
-	"github.com/sluice-storage/sluice/target/daemon"
 	"github.com/sluice-storage/sluice/test/lib/need"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 	"github.com/sluice-storage/sluice/test/lib/storm"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
@@ -125,43 +124,8 @@ func (r *round) serve() {
 	if err := os.WriteFile(conf, []byte(text+vols+"targets:\n"+luns), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	load := func() (*daemon.Config, error) { return daemon.LoadServing(conf, "", "") }
-	cfg, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	core, lines := observer.New(zap.InfoLevel)
-	d, err := daemon.New(cfg, load, zap.New(core))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- d.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("the daemon: %v", err)
-		}
-		if t.Failed() {
-			for _, l := range lines.All() {
-				t.Log(l.Time.Format("05.000"), l.Level, l.Message, l.ContextMap())
-			}
-		}
-	})
-	address := func(message, over string) string {
-		for limit := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // a log has no event
-			for _, l := range lines.FilterMessage(message).All() {
-				if m := l.ContextMap(); over == "" || m["over"] == over {
-					return fmt.Sprint(m["address"])
-				}
-			}
-			if time.Now().After(limit) {
-				t.Fatalf("the daemon does not say %q", message)
-			}
-		}
-	}
-	r.portal, r.nfs, r.rdma = address("portal open", ""), address("files open", "TCP"), address("files open", "RDMA")
+	d := stand.NewDaemon(t, conf, zap.InfoLevel)
+	r.portal, r.nfs, r.rdma = d.Address("portal open", "", ""), d.Address("files open", "over", "TCP"), d.Address("files open", "over", "RDMA")
 }
 
 // run has all works done at the same time, under the eye of the watchdog.

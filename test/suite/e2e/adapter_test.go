@@ -11,25 +11,19 @@ import (
 
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
-	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 	"github.com/sluice-storage/sluice/transport/transporttest"
 )
 
 // adapterStand is a stand whose target is reached over a fabric of adapters.
-func adapterStand(t testing.TB, like transporttest.Adapter) (s *stand, dev transport.Device, addr string) {
+func adapterStand(t testing.TB, like transporttest.Adapter) (s *served, dev transport.Device, addr string) {
 	t.Helper()
 	net := transporttest.NewNetwork()
 	near, far := net.Adapter(like), net.Adapter(like)
 	t.Cleanup(func() { must(t, errors.Join(far.Close(), near.Close())) }) // after the stand: its server ends by itself
 	s = newStand(t, iwarp.Options{})
-	l, err := near.Listen(context.Background(), "192.0.2.1:3260")
-	must(t, err)
-	done := make(chan error, 1)
-	s.done = append(s.done, done)
-	go func() { done <- s.srv.ServeRDMA(context.Background(), near, l, iscsi.Portal{Group: 1}) }()
-	return s, far, l.Addr().String()
+	return s, far, s.Fabric(near, "192.0.2.1:3260", 1)
 }
 
 // An adapter has windows of one piece, ends without a reason, pads private data and completes in order; without windows a whole
@@ -89,7 +83,7 @@ func TestAVolumeOverAnAdapter(t *testing.T) {
 			must(t, v.WriteZeroes(ctx, 4096, 8192, true))
 			must(t, v.Discard(ctx, 1<<20, 1<<20))
 			must(t, v.Flush(ctx))
-			if n := len(s.srv.Sessions()); n != 1 {
+			if n := len(s.Server.Sessions()); n != 1 {
 				t.Errorf("%d sessions", n)
 			}
 		})

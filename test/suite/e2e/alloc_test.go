@@ -60,7 +60,7 @@ func (l *load) run(t testing.TB, n int) {
 // scheduler's.
 func TestAllocations(t *testing.T) {
 	s := newStand(t, iwarp.Options{})
-	addr := s.portal("127.0.0.1", 1)
+	addr := s.Portal("127.0.0.1", 1)
 	for _, scheme := range schemes {
 		for _, op := range []blockdev.Op{blockdev.Read, blockdev.Write} {
 			t.Run(scheme+" "+op.String(), func(t *testing.T) {
@@ -92,7 +92,7 @@ func BenchmarkVolume(b *testing.B) {
 			{"write 128k qd16", blockdev.Write, 16, 128 << 10}} {
 			b.Run(scheme+"/"+c.name, func(b *testing.B) {
 				s := newStand(b, iwarp.Options{})
-				v := open(b, host(b, block.Options{}, iwarp.Options{}), url(scheme, s.portal("127.0.0.1", 1)))
+				v := open(b, host(b, block.Options{}, iwarp.Options{}), url(scheme, s.Portal("127.0.0.1", 1)))
 				l := newLoad(b, v, c.op, c.depth, c.size)
 				l.run(b, 4*c.depth)
 				b.SetBytes(int64(c.size))

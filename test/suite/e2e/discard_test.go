@@ -24,7 +24,7 @@ func TestUnmapOnABlockDeviceDiscards(t *testing.T) {
 		must(t, err)
 		return d
 	})
-	v := open(t, host(t, block.Options{}, iwarp.Options{}), url("iser", s.portal("127.0.0.1", 1)))
+	v := open(t, host(t, block.Options{}, iwarp.Options{}), url("iser", s.Portal("127.0.0.1", 1)))
 	if g := v.Unit(); g.DiscardZeroes || g.MaxUnmap == 0 {
 		t.Fatalf("%+v", g)
 	}

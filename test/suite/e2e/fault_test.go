@@ -61,7 +61,7 @@ func writers(t *testing.T, v *block.Volume, n, rounds int, size int, during func
 // The wire is cut in the middle of anything, many times; no request fails and nothing is lost.
 func TestCutsAreRepaired(t *testing.T) {
 	s := newStand(t, iwarp.Options{})
-	addr := s.portal("127.0.0.1", 1)
+	addr := s.Portal("127.0.0.1", 1)
 	for _, scheme := range schemes {
 		t.Run(scheme, func(t *testing.T) {
 			w := newRelay(t, addr)
@@ -112,7 +112,7 @@ func (g *gate) set(shut bool) {
 	}
 }
 
-func gated(t *testing.T) (*stand, *gate) {
+func gated(t *testing.T) (*served, *gate) {
 	g := &gate{came: make(chan struct{}, 1024)}
 	return newStand(t, iwarp.Options{}, func(d blockdev.Device) blockdev.Device { g.Device = d; return g }), g
 }
@@ -152,7 +152,7 @@ func TestOutcomeUnknown(t *testing.T) {
 	for _, scheme := range schemes {
 		t.Run(scheme, func(t *testing.T) {
 			s, g := gated(t)
-			w := newRelay(t, s.portal("127.0.0.1", 1))
+			w := newRelay(t, s.Portal("127.0.0.1", 1))
 			v := open(t, host(t, block.Options{}, iwarp.Options{}), url(scheme, w.addr()))
 			g.set(true)
 			_, written := submit(t, v, blockdev.Write, 0, pattern(4096, 1), nil)
@@ -195,7 +195,7 @@ func TestCancelAborts(t *testing.T) {
 	for _, scheme := range schemes {
 		t.Run(scheme, func(t *testing.T) {
 			s, g := gated(t)
-			w := newRelay(t, s.portal("127.0.0.1", 1))
+			w := newRelay(t, s.Portal("127.0.0.1", 1))
 			v := open(t, host(t, block.Options{Keepalive: time.Hour}, iwarp.Options{Nudge: -1}), url(scheme, w.addr()))
 			g.set(true)
 			ctx, cancel := context.WithCancel(context.Background())
@@ -225,7 +225,7 @@ func TestCancelManyCommands(t *testing.T) {
 	for _, scheme := range schemes {
 		t.Run(scheme, func(t *testing.T) {
 			s, g := gated(t)
-			v := open(t, host(t, block.Options{}, iwarp.Options{}), url(scheme, s.portal("127.0.0.1", 1)))
+			v := open(t, host(t, block.Options{}, iwarp.Options{}), url(scheme, s.Portal("127.0.0.1", 1)))
 			g.set(true)
 			const n = 60
 			var reqs []*blockdev.Request
@@ -253,17 +253,17 @@ func TestCancelManyCommands(t *testing.T) {
 // A target that has moved is found at its new address.
 func TestRedirection(t *testing.T) {
 	there := newStand(t, iwarp.Options{})
-	addr := there.portal("127.0.0.1", 1)
+	addr := there.Portal("127.0.0.1", 1)
 	here := newStand(t, iwarp.Options{})
-	must(t, here.srv.UpdateTarget(iscsi.Target{Name: iqn, Redirect: &iscsi.Redirect{Address: addr + ",1"}}))
-	old := here.portal("127.0.0.1", 1)
+	must(t, here.Server.UpdateTarget(iscsi.Target{Name: iqn, Redirect: &iscsi.Redirect{Address: addr + ",1"}}))
+	old := here.Portal("127.0.0.1", 1)
 	for _, scheme := range schemes {
 		v := open(t, host(t, block.Options{}, iwarp.Options{}), url(scheme, old))
 		_, err := v.WriteAt(pattern(4096, 1), 0)
 		must(t, err)
 	}
 	// Each points at the other: the login ends.
-	must(t, there.srv.UpdateTarget(iscsi.Target{Name: iqn, Redirect: &iscsi.Redirect{Address: old}}))
+	must(t, there.Server.UpdateTarget(iscsi.Target{Name: iqn, Redirect: &iscsi.Redirect{Address: old}}))
 	if v, err := host(t, block.Options{}, iwarp.Options{}).Open(t.Context(), url("iser", old)); err == nil {
 		t.Fatal(errors.Join(errors.New("a circle leads somewhere"), v.Close()))
 	}
@@ -271,7 +271,7 @@ func TestRedirection(t *testing.T) {
 
 func TestTheReconnectLimit(t *testing.T) {
 	s := newStand(t, iwarp.Options{})
-	w := newRelay(t, s.portal("127.0.0.1", 1))
+	w := newRelay(t, s.Portal("127.0.0.1", 1))
 	v := open(t, host(t, block.Options{ReconnectLimit: 100 * time.Millisecond}, iwarp.Options{}), url("iser", w.addr()))
 	w.cut(true)
 	if _, err := v.ReadAt(make([]byte, 512), 0); !errors.Is(err, block.ErrNoPath) {
@@ -291,7 +291,7 @@ func TestTheReconnectLimit(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	s := newStand(t, iwarp.Options{})
-	addr := s.portal("127.0.0.1", 1)
+	addr := s.Portal("127.0.0.1", 1)
 	i := host(t, block.Options{}, iwarp.Options{})
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

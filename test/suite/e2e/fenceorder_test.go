@@ -14,7 +14,7 @@ import (
 // group, which also ends those that have not arrived at the target, and not by a reset, which on most targets does not.
 func TestALostPathIsFencedByALoginWhereItsGroupHasAnotherPortal(t *testing.T) {
 	s, g := gated(t)
-	other, lost, twin := newRelay(t, s.portal("127.0.0.1", 1)), newRelay(t, s.portal("127.0.0.1", 2)), newRelay(t, s.portal("127.0.0.1", 2))
+	other, lost, twin := newRelay(t, s.Portal("127.0.0.1", 1)), newRelay(t, s.Portal("127.0.0.1", 2)), newRelay(t, s.Portal("127.0.0.1", 2))
 	v := open(t, host(t, block.Options{}, iwarp.Options{}), url("iser", other.addr()), url("iser", lost.addr()), url("iser", twin.addr()))
 	var all []chan error
 	arrive := func() bool { // commands take turns on the paths

@@ -19,7 +19,7 @@ import (
 func TestDiscoveryShowsTheTarget(t *testing.T) {
 	s := newStand(t, iwarp.Options{})
 	for _, ip := range []string{"127.0.0.1", "::1"} {
-		addr := s.portal(ip, 1)
+		addr := s.Portal(ip, 1)
 		for _, scheme := range schemes {
 			got, err := host(t, block.Options{}, iwarp.Options{}).Discover(context.Background(), scheme+"://"+addr)
 			must(t, err)
@@ -34,7 +34,7 @@ func TestDiscoveryShowsTheTarget(t *testing.T) {
 func TestAVolumeIsADisk(t *testing.T) {
 	s := newStand(t, iwarp.Options{})
 	for _, ip := range []string{"127.0.0.1", "::1"} {
-		addr := s.portal(ip, 1)
+		addr := s.Portal(ip, 1)
 		for _, scheme := range schemes {
 			t.Run(scheme+" "+ip, func(t *testing.T) {
 				v := open(t, host(t, block.Options{}, iwarp.Options{}), url(scheme, addr))
@@ -99,7 +99,7 @@ func TestAVolumeIsADisk(t *testing.T) {
 // More requests at a time than the target's window has room for, zero-copy, from one goroutine.
 func TestManyRequestsAtATime(t *testing.T) {
 	s := newStand(t, iwarp.Options{})
-	addr := s.portal("127.0.0.1", 1)
+	addr := s.Portal("127.0.0.1", 1)
 	for _, scheme := range schemes {
 		t.Run(scheme, func(t *testing.T) {
 			v := open(t, host(t, block.Options{}, iwarp.Options{}), url(scheme, addr))
@@ -166,7 +166,7 @@ func TestModel(t *testing.T) {
 			t.Run(name+" "+scheme, func(t *testing.T) {
 				t.Parallel()
 				s := newStand(t, c.w)
-				v := open(t, host(t, c.o, c.w), url(scheme, s.portal("127.0.0.1", 1)))
+				v := open(t, host(t, c.o, c.w), url(scheme, s.Portal("127.0.0.1", 1)))
 				m := &model{b: make([]byte, diskSize)}
 				_, err := v.WriteAt(m.b, 0)
 				must(t, err)

@@ -70,7 +70,7 @@ func TestCompareAndWriteIsLinearizable(t *testing.T) {
 		steps   = 40
 	)
 	s := newStand(t, iwarp.Options{})
-	addr := s.portal("127.0.0.1", 1)
+	addr := s.Portal("127.0.0.1", 1)
 	var mu sync.Mutex
 	var history [blocks][]porcupine.Operation
 	begin := time.Now()

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/target/scsi"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
@@ -21,7 +22,7 @@ func TestPathsFailOver(t *testing.T) {
 		var relays []*relay
 		var urls []string
 		for k, scheme := range []string{"iser", "iscsi", "iser", "iscsi"} {
-			w := newRelay(t, s.portal("127.0.0.1", groups[k/2]))
+			w := newRelay(t, s.Portal("127.0.0.1", groups[k/2]))
 			relays = append(relays, w)
 			urls = append(urls, url(scheme, w.addr()))
 		}
@@ -49,7 +50,7 @@ func TestNoGhostWrite(t *testing.T) {
 		"two portal groups, the loss noticed first": {1, 2}} {
 		t.Run(name, func(t *testing.T) {
 			s, g := gated(t)
-			a, b := newRelay(t, s.portal("127.0.0.1", groups[0])), newRelay(t, s.portal("127.0.0.1", groups[1]))
+			a, b := newRelay(t, s.Portal("127.0.0.1", groups[0])), newRelay(t, s.Portal("127.0.0.1", groups[1]))
 			as, bs := url("iser", a.addr()), url("iscsi", b.addr())
 			if name == ownNames {
 				as, bs = as+"?initiator="+iqn+".a", bs+"?initiator="+iqn+".b"
@@ -115,8 +116,8 @@ func waitPaths(t *testing.T, v *block.Volume, n int) {
 // Two targets are not two paths.
 func TestAnotherUnitIsNoPath(t *testing.T) {
 	s := newStand(t, iwarp.Options{})
-	o := newStandNamed(t, "e2e-0002")
-	v, err := host(t, block.Options{}, iwarp.Options{}).Open(t.Context(), url("iser", s.portal("127.0.0.1", 1)), url("iser", o.portal("127.0.0.1", 1)))
+	o := stands(t, iwarp.Options{}, stand.BlockOptions{}, "e2e-0002")
+	v, err := host(t, block.Options{}, iwarp.Options{}).Open(t.Context(), url("iser", s.Portal("127.0.0.1", 1)), url("iser", o.Portal("127.0.0.1", 1)))
 	if err == nil {
 		t.Fatal(errors.Join(errors.New("two units are taken for one"), v.Close()))
 	}
@@ -125,9 +126,9 @@ func TestAnotherUnitIsNoPath(t *testing.T) {
 // Commands go where the target port groups say: to the optimized group, and to another one as soon as that is better,
 // also while requests are under way.
 func TestPathsFollowALUA(t *testing.T) {
-	s := stands(t, iwarp.Options{}, scsi.TargetOptions{PortGroups: []scsi.PortGroup{
-		{ID: 1, State: scsi.ActiveOptimized, Ports: []uint16{1}}, {ID: 2, State: scsi.ActiveNonOptimized, Ports: []uint16{2}}}}, "e2e-alua")
-	v := open(t, host(t, block.Options{}, iwarp.Options{}), url("iser", s.portal("127.0.0.1", 1)), url("iscsi", s.portal("127.0.0.1", 2)))
+	s := stands(t, iwarp.Options{}, stand.BlockOptions{Target: scsi.TargetOptions{PortGroups: []scsi.PortGroup{
+		{ID: 1, State: scsi.ActiveOptimized, Ports: []uint16{1}}, {ID: 2, State: scsi.ActiveNonOptimized, Ports: []uint16{2}}}}}, "e2e-alua")
+	v := open(t, host(t, block.Options{}, iwarp.Options{}), url("iser", s.Portal("127.0.0.1", 1)), url("iscsi", s.Portal("127.0.0.1", 2)))
 	inUse := func(want uint16) {
 		t.Helper()
 		for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // a unit attention has to arrive with some command
@@ -155,23 +156,23 @@ func TestPathsFollowALUA(t *testing.T) {
 		}
 		// The better group first: the unit is never without one.
 		if b == scsi.ActiveOptimized {
-			must(t, errors.Join(s.scsi.SetPortGroup(2, b), s.scsi.SetPortGroup(1, a)))
+			must(t, errors.Join(s.SCSI.SetPortGroup(2, b), s.SCSI.SetPortGroup(1, a)))
 		} else {
-			must(t, errors.Join(s.scsi.SetPortGroup(1, a), s.scsi.SetPortGroup(2, b)))
+			must(t, errors.Join(s.SCSI.SetPortGroup(1, a), s.SCSI.SetPortGroup(2, b)))
 		}
 	})
-	must(t, errors.Join(s.scsi.SetPortGroup(2, scsi.ActiveOptimized), s.scsi.SetPortGroup(1, scsi.Unavailable)))
+	must(t, errors.Join(s.SCSI.SetPortGroup(2, scsi.ActiveOptimized), s.SCSI.SetPortGroup(1, scsi.Unavailable)))
 	inUse(2)
-	must(t, errors.Join(s.scsi.SetPortGroup(1, scsi.ActiveOptimized), s.scsi.SetPortGroup(2, scsi.ActiveNonOptimized)))
+	must(t, errors.Join(s.SCSI.SetPortGroup(1, scsi.ActiveOptimized), s.SCSI.SetPortGroup(2, scsi.ActiveNonOptimized)))
 	inUse(1)
 }
 
 // Commands take turns on paths that are equally good, and leave alone those that are worse.
 func TestCommandsTakeTurns(t *testing.T) {
 	for _, state := range []scsi.AccessState{scsi.ActiveOptimized, scsi.ActiveNonOptimized} {
-		s := stands(t, iwarp.Options{}, scsi.TargetOptions{PortGroups: []scsi.PortGroup{
-			{ID: 1, State: scsi.ActiveOptimized, Ports: []uint16{1}}, {ID: 2, State: state, Ports: []uint16{2}}}}, "e2e-turns")
-		a, b := newRelay(t, s.portal("127.0.0.1", 1)), newRelay(t, s.portal("127.0.0.1", 2))
+		s := stands(t, iwarp.Options{}, stand.BlockOptions{Target: scsi.TargetOptions{PortGroups: []scsi.PortGroup{
+			{ID: 1, State: scsi.ActiveOptimized, Ports: []uint16{1}}, {ID: 2, State: state, Ports: []uint16{2}}}}}, "e2e-turns")
+		a, b := newRelay(t, s.Portal("127.0.0.1", 1)), newRelay(t, s.Portal("127.0.0.1", 2))
 		v := open(t, host(t, block.Options{}, iwarp.Options{}), url("iser", a.addr()), url("iser", b.addr()))
 		from := [2]int64{a.passed(), b.passed()}
 		const n, size = 64, 64 << 10

@@ -122,7 +122,7 @@ func TestPowerCut(t *testing.T) {
 					p.now.Store(d)
 					return p
 				})
-				v := open(t, host(t, block.Options{}, iwarp.Options{}), url(scheme, s.portal("127.0.0.1", 1)))
+				v := open(t, host(t, block.Options{}, iwarp.Options{}), url(scheme, s.Portal("127.0.0.1", 1)))
 				var found error
 				for seed := range int64(15) {
 					if err := powerRun(v, s.dev.(*plug), seed); err != nil {

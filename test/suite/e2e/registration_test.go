@@ -15,7 +15,7 @@ func TestARegistrationSurvivesReattachment(t *testing.T) {
 	for _, scheme := range schemes {
 		t.Run(scheme, func(t *testing.T) {
 			s := newStand(t, iwarp.Options{})
-			u := url(scheme, s.portal("127.0.0.1", 1))
+			u := url(scheme, s.Portal("127.0.0.1", 1))
 			const name = "iqn.2026-01.org.example:host"
 			out := func(v *block.Volume, action, kind byte) error {
 				p := make([]byte, 24)

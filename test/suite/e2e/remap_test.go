@@ -21,13 +21,13 @@ func TestALUNIsRemappedBelowWrites(t *testing.T) {
 	for _, scheme := range schemes {
 		t.Run(scheme, func(t *testing.T) {
 			s := newStand(t, iwarp.Options{})
-			old := s.unit
+			old := s.Units[0]
 			d, err := bmem.Open(bmem.Options{Size: diskSize, Logical: 512})
 			must(t, err)
 			defer func() { must(t, d.Close()) }()
 			other, err := scsi.NewLogicalUnit(scsi.LUOptions{Device: d, Name: "other", Serial: "e2e-other"})
 			must(t, err)
-			v := open(t, host(t, block.Options{MaxBackoff: 20 * time.Millisecond}, iwarp.Options{}), url(scheme, s.portal("127.0.0.1", 1)))
+			v := open(t, host(t, block.Options{MaxBackoff: 20 * time.Millisecond}, iwarp.Options{}), url(scheme, s.Portal("127.0.0.1", 1)))
 			for round := range 3 {
 				var wg sync.WaitGroup
 				started := make(chan struct{}, 32)
@@ -49,14 +49,14 @@ func TestALUNIsRemappedBelowWrites(t *testing.T) {
 				for range 32 {
 					<-started
 				}
-				must(t, s.scsi.RemoveLUN(0))
+				must(t, s.SCSI.RemoveLUN(0))
 				if round == 1 {
 					time.Sleep(20 * time.Millisecond) // nothing is mapped for a while
 				}
-				must(t, s.scsi.AddLUN(0, other))
+				must(t, s.SCSI.AddLUN(0, other))
 				wg.Wait()
 				blank(t, s, d)
-				must(t, errors.Join(s.scsi.RemoveLUN(0), s.scsi.AddLUN(0, old)))
+				must(t, errors.Join(s.SCSI.RemoveLUN(0), s.SCSI.AddLUN(0, old)))
 				for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // the path is tried now and then
 					if _, err = v.WriteAt(pattern(512, 1), 0); err == nil {
 						break
@@ -71,9 +71,9 @@ func TestALUNIsRemappedBelowWrites(t *testing.T) {
 }
 
 // blank makes sure that nothing was ever written to a disk.
-func blank(t *testing.T, s *stand, d blockdev.Device) {
+func blank(t *testing.T, s *served, d blockdev.Device) {
 	t.Helper()
-	b, err := s.pool.Get(1 << 20)
+	b, err := s.Pool.Get(1 << 20)
 	must(t, err)
 	defer b.Release()
 	for off := int64(0); off < diskSize; off += 1 << 20 {

@@ -113,7 +113,7 @@ func reserveStep(t *testing.T, v *block.Volume, in reserveIn) (bool, error) {
 func TestReservationsAreLinearizable(t *testing.T) {
 	const steps = 40
 	s := newStand(t, iwarp.Options{})
-	addr := s.portal("127.0.0.1", 1)
+	addr := s.Portal("127.0.0.1", 1)
 	var mu sync.Mutex
 	var history []porcupine.Operation
 	begin := time.Now()

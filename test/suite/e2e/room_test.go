@@ -38,7 +38,7 @@ func TestALoginWaitsForNoRequestWhereNoMoreMemoryMayBeLocked(t *testing.T) {
 	for _, scheme := range schemes {
 		t.Run(scheme, func(t *testing.T) {
 			s := newStand(t, iwarp.Options{})
-			r := newRelay(t, s.portal("127.0.0.1", 1))
+			r := newRelay(t, s.Portal("127.0.0.1", 1))
 			fabric := iwarp.New(iwarp.Options{})
 			dev := &lockLimit{Device: fabric}
 			dev.room.Store(3) // for small buffers, those of connections, and those of requests
@@ -86,7 +86,7 @@ func TestLongCallsGoOnInPiecesWhereNoMoreMemoryMayBeLocked(t *testing.T) {
 			i, err := block.New(block.Options{Device: dev})
 			must(t, err)
 			t.Cleanup(func() { must(t, errors.Join(i.Close(), fabric.Close())) })
-			v := open(t, i, url(scheme, s.portal("127.0.0.1", 1)))
+			v := open(t, i, url(scheme, s.Portal("127.0.0.1", 1)))
 			want, got := pattern(2<<20+512, 7), make([]byte, 2<<20+512)
 			if n, err := v.WriteAt(want, 512); err != nil {
 				t.Fatalf("%d bytes are written: %v", n, err)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/internal/iscsi"
-	target "github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 	"github.com/sluice-storage/sluice/transport/transporttest"
@@ -48,16 +47,12 @@ func TestAConnectionHasAllMemoryWhenItHasLoggedIn(t *testing.T) {
 	near, far := &witness{Device: net.Adapter(transporttest.Adapter{})}, net.Adapter(transporttest.Adapter{})
 	t.Cleanup(func() { must(t, errors.Join(far.Close(), near.Close())) }) // after the stand: its server ends by itself
 	s := newStand(t, iwarp.Options{})
-	l, err := near.Listen(context.Background(), "192.0.2.1:3260")
-	must(t, err)
-	done := make(chan error, 1)
-	s.done = append(s.done, done)
-	go func() { done <- s.srv.ServeRDMA(context.Background(), near, l, target.Portal{Group: 1}) }()
+	addr := s.Fabric(near, "192.0.2.1:3260", 1)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	silent, err := far.NewQP(transport.QPOptions{})
 	must(t, err)
-	_, err = far.Dial(ctx, l.Addr().String(), silent, transport.ConnParams{Private: iscsi.CMPrivate(false), ReadsIn: 1, ReadsOut: 1})
+	_, err = far.Dial(ctx, addr, silent, transport.ConnParams{Private: iscsi.CMPrivate(false), ReadsIn: 1, ReadsOut: 1})
 	must(t, err)
 	if got := near.slim(); len(got) != 1 || !got[0] {
 		t.Errorf("before a login: %v", got)
@@ -65,7 +60,7 @@ func TestAConnectionHasAllMemoryWhenItHasLoggedIn(t *testing.T) {
 	i, err := block.New(block.Options{Device: far})
 	must(t, err)
 	t.Cleanup(func() { must(t, i.Close()) })
-	open(t, i, url("iser", l.Addr().String()))
+	open(t, i, url("iser", addr))
 	if got := near.slim(); len(got) != 2 || !got[0] || got[1] {
 		t.Errorf("after the login of another: %v", got)
 	}

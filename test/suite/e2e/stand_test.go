@@ -17,11 +17,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	bmem "github.com/sluice-storage/sluice/blockdev/mem"
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/mem"
-	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
@@ -48,76 +46,27 @@ const (
 	patience = 120 * time.Second
 )
 
-// stand is a target: one memory disk, portals that serve both transports.
-type stand struct {
-	t    testing.TB
+// served is a target: one memory disk, portals that serve both transports.
+type served struct {
+	*stand.Blocks
 	dev  blockdev.Device
-	pool *mem.Pool
-	scsi *scsi.Target
-	unit *scsi.LogicalUnit
-	srv  *iscsi.Server
 	rnic *iwarp.Device
-	done []chan error
 }
 
-func newStand(t testing.TB, o iwarp.Options, wrap ...func(blockdev.Device) blockdev.Device) *stand {
+func newStand(t testing.TB, o iwarp.Options, wrap ...func(blockdev.Device) blockdev.Device) *served {
 	t.Helper()
-	return stands(t, o, scsi.TargetOptions{}, "e2e-0001", wrap...)
+	return stands(t, o, stand.BlockOptions{}, "e2e-0001", wrap...)
 }
 
-func newStandNamed(t testing.TB, serial string) *stand {
+func stands(t testing.TB, w iwarp.Options, o stand.BlockOptions, serial string, wrap ...func(blockdev.Device) blockdev.Device) *served {
 	t.Helper()
-	return stands(t, iwarp.Options{}, scsi.TargetOptions{}, serial)
-}
-
-func stands(t testing.TB, o iwarp.Options, to scsi.TargetOptions, serial string, wrap ...func(blockdev.Device) blockdev.Device) *stand {
-	t.Helper()
-	s := &stand{t: t, pool: mem.NewPool(128 << 20), rnic: iwarp.New(o)}
-	d, err := bmem.Open(bmem.Options{Size: diskSize, Logical: 512})
-	must(t, err)
-	s.dev = d
+	s := &served{dev: stand.Disk(t, diskSize), rnic: iwarp.New(w)}
 	for _, w := range wrap {
 		s.dev = w(s.dev)
 	}
-	to.Name, to.Memory = iqn, s.pool
-	s.scsi, err = scsi.NewTarget(to)
-	must(t, err)
-	lu, err := scsi.NewLogicalUnit(scsi.LUOptions{Device: s.dev, Name: "disk", Serial: serial})
-	must(t, err)
-	s.unit = lu
-	must(t, s.scsi.AddLUN(0, lu))
-	s.srv, err = iscsi.NewServer(iscsi.Options{Memory: s.pool, Device: s.rnic, Timeouts: iscsi.Timeouts{Drain: time.Second}})
-	must(t, err)
-	must(t, s.srv.AddTarget(iscsi.Target{Name: iqn, SCSI: s.scsi}))
-	t.Cleanup(s.close)
+	o.Name, o.Memory, o.Server.Device = iqn, 128<<20, s.rnic
+	s.Blocks = stand.NewBlocks(t, o, scsi.LUOptions{Device: s.dev, Name: "disk", Serial: serial})
 	return s
-}
-
-// portal serves host and returns the address.
-func (s *stand) portal(host string, group uint16) string {
-	s.t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
-	must(s.t, err)
-	done := make(chan error, 1)
-	s.done = append(s.done, done)
-	go func() { done <- s.srv.Serve(context.Background(), l, iscsi.Portal{Group: group}) }()
-	return l.Addr().String()
-}
-
-func (s *stand) close() {
-	if err := s.srv.Close(context.Background()); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		s.t.Errorf("close the target: %v", err)
-	}
-	for _, d := range s.done {
-		if err := <-d; err != nil && !errors.Is(err, iscsi.ErrClosed) {
-			s.t.Errorf("serve: %v", err)
-		}
-	}
-	if n := s.pool.Used(); n != 0 {
-		s.t.Errorf("the target keeps %d bytes of buffers", n)
-	}
-	must(s.t, s.rnic.Close())
-	must(s.t, s.dev.Close())
 }
 
 func must(t testing.TB, err error) {

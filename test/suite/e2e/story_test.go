@@ -18,7 +18,7 @@ import (
 // lost, when and why, and that another did the work.
 func TestPathsTellTheirStory(t *testing.T) {
 	s := newStand(t, iwarp.Options{})
-	a, b := newRelay(t, s.portal("127.0.0.1", 1)), newRelay(t, s.portal("127.0.0.1", 1))
+	a, b := newRelay(t, s.Portal("127.0.0.1", 1)), newRelay(t, s.Portal("127.0.0.1", 1))
 	var log bytes.Buffer
 	sink := zapcore.Lock(zapcore.AddSync(&log))
 	logger := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), sink, zap.InfoLevel))

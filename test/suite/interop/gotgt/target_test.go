@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,10 +11,9 @@ import (
 	"testing"
 
 	"github.com/sluice-storage/sluice/blockdev/gotgt"
-	"github.com/sluice-storage/sluice/mem"
-	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"
 	"github.com/sluice-storage/sluice/test/lib/need"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 )
 
 // serveStore runs our target on gotgt's file store and returns its address.
@@ -33,28 +31,7 @@ func serveStore(t *testing.T, name string) string {
 	must(errors.Join(f.Truncate(100<<20), f.Close()))
 	dev, err := gotgt.Open("file:"+path, gotgt.Options{})
 	must(err)
-	pool := mem.NewPool(128 << 20)
-	st, err := scsi.NewTarget(scsi.TargetOptions{Name: name, Memory: pool})
-	must(err)
-	lu, err := scsi.NewLogicalUnit(scsi.LUOptions{Device: dev, Name: "gotgt"})
-	must(err)
-	must(st.AddLUN(0, lu))
-	srv, err := iscsi.NewServer(iscsi.Options{Memory: pool})
-	must(err)
-	must(srv.AddTarget(iscsi.Target{Name: name, SCSI: st}))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(err)
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(context.Background(), l, iscsi.Portal{Group: 1}) }()
-	t.Cleanup(func() {
-		if err := errors.Join(srv.Close(context.Background()), dev.Close()); err != nil {
-			t.Error(err)
-		}
-		if err := <-served; err != nil && !errors.Is(err, iscsi.ErrClosed) {
-			t.Error(err)
-		}
-	})
-	return l.Addr().String()
+	return stand.NewBlocks(t, stand.BlockOptions{Name: name}, scsi.LUOptions{Device: dev, Name: "gotgt"}).Portal("127.0.0.1", 1)
 }
 
 // TestLibiscsiThroughOurTargetOnGotgtsStore is the bridge the other way: the store below is gotgt's, all else ours, and

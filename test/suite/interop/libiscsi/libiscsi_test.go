@@ -3,7 +3,6 @@ package libiscsi
 
 import (
 	"context"
-	"net"
 	"os/exec"
 	"strings"
 	"testing"
@@ -12,11 +11,10 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
-	bmem "github.com/sluice-storage/sluice/blockdev/mem"
-	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"
 	"github.com/sluice-storage/sluice/test/lib/need"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 )
 
 const targetName = "iqn.2026-11.dev.sluice:disk"
@@ -28,48 +26,10 @@ const patience = 2 * time.Minute
 func serve(t *testing.T) string {
 	t.Helper()
 	log := zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel), zaptest.WrapOptions(zap.AddStacktrace(zap.DPanicLevel)))
-	pool := mem.NewPool(256 << 20)
-	dev, err := bmem.Open(bmem.Options{Size: 64 << 20, Logical: 512})
-	if err != nil {
-		t.Fatal(err)
-	}
-	st, err := scsi.NewTarget(scsi.TargetOptions{Name: targetName, Memory: pool, StateDir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	lu, err := scsi.NewLogicalUnit(scsi.LUOptions{Device: dev, Name: "disk", Serial: "0001", Volatile: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := st.AddLUN(0, lu); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(lu.Close) // after the server
-	srv, err := iscsi.NewServer(iscsi.Options{Memory: pool, Log: log, Timeouts: iscsi.Timeouts{Drain: 2 * time.Second}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := srv.AddTarget(iscsi.Target{Name: targetName, SCSI: st}); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(context.Background(), l, iscsi.Portal{Group: 1}) }()
-	t.Cleanup(func() {
-		if err := srv.Close(context.Background()); err != nil {
-			t.Errorf("close: %v", err)
-		}
-		if err := <-done; err != nil {
-			t.Errorf("serve: %v", err)
-		}
-		if err := dev.Close(); err != nil {
-			t.Errorf("close the device: %v", err)
-		}
-	})
-	return l.Addr().String()
+	o := stand.BlockOptions{Name: targetName, Memory: 256 << 20, Target: scsi.TargetOptions{StateDir: t.TempDir()},
+		Server: iscsi.Options{Log: log, Timeouts: iscsi.Timeouts{Drain: 2 * time.Second}}}
+	disk := scsi.LUOptions{Device: stand.Disk(t, 64<<20), Name: "disk", Serial: "0001", Volatile: true}
+	return stand.NewBlocks(t, o, disk).Portal("127.0.0.1", 1)
 }
 
 func run(t *testing.T, name string, arg ...string) (string, error) {

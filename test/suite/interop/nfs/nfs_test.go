@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -14,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/test/lib/need"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,43 +39,19 @@ func own() string {
 func serve(t *testing.T, addr string, binder bool) (dir, at string) {
 	t.Helper()
 	dir = t.TempDir()
-	s, err := nfs.NewServer(nfs.Options{}, nfs.Export{Path: "/data", Dir: dir, Async: true, Rights: nfs.Rights{Squash: nfs.SquashNone, Insecure: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	programs := s.Programs()
-	b := rpcserver.NewBinder()
+	b, o := rpcserver.NewBinder(), stand.FileOptions{}
 	if binder {
-		programs = append(programs, b)
+		o.More = []rpcserver.Program{b}
 	}
-	srv := rpcserver.NewServer(rpcserver.Options{}, programs...)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := errors.Join(srv.Close(ctx), s.Close()); err != nil {
-			t.Error(err)
-		}
-	})
-	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = srv.ServeTCP(l) }()
+	s := stand.NewFiles(t, o, nfs.Export{Path: "/data", Dir: dir, Async: true, Rights: stand.Everyone})
+	where, _ := s.TCP(net.JoinHostPort(addr, "0"))
 	if binder {
-		pm, err := net.Listen("tcp", net.JoinHostPort(addr, "111"))
-		if err != nil {
-			t.Fatal(err)
+		for _, p := range s.NFS.Programs() {
+			b.Set(p, "tcp", where)
 		}
-		for _, p := range s.Programs() {
-			b.Set(p, "tcp", netip.MustParseAddrPort(l.Addr().String()))
-		}
-		go func() { _ = srv.ServeTCP(pm) }()
+		s.TCP(net.JoinHostPort(addr, "111"))
 	}
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir, port
+	return dir, strconv.Itoa(int(where.Port()))
 }
 
 func run(t *testing.T, name string, args ...string) string {
