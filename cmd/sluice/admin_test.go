@@ -275,7 +275,7 @@ func (o *operator) sessions() {
 	if err := v.Close(); err != nil {
 		t.Error(err)
 	}
-	// A session of discovery or of a volume that nobody closes again: it is ended from here, and the trace says so.
+	// A session of discovery or of a volume whose initiator does not close it is ended from here, and the trace says so.
 	if v, err = ini.Open(t.Context(), "iscsi://"+o.portal+"/"+testTarget+"/0"); err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ import (
 	"github.com/sluice-storage/sluice/test/lib/stand"
 )
 
-// operator is one running daemon and somebody who tries every administrative command on it.
+// operator tries every administrative command on one running daemon.
 type operator struct {
 	t         *testing.T
 	dir, conf string

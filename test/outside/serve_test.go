@@ -87,7 +87,7 @@ type files struct {
 	runs sync.WaitGroup
 }
 
-// serveFiles exports a directory as /data, to whoever asks.
+// serveFiles exports a directory as /data, to every client.
 func serveFiles(dir string) (*files, error) {
 	s, err := nfs.NewServer(nfs.Options{}, nfs.Export{Path: "/data", Dir: dir, Rights: nfs.Rights{Squash: nfs.SquashNone, Insecure: true}})
 	if err != nil {

@@ -60,7 +60,7 @@ func status() *cobra.Command {
 	}
 }
 
-// Reload is "sluice reload", and "sluice config reload" too. Whoever adds it adds its flags.
+// Reload is "sluice reload", and "sluice config reload" too. The caller adds its flags.
 func Reload() *cobra.Command {
 	var dry bool
 	c := &cobra.Command{Use: "reload", Short: "Let the daemon read its configuration again", Args: cobra.NoArgs,

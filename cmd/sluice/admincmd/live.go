@@ -34,8 +34,8 @@ func PlannedChanges(c *cobra.Command) (d admin.Done, err error) {
 	return d, err
 }
 
-// Nobody reports whether err says that no daemon listens, and that c's flags named none.
-func Nobody(c *cobra.Command, err error) bool {
+// NoDaemon reports whether err says that no daemon listens, and that c's flags named none.
+func NoDaemon(c *cobra.Command, err error) bool {
 	var code ui.ExitError
 	return errors.As(err, &code) && code.Code == ui.CodeNoPeer && !c.Flags().Changed("socket") && !c.Flags().Changed("admin")
 }

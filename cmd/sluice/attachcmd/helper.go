@@ -72,7 +72,7 @@ func (s shown) cut() { _ = s.v.Close() } // what is out ends with ErrClosed
 // shareProcessors leaves half of the processors to the program that reads and writes: with each request the two take turns.
 // On two, fio through the NBD socket over iSER to a target on the same machine cost 56-64 us of this helper's and the
 // target's time for a write of 4 KiB with both and 46-52 with one, 215-240 and 185-205 for one of 128 KiB, for that much fewer
-// threads wake each other up. Whoever sets GOMAXPROCS decides.
+// threads wake each other up. GOMAXPROCS in the environment overrides it.
 func shareProcessors() {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/2))

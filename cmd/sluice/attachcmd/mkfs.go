@@ -17,7 +17,7 @@ import (
 // tables at both ends, superblocks of file systems (btrfs at 64 KiB) and RAID metadata lie there.
 const edge = 1 << 20
 
-// makeFS makes a file system, but not over anything: a wrong URL must not cost somebody's data.
+// makeFS makes a file system, but not over anything: a wrong URL must not cost data.
 func makeFS(ctx context.Context, dev, kind string, force bool, say func(string, ...any)) error {
 	if kind == "" || strings.ContainsFunc(kind, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }) {
 		return ui.Usagef("--mkfs %q is no file system type", kind)

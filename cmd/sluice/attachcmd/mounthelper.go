@@ -148,7 +148,7 @@ func (a *mountArgs) valued(flag byte, value string) error {
 }
 
 // foreign are words of fstab that concern mount(8) and service managers and mean nothing to a file system. mount(8) keeps
-// most of them back; whoever calls the helper by hand does not.
+// most of them back; a user who calls the helper by hand does not.
 var foreign = []string{"", "auto", "noauto", "defaults", "nofail", "_netdev", "user", "nouser", "users", "owner", "group", "nogroup", "rw"}
 
 // option takes one mount option: ours are kept, the file system's passed on.

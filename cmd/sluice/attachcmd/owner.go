@@ -319,7 +319,7 @@ func (o *owner) finish(err error) {
 	}
 }
 
-// ordered reports whether somebody wants the attachment to end.
+// ordered reports whether the attachment has been asked to end.
 func (o *owner) ordered() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

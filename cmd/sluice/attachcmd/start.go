@@ -239,7 +239,7 @@ func newTeller() *teller {
 	return &teller{os.NewFile(3, "ready")}
 }
 
-// say reports whether somebody is meant to hear; who started us may have left.
+// say reports whether the program that started us is still to be told; it may have left.
 func (t *teller) say(line string) bool {
 	if t == nil {
 		return false

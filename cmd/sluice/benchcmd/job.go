@@ -46,7 +46,7 @@ type side struct {
 func newSide() side { return side{lat: hdrhistogram.New(minLatency, maxLatency, digits)} }
 
 // job keeps depth requests under way on one session. The volume calls back on its own goroutine, and there the request is
-// used again: nothing is allocated and nobody is woken per I/O.
+// used again: an I/O allocates nothing and wakes no goroutine.
 type job struct {
 	s     *spec
 	v     *block.Volume
@@ -152,7 +152,7 @@ func (j *job) start(sl *slot) {
 	j.v.Submit(r)
 }
 
-// pickLocked chooses a block. With verification a block is never written twice at a time, for then nobody could say
+// pickLocked chooses a block. With verification a block is never written twice at a time, for then it could not be told
 // what it holds.
 func (j *job) pickLocked(write bool) int64 {
 	blocks := j.s.size / int64(j.s.block)

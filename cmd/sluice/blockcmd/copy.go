@@ -109,7 +109,7 @@ func copyAll(ctx context.Context, pool *mem.Pool, src source, dst sink, limit in
 	return Result{Bytes: c.total, SHA256: hex.EncodeToString(c.sum.Sum(nil)), Elapsed: time.Since(start)}, nil
 }
 
-// stop records the first failure and wakes whoever waits for a turn that will not come.
+// stop records the first failure and wakes the goroutines that wait for a turn that will not come.
 func (c *copier) stop(err error) {
 	c.turn.Lock()
 	defer c.turn.Unlock()

@@ -14,7 +14,7 @@ import (
 // maxCredentials bounds a file of credentials: four names and secrets of at most 255 bytes each, and comments.
 const maxCredentials = 16 << 10
 
-// readCredentials reads a file of CHAP secrets. Nobody but its owner may read it.
+// readCredentials reads a file of CHAP secrets. Only its owner may read it.
 func readCredentials(path string) (own, theirs block.Secret, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -85,7 +85,7 @@ The output is YAML that sluiced reads. It holds no secret: a configuration only 
 				return showFile(c, args)
 			}
 			b, who, err := admincmd.LiveConfig(c)
-			if !live && err != nil && admincmd.Nobody(c, err) {
+			if !live && err != nil && admincmd.NoDaemon(c, err) {
 				ui.Note(c.ErrOrStderr(), "This is the embedded default: %v", err)
 				return showFile(c, nil)
 			}

@@ -15,7 +15,7 @@ import (
 const (
 	CodeFailed  = 1 // anything without a code of its own
 	CodeUsage   = 2 // the command line is wrong
-	CodeNoPeer  = 3 // nobody answered at the address
+	CodeNoPeer  = 3 // no program answered at the address
 	CodeRefused = 4 // the target refused, or has no such target, LUN or file
 	CodeDiffer  = 5 // data were compared and differ
 )

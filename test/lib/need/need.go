@@ -1,7 +1,7 @@
 // Package need lets a test say what it wants of the machine, and skip only when the machine has been asked and cannot
 // give it. The message of a skip is the proof: the call that was tried and what it answered.
 //
-// A machine that calls itself CI (CI=true) is one that somebody prepared: a tool that is missing there is a mistake in
+// A machine that calls itself CI (CI=true) was prepared for the tests: a tool that is missing there is a mistake in
 // its preparation, and the test fails instead of skipping.
 package need
 
@@ -163,7 +163,7 @@ func Mount(t testing.TB) {
 }
 
 // canMount tries a tmpfs on a thread that has left the mount namespace. The thread is never unlocked: the runtime ends
-// it with its goroutine, and nobody else ever runs in its namespace.
+// it with its goroutine, and no other goroutine ever runs in its namespace.
 func canMount() error {
 	dir, err := os.MkdirTemp("", "need-mount")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Ports lie below those that the kernel gives to whoever connects or listens at any (ip_local_port_range, ip(7)): between this call and
+// Ports lie below those that the kernel gives to sockets that connect or listen at any (ip_local_port_range, ip(7)): between this call and
 // the program's own, and while that is away, another program does not get one by chance.
 const first, ports = 15000, 16000
 

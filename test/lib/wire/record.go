@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Recorder writes TCP connections as a capture, as if somebody had listened: addresses, ports and sequence numbers are
+// Recorder writes TCP connections as a capture, as a listener on the wire would: addresses, ports and sequence numbers are
 // made up, the bytes and their order are real. Its methods may be called by any goroutine.
 type Recorder struct {
 	mu    sync.Mutex

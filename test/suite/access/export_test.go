@@ -53,7 +53,7 @@ func (s *stand) put(as uint32, name string) (string, error) {
 	return string(out), err
 }
 
-// The export of the embedded default can be written by whoever started the daemon, root or not, and by this machine's users.
+// The export of the embedded default can be written by the user that started the daemon, root or not, and by this machine's users.
 func TestTheDefaultExportCanBeWritten(t *testing.T) {
 	need.Root(t) // to be both
 	if err := os.Chmod(bin, 0o755); err != nil {

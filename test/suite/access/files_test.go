@@ -19,7 +19,7 @@ func (s *stand) at(path string) string {
 	return base + "/" + path + "?" + query
 }
 
-// An export's read_only: what is there is read, nothing is written, whoever asks.
+// An export's read_only: every client reads what is there, and no client writes.
 func TestAReadOnlyExportIsOnlyRead(t *testing.T) {
 	s := prepare(t, head+`
 exports: [{name: /data, path: data, clients: [{match: 127.0.0.1, any_port: true, squash: none, read_only: true}]}]

@@ -61,7 +61,7 @@ maps:
 	s.sees(login{name: alice}, disks, 0, 1)
 }
 
-// In the operator's own file an empty list is one that somebody wrote: it names no LUN. Taking it away is a change.
+// In the operator's own file an empty list was written on purpose: it names no LUN. Taking it away is a change.
 func TestAnEmptyListInTheOperatorsFileHidesEveryLUN(t *testing.T) {
 	conf := func(luns string) string {
 		return twoVolumes + `

@@ -78,7 +78,7 @@ func recordFiles(t *testing.T, name string) {
 
 // tshark takes an NFS session apart down to the procedures, and finds nothing malformed. What it cannot do (version 4.0)
 // is to put RDMA Writes of iWARP together: it misses the data of READs that came by write chunk, and calls those replies
-// malformed, whoever sent them. All other messages have to be without fault, and those three have to be all of them.
+// malformed, those of other senders too. All other messages have to be without fault, and those three have to be all of them.
 func TestTsharkReadsRPCOverRDMA(t *testing.T) {
 	tool := need.Tool(t, "tshark", "tshark")
 	name := filepath.Join(t.TempDir(), "nfs.pcap")

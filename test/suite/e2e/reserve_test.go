@@ -17,7 +17,7 @@ import (
 
 const reservers = 6
 
-// reservation is the model: who is registered, by number, and who holds the write exclusive reservation, 0 for nobody.
+// reservation is the model: who is registered, by number, and who holds the write exclusive reservation, 0 where there is none.
 type reservation struct {
 	registered [reservers + 1]bool
 	holder     int

@@ -18,7 +18,7 @@ import (
 )
 
 // nfsEnv marks the process that runs in namespaces of its own, and names the file that it leaves its results in. nfs-ganesha ends when it finds no rpcbind at
-// /run/rpcbind.sock and port 111; one that lives only there disturbs nobody, and neither do the ports of NFS.
+// /run/rpcbind.sock and port 111; one that lives only there disturbs no other service, and neither do the ports of NFS.
 const nfsEnv = "SLUICE_BENCH_NFS"
 
 // Bars over TCP beside nfs-ganesha, and over RDMA beside raw pread and pwrite.
@@ -309,7 +309,7 @@ func kill(cmd *exec.Cmd) error {
 	return err
 }
 
-// waitFor waits until somebody listens.
+// waitFor waits until the address is listened at.
 func waitFor(network, addr string) error {
 	deadline := time.Now().Add(60 * time.Second)
 	for {

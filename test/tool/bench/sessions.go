@@ -164,7 +164,7 @@ func (s *ours) settled() (footprint, error) {
 }
 
 func (s *ours) footprint() (f footprint, err error) {
-	// The collector runs first: what is garbage is nobody's.
+	// The collector runs first: garbage of earlier rounds is not counted.
 	if _, err := s.get("/debug/pprof/heap?gc=1"); err != nil {
 		return f, err
 	}

@@ -40,13 +40,13 @@ func (w work) offset(i int) int64 {
 	return int64(uint64(i)*0x9E3779B1%blocks) * int64(w.size)
 }
 
-// runner is somebody who can do the work.
+// runner can do the work.
 type runner interface {
 	run(w work, d time.Duration) (n int, took time.Duration, err error)
 	pids() []int // the processes whose time it costs, this one among them if it works for it
 }
 
-// cpuCount sums the processor time of client and server: what a figure costs, whoever else uses the machine.
+// cpuCount sums the processor time of client and server: what a figure costs, whatever else runs on the machine.
 type cpuCount struct {
 	from, sum time.Duration
 	n         int

@@ -1,5 +1,5 @@
 // Command neighbour measures what bad peers cost a good one: its throughput and its 99th percentile beside each of them,
-// as ratios to the same without, medians of several rounds. The first row is nobody at all: how far from 1 it is says
+// as ratios to the same without, medians of several rounds. The first row has no bad peer at all: how far from 1 it is says
 // how much of the others is the machine's noise. It needs no privilege.
 //
 // Peers and daemon share the machine. So that the daemon is measured and not the work of misbehaving, a bad peer rests

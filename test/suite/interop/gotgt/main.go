@@ -94,7 +94,7 @@ func run(port int, store, path string, size int64, thin bool, iqn string, quiet 
 	}
 }
 
-// listening returns once somebody accepts on port: gotgt says so nowhere else.
+// listening returns once port accepts connections: gotgt says so nowhere else.
 func listening(port int, ended <-chan error) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
