@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/sockio"
 )
 
 // tcpDatamover is the TCP datamover: RFC 7143 as it is written. The owner reads (tcp_rx.go, tcp_data.go). A goroutine
@@ -53,12 +54,9 @@ type tcpDatamover struct {
 	wake           chan struct{}
 
 	// The flusher's.
-	wiov    []unix.Iovec
-	wn      int
-	werr    error
-	done    []*task
-	writeFn func(uintptr) bool
-	waitFn  func(uintptr) bool
+	wiov []unix.Iovec
+	done []*task
+	sock *sockio.Writer // nil without raw
 }
 
 func newTCPDatamover(c *conn, nc net.Conn) *tcpDatamover {
@@ -66,10 +64,10 @@ func newTCPDatamover(c *conn, nc net.Conn) *tcpDatamover {
 	x.idle.L = &c.mu
 	if sc, ok := nc.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
-			x.raw = raw
+			x.raw, x.sock = raw, sockio.NewWriter(raw)
 		}
 	}
-	x.readFn, x.writeFn, x.waitFn = x.tryRead, x.tryWrite, x.waitWrite
+	x.readFn = x.tryRead
 	if x.raw != nil {
 		// A peer that vanished is noticed by the kernel too, while data is on its way to it (RFC 5482).
 		ms := int(c.srv.opt.Timeouts.Peer / time.Millisecond)

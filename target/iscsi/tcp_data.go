@@ -2,6 +2,7 @@ package iscsi
 
 import (
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/sockio"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
@@ -148,7 +149,7 @@ func (x *tcpDatamover) place(spans []mem.Span, at, n, tail int, last bool) error
 				break
 			}
 			left -= len(s)
-			x.riov = appendIOV(x.riov, s)
+			x.riov = sockio.Append(x.riov, s)
 		}
 		if last && left == 0 {
 			x.takeBuf()
@@ -157,7 +158,7 @@ func (x *tcpDatamover) place(spans []mem.Span, at, n, tail int, last bool) error
 			if x.bulk || x.c.bulkOut.Load() > 0 {
 				room = room[:tail+iscsi.BHSLen]
 			}
-			x.riov = appendIOV(x.riov, room)
+			x.riov = sockio.Append(x.riov, room)
 		}
 		got, err := x.read()
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/sockio"
 )
 
 // lookAheads are shared by all connections: an idle one has none.
@@ -93,36 +94,23 @@ func (x *tcpDatamover) read() (int, error) {
 // tryRead is one readv; the runtime calls it again when the socket is readable.
 func (x *tcpDatamover) tryRead(fd uintptr) bool {
 	if x.want > 0 {
-		x.riov = appendIOV(x.riov[:0], x.room())
+		x.riov = sockio.Append(x.riov[:0], x.room())
 	}
-	for {
-		n, _, e := unix.Syscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(&x.riov[0])), uintptr(len(x.riov)))
-		switch {
-		case e == unix.EINTR:
-			continue
-		case e == unix.EAGAIN:
-			if x.want > 0 && x.r == x.w {
-				x.giveBuf() // nothing to keep while nothing comes
-			}
-			return false
-		case e != 0:
-			x.rerr = e
-		case n == 0:
-			x.rerr = io.EOF
-		default:
-			x.rn = int(n)
+	n, e := sockio.Readv(fd, x.riov)
+	switch {
+	case e == unix.EAGAIN:
+		if x.want > 0 && x.r == x.w {
+			x.giveBuf() // nothing to keep while nothing comes
 		}
-		return true
+		return false
+	case e != 0:
+		x.rerr = e
+	case n == 0:
+		x.rerr = io.EOF
+	default:
+		x.rn = n
 	}
-}
-
-func appendIOV(v []unix.Iovec, b []byte) []unix.Iovec {
-	if len(b) == 0 {
-		return v
-	}
-	i := unix.Iovec{Base: &b[0]}
-	i.SetLen(len(b))
-	return append(v, i)
+	return true
 }
 
 // pdu receives and handles one PDU.

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/sockio"
 	"github.com/sluice-storage/sluice/mem"
 )
 
@@ -171,17 +172,13 @@ func (x *tcpDatamover) flushLocked() {
 	for x.head < len(x.q) {
 		x.gatherLocked()
 		x.c.mu.Unlock()
-		x.wn, x.werr = 0, nil
-		err := x.raw.Write(x.writeFn)
-		if err == nil {
-			err = x.werr
-		}
+		n, err := x.sock.Try(x.wiov)
 		x.c.mu.Lock()
 		if errors.Is(err, unix.EAGAIN) {
 			x.handToWriterLocked()
 			return
 		}
-		if !x.wroteLocked(err) {
+		if !x.wroteLocked(n, err) {
 			return
 		}
 	}
@@ -199,8 +196,7 @@ func (x *tcpDatamover) flushedLocked() {
 }
 
 // wroteLocked advances the queue after a write and ends the moves that it completed. False: the stream is over.
-func (x *tcpDatamover) wroteLocked(err error) bool {
-	n := x.wn
+func (x *tcpDatamover) wroteLocked(n int, err error) bool {
 	x.queued -= n
 	if n > 0 {
 		x.c.wrote++
@@ -258,30 +254,8 @@ func (x *tcpDatamover) wroteLocked(err error) bool {
 func (x *tcpDatamover) gatherLocked() {
 	x.wiov = x.wiov[:0]
 	for i := x.head; i < len(x.q) && len(x.wiov) < maxIOV; i++ {
-		x.wiov = appendIOV(x.wiov, x.q[i].b)
+		x.wiov = sockio.Append(x.wiov, x.q[i].b)
 	}
-}
-
-func (x *tcpDatamover) tryWrite(fd uintptr) bool {
-	for {
-		n, _, e := unix.Syscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&x.wiov[0])), uintptr(len(x.wiov)))
-		switch {
-		case e == unix.EINTR:
-			continue
-		case e != 0:
-			x.werr = e
-		default:
-			x.wn = int(n)
-		}
-		return true
-	}
-}
-
-// waitWrite is tryWrite that waits for room.
-func (x *tcpDatamover) waitWrite(fd uintptr) bool {
-	x.werr = nil
-	x.tryWrite(fd)
-	return !errors.Is(x.werr, unix.EAGAIN)
 }
 
 func (x *tcpDatamover) handToWriterLocked() {
@@ -320,9 +294,9 @@ func (x *tcpDatamover) writer() {
 			}
 			x.gatherLocked()
 			c.mu.Unlock()
-			err := x.writeWait()
+			n, err := x.writeWait()
 			c.mu.Lock()
-			if !x.wroteLocked(err) {
+			if !x.wroteLocked(n, err) {
 				break
 			}
 		}
@@ -338,19 +312,15 @@ func (x *tcpDatamover) writer() {
 	}
 }
 
-func (x *tcpDatamover) writeWait() error {
-	x.wn, x.werr = 0, nil
+// writeWait writes once, and waits for room.
+func (x *tcpDatamover) writeWait() (int, error) {
 	if x.raw == nil {
 		var v net.Buffers
 		for _, i := range x.wiov {
 			v = append(v, unsafe.Slice(i.Base, int(i.Len)))
 		}
 		n, err := v.WriteTo(x.nc)
-		x.wn = int(n)
-		return err
+		return int(n), err
 	}
-	if err := x.raw.Write(x.waitFn); err != nil {
-		return err
-	}
-	return x.werr
+	return x.sock.Write(x.wiov)
 }

@@ -4,10 +4,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/internal/sockio"
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
 
@@ -29,7 +29,6 @@ type outQueue struct {
 	batch   []*streamCall
 	out     []piece
 	iovs    []unix.Iovec
-	hdr     unix.Msghdr
 	done    int // pieces of out that are written in whole
 	err     error
 	mayWait bool // the writer may wait for the socket
@@ -238,25 +237,24 @@ func (q *outQueue) took() {
 // sendBytes sends what lies in memory before the next loan, or a part of it.
 func (q *outQueue) sendBytes(fd uintptr) syscall.Errno {
 	q.iovs = q.iovs[:0]
-	flags := unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+	flags := 0
 	for i := q.done; i < len(q.out) && len(q.iovs) < maxIovecs; i++ {
 		b := q.out[i].b
 		if q.out[i].loan != nil {
-			flags |= unix.MSG_MORE // a reply's header goes into the segment that its data begins
+			flags = unix.MSG_MORE // a reply's header goes into the segment that its data begins
 			break
 		}
-		iov := unix.Iovec{Base: unsafe.SliceData(b)}
-		iov.SetLen(len(b))
-		q.iovs = append(q.iovs, iov)
+		q.iovs = sockio.Append(q.iovs, b)
 	}
-	q.hdr.Iov = &q.iovs[0]
-	q.hdr.SetIovlen(len(q.iovs))
-	n, _, e := syscall.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&q.hdr)), uintptr(flags))
+	n, e := 0, syscall.Errno(0)
+	if len(q.iovs) > 0 {
+		n, e = sockio.Sendv(fd, q.iovs, flags)
+	}
 	if e != 0 {
 		return e
 	}
 	q.took()
-	for left := int(n); left > 0; {
+	for left := n; left > 0; {
 		p := &q.out[q.done]
 		if left < len(p.b) {
 			p.b = p.b[left:]

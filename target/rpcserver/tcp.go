@@ -9,12 +9,12 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/internal/sockio"
 )
 
 // ServeTCP takes connections from l until Close. It closes l. The listener may be of any stream network.
@@ -61,12 +61,8 @@ type stream struct {
 	r, w  int
 	ahead int // how far to look ahead, bytes: no further than the next header while records are bulky
 
-	// One read: the descriptor's part of it, in and out.
-	iovs    [2]unix.Iovec
-	nIovs   int
-	got     int
-	readErr syscall.Errno
-	try     func(fd uintptr) bool
+	sock *sockio.Reader // nil without raw
+	iovs [2]unix.Iovec  // of one read
 
 	slots    chan struct{} // one for each call in flight
 	inFlight sync.WaitGroup
@@ -90,13 +86,12 @@ func (s *Server) newStream(nc net.Conn) *stream {
 	c.peer.Addr, c.peer.Local = addrPort(nc.RemoteAddr()), addrPort(nc.LocalAddr())
 	if sc, ok := nc.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
-			c.raw = raw
+			c.raw, c.sock = raw, sockio.NewReader(raw)
 			if !s.opt.KeepPacing {
 				unpace(raw, c.peer.Addr, c.peer.Local)
 			}
 		}
 	}
-	c.try = c.readv
 	c.out.init(c)
 	c.pipes.s = s
 	c.serial.c = c
@@ -350,40 +345,7 @@ func (c *stream) read(b, ahead []byte) (int, error) {
 		}
 		return c.nc.Read(ahead)
 	}
-	k := 0
-	for _, v := range [2][]byte{b, ahead} {
-		if len(v) > 0 {
-			c.iovs[k].Base = unsafe.SliceData(v)
-			c.iovs[k].SetLen(len(v))
-			k++
-		}
-	}
-	c.nIovs = k
-	if err := c.raw.Read(c.try); err != nil {
-		return 0, err
-	}
-	switch {
-	case c.readErr != 0:
-		return 0, c.readErr
-	case c.got == 0:
-		return 0, io.EOF
-	}
-	return c.got, nil
-}
-
-// readv is the function that raw.Read calls with the descriptor: false makes it wait until there is something.
-func (c *stream) readv(fd uintptr) bool {
-	for {
-		n, _, e := syscall.Syscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(&c.iovs[0])), uintptr(c.nIovs))
-		switch e {
-		case syscall.EINTR:
-			continue
-		case syscall.EAGAIN:
-			return false
-		}
-		c.got, c.readErr = int(n), e
-		return true
-	}
+	return c.sock.Read(sockio.Append(sockio.Append(c.iovs[:0], b), ahead))
 }
 
 // letGo is told that n bytes of result are no longer held.
