@@ -48,9 +48,11 @@ type program struct {
 	refuses atomic.Bool  // it refuses calls before their data is fetched
 	drops   atomic.Bool  // procWait has no reply
 	lent    atomic.Int32 // results of procMiddle
+	classed atomic.Int32 // calls
 }
 
 func (p *program) Classify(c *Call) Class {
+	p.classed.Add(1)
 	switch {
 	case c.Proc == procEcho, c.Proc == procBulk, c.Proc == procMiddle, c.Proc == procTrust:
 		return Inline
@@ -126,6 +128,12 @@ func (p *program) Serve(c *Call) Verdict {
 func serve(t *testing.T, o Options) (*Server, *program, string) {
 	t.Helper()
 	p := &program{gate: make(chan struct{}), entered: make(chan struct{}, 1000)}
+	s, addr := serveProgram(t, o, p)
+	return s, p, addr
+}
+
+func serveProgram(t *testing.T, o Options, p Program) (*Server, string) {
+	t.Helper()
 	s := NewServer(o, p)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -143,7 +151,7 @@ func serve(t *testing.T, o Options) (*Server, *program, string) {
 			t.Error(err)
 		}
 	})
-	return s, p, l.Addr().String()
+	return s, l.Addr().String()
 }
 
 func dial(t *testing.T, addr string) net.Conn {
