@@ -10,7 +10,10 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/sockio"
 	"github.com/sluice-storage/sluice/mem"
 )
 
@@ -25,7 +28,8 @@ const (
 // never waits for the target to read.
 type tcpConn struct {
 	conn   net.Conn
-	raw    syscall.RawConn // nil: no readv
+	in     *sockio.Reader // nil: no readv
+	out    *sockio.Writer // nil likewise
 	bufs   []*mem.Buf
 	kept   *kept // what they go to
 	slots  []mem.Span
@@ -34,22 +38,21 @@ type tcpConn struct {
 	maxTx  int // the target's MaxRecvDataSegmentLength
 	imm    int
 
-	ahead    []byte
-	lo, hi   int
-	iov      [][]byte
-	readN    int
-	readErr  error
-	readOnce func(fd uintptr) bool
+	ahead  []byte
+	lo, hi int
+	iov    [][]byte
+	inVec  []unix.Iovec // iov for the call
 
 	mu     sync.Mutex
 	wake   chan struct{}
 	txq    []txItem
 	closed bool
 
-	arena []byte
-	vec   [][]byte
-	nb    net.Buffers
-	spare []txItem
+	arena  []byte
+	vec    [][]byte
+	nb     net.Buffers
+	outVec []unix.Iovec // vec for the call
+	spare  []txItem
 }
 
 // txItem is something to be sent: a command, a burst of Data-Out, or bytes.
@@ -71,11 +74,10 @@ func (i *Initiator) dialTCP(ctx context.Context, u *URL, k *kept, depth int) (*t
 	}
 	c := &tcpConn{conn: conn, ahead: make([]byte, aheadSize), arena: make([]byte, 0, arenaSize), wake: make(chan struct{}, 1)}
 	if sc, ok := conn.(syscall.Conn); ok {
-		if c.raw, err = sc.SyscallConn(); err != nil {
-			c.raw = nil
+		if raw, err := sc.SyscallConn(); err == nil {
+			c.in, c.out = sockio.NewReader(raw), sockio.NewWriter(raw)
 		}
 	}
-	c.readOnce = c.readv
 	m := carver{i: i, k: k, had: k.take(), left: depth * lines(slotSize)}
 	c.slots, err = m.cut(ctx, depth, slotSize)
 	if err = m.done(err); err != nil {

@@ -6,10 +6,9 @@ import (
 	"io"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/sockio"
 )
 
 // run is the owner loop.
@@ -264,7 +263,7 @@ func (c *tcpConn) fill() error {
 	c.lo, c.hi = 0, 0
 	for len(c.iov) > 0 {
 		want := len(c.iov)
-		if c.raw != nil {
+		if c.in != nil {
 			c.iov = append(c.iov, c.ahead[:lookahead])
 		}
 		n, err := c.input()
@@ -309,31 +308,16 @@ func (c *tcpConn) need(n int) error {
 
 // input is one read into c.iov.
 func (c *tcpConn) input() (int, error) {
-	if c.raw == nil {
+	if c.in == nil {
 		return c.conn.Read(c.iov[0])
 	}
-	c.readN, c.readErr = 0, nil
-	if err := c.raw.Read(c.readOnce); err != nil {
-		return 0, err
+	c.inVec = c.inVec[:0]
+	for _, b := range c.iov {
+		c.inVec = sockio.Append(c.inVec, b)
 	}
-	if c.readErr != nil {
-		return 0, fmt.Errorf("read: %w", c.readErr)
+	n, err := c.in.Read(c.inVec)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("read: %w", err)
 	}
-	if c.readN == 0 {
-		return 0, io.EOF
-	}
-	return c.readN, nil
-}
-
-func (c *tcpConn) readv(fd uintptr) bool {
-	for {
-		c.readN, c.readErr = unix.Readv(int(fd), c.iov)
-		switch {
-		case errors.Is(c.readErr, unix.EAGAIN):
-			return false
-		case errors.Is(c.readErr, unix.EINTR):
-			continue
-		}
-		return true
-	}
+	return n, err
 }

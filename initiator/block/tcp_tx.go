@@ -1,7 +1,10 @@
 package block
 
 import (
+	"fmt"
+
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/internal/sockio"
 	"github.com/sluice-storage/sluice/mem"
 )
 
@@ -24,8 +27,7 @@ func (c *tcpConn) write(s *session) {
 		for at := 0; at < len(items); {
 			from := at
 			at = c.gather(items, at)
-			c.nb = c.vec
-			if _, err := c.nb.WriteTo(c.conn); err != nil {
+			if err := c.sendAll(); err != nil {
 				s.kill(err)
 				return
 			}
@@ -34,6 +36,27 @@ func (c *tcpConn) write(s *session) {
 		clear(items)
 		c.spare = items[:0]
 	}
+}
+
+// sendAll sends all of the vector.
+func (c *tcpConn) sendAll() error {
+	if c.out == nil {
+		c.nb = c.vec
+		_, err := c.nb.WriteTo(c.conn)
+		return err
+	}
+	c.outVec = c.outVec[:0]
+	for _, b := range c.vec {
+		c.outVec = sockio.Append(c.outVec, b)
+	}
+	for left := c.outVec; len(left) > 0; {
+		n, err := c.out.Write(left)
+		if err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+		left = sockio.Advance(left, n)
+	}
+	return nil
 }
 
 // gather fills the vector from items[at:] and returns the first item that is not wholly in it.
