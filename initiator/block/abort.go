@@ -12,17 +12,19 @@ import (
 // abort asks the target to end a task (RFC 7143 section 11.5). Its answer, not the asking, ends it here. It waits its
 // turn when as many immediate PDUs are out as the target has room for (RFC 7145 section 8.1.1).
 func (s *session) abort(t *task) {
-	t.aborting = true
 	most := maxAborts
 	if n := int(s.params.PeerUnexpected); s.params.RDMA && n > 0 {
 		most = max(min(most, n-1), 1) // one is left for a ping or logout
 	}
 	if s.aborts >= most {
-		t.abortWaits = true
+		if t.abort == abortNone {
+			abortions.Move(&t.abort, abortWaits)
+		}
 		return
 	}
 	s.aborts++
-	t.abortWaits, t.aborted = false, s.beat
+	abortions.Move(&t.abort, abortSent)
+	t.aborted = s.beat
 	s.abortSeq++
 	// The tag tells this abort from one of the slot's earlier command, whose answer may still be on its way.
 	t.abortITT = ctlAbort | uint32(s.abortSeq)<<16 | uint32(t.idx)
@@ -37,7 +39,7 @@ func (s *session) abort(t *task) {
 func (s *session) nextAbort() {
 	s.aborts = max(s.aborts-1, 0)
 	for i := range s.tasks {
-		if t := &s.tasks[i]; t.active && t.abortWaits && !t.answered && !s.dead {
+		if t := &s.tasks[i]; t.life == taskSent && t.abort == abortWaits && !s.dead {
 			s.abort(t)
 			return
 		}
@@ -69,14 +71,14 @@ func (s *session) watch() {
 	for i := range s.tasks {
 		t := &s.tasks[i]
 		switch {
-		case !t.active || t.answered || t.abortWaits:
-		case t.aborting:
+		case t.life != taskSent || t.abort == abortWaits:
+		case t.abort == abortSent:
 			if s.beat-t.aborted >= abort {
 				s.fail(errors.New("the target did not answer the abort of a command"))
 				return
 			}
 		case s.ini.o.CommandTimeout > 0 && t.timed() && s.beat-t.beat >= limit*t.patience():
-			t.late = true
+			t.why = abortLate
 			s.abort(t)
 		}
 	}
@@ -102,7 +104,7 @@ func (t *task) timed() bool { return t.req.Op != rawCommand }
 // any size.
 func (t *task) patience() int {
 	switch {
-	case t.req.flushing || t.req.Op == blockdev.Flush || t.req.Op == blockdev.Discard || t.req.Op == blockdev.WriteZeroes:
+	case t.req.step == stepFlush || t.req.Op == blockdev.Flush || t.req.Op == blockdev.Discard || t.req.Op == blockdev.WriteZeroes:
 		return slowPatience
 	}
 	return 1
@@ -113,8 +115,8 @@ func (t *task) patience() int {
 // their own comes before it (RFC 7143 section 11.6.1).
 func (s *session) sweep(sn uint32) {
 	for i := range s.tasks {
-		if t := &s.tasks[i]; t.active && !t.answered && !t.aborting && iscsi.SNLess(t.cmdSN, sn) && !s.dead {
-			t.swept = true
+		if t := &s.tasks[i]; t.life == taskSent && t.abort == abortNone && iscsi.SNLess(t.cmdSN, sn) && !s.dead {
+			t.why = abortSwept
 			s.abort(t)
 		}
 	}
@@ -122,10 +124,10 @@ func (s *session) sweep(sn uint32) {
 
 // aborted is the outcome of a task that the target has ended at our request.
 func (t *task) abortedErr(limit time.Duration) error {
-	switch {
-	case t.late:
+	switch t.why {
+	case abortLate:
 		return fmt.Errorf("%w: it was aborted after %v", ErrTimeout, limit*time.Duration(t.patience()))
-	case t.swept:
+	case abortSwept:
 		return errCleared
 	}
 	return ErrCancelled

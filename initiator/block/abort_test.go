@@ -125,7 +125,7 @@ func TestCommandsThatAnotherHostCleared(t *testing.T) {
 					var tags []uint32
 					s.mu.Lock()
 					for i := range s.tasks {
-						if s.tasks[i].active {
+						if s.tasks[i].life != taskFree {
 							tags = append(tags, s.tasks[i].itt)
 						}
 					}

@@ -76,7 +76,7 @@ func TestAVolumeIsABlockDevice(t *testing.T) {
 					return v
 				}
 			}
-			blockdevtest.Run(t, blockdevtest.Options{Open: device(blocktarget.Options{}), ReadOnly: device(blocktarget.Options{ReadOnly: true}), Registrar: rnic, Cheap: true})
+			blockdevtest.Run(t, blockdevtest.Options{Open: device(blocktarget.Options{}), ReadOnly: device(blocktarget.Options{ReadOnly: true}), Registrar: rnic})
 		})
 	}
 }

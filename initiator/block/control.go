@@ -58,13 +58,13 @@ func (s *session) received(b iscsi.BHS, data []byte) (*task, error) {
 // response reads a SCSI Response (RFC 7143 section 11.4).
 func (s *session) response(b iscsi.BHS, data []byte) (*task, error) {
 	t := s.lookup(b.ITT())
-	if t == nil || t.answered {
+	if t == nil || t.life != taskSent {
 		return nil, &iscsi.ProtocolError{Clause: "11.4", Detail: fmt.Sprintf("a response to tag 0x%08x, of which no command is out", b.ITT())}
 	}
 	var p iscsi.SCSIResponse
 	p.Parse(b)
 	if p.Response != iscsi.ResponseCompleted {
-		t.answered = true
+		taskLives.Move(&t.life, taskAnswered)
 		t.err = fmt.Errorf("block: the target failed to execute the command (iSCSI response %d)", p.Response)
 		return t, nil
 	}
@@ -83,7 +83,7 @@ func (s *session) response(b iscsi.BHS, data []byte) (*task, error) {
 
 // status sets a task's outcome.
 func (s *session) status(t *task, status uint8, sense []byte, residual int64, over bool) {
-	t.answered = true
+	taskLives.Move(&t.life, taskAnswered)
 	r := t.req
 	r.code = status
 	moved := t.edtl
@@ -122,9 +122,9 @@ func (s *session) succeeded(t *task, moved, residual int64) {
 	switch {
 	case r.Op == rawCommand:
 		r.transferred = moved
-	case r.Op == blockdev.Status && !r.flushing:
+	case r.Op == blockdev.Status && r.step == stepOwn:
 		t.status(r, moved, &s.limits)
-	case residual != 0 && (r.Op == blockdev.Read || r.Op == blockdev.Write && !r.flushing):
+	case residual != 0 && (r.Op == blockdev.Read || r.Op == blockdev.Write && r.step == stepOwn):
 		// Parameter lists are another matter: tgt reports the whole of UNMAP's as not moved, and has used it.
 		t.err = fmt.Errorf("%w: the target moved %d bytes of %d without an error", blockdev.ErrMedium, moved, t.edtl)
 	}
@@ -138,14 +138,15 @@ func (s *session) taskResponse(b iscsi.BHS) (*task, error) {
 	case ctlAbort:
 		s.nextAbort()
 		i := int(p.ITT & 0xffff)
-		if i >= len(s.tasks) || !s.tasks[i].active || s.tasks[i].abortITT != p.ITT || s.tasks[i].answered {
+		if i >= len(s.tasks) || s.tasks[i].life != taskSent || s.tasks[i].abortITT != p.ITT {
 			return nil, nil
 		}
 		t := &s.tasks[i]
 		if p.Response != iscsi.TaskComplete && p.Response != iscsi.TaskNotFound {
 			return nil, fmt.Errorf("the target will not abort a command: %s", p.Response)
 		}
-		t.answered, t.err = true, t.abortedErr(s.ini.o.CommandTimeout)
+		taskLives.Move(&t.life, taskAnswered)
+		t.err = t.abortedErr(s.ini.o.CommandTimeout)
 		return t, nil
 	case ctlReset:
 		s.resetDone(p.ITT, p.Response)

@@ -89,8 +89,10 @@ func (v *Volume) unfenceLocked(p *path) reqList {
 		switch {
 		case !r.repeatable():
 			r.Err = ErrOutcomeUnknown
+			r.to(ended)
 			unknown.push(r)
 		default:
+			r.to(parked)
 			v.parked.push(r)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 // without a direction (RFC 7143 section 11.3.4).
 func TestFlushExpectsNoDataWhateverTheTaskDidBefore(t *testing.T) {
 	used := &task{edtl: 192, in: true, n: 192}
-	if !used.build(stateOf(&blockdev.Request{Op: blockdev.Flush}), &limits{block: 512}, 16, mem.Span{}) {
+	if _, ok := used.build(stateOf(&blockdev.Request{Op: blockdev.Flush}), &limits{block: 512}, 16, mem.Span{}); !ok {
 		t.Fatal("not built")
 	}
 	if used.edtl != 0 || used.in || used.out || used.n != 0 {

@@ -323,7 +323,9 @@ func FuzzReceive(f *testing.F) {
 			{Op: blockdev.Write, Length: 4096, Data: []mem.Span{{Slab: slab, Off: 40 << 10, Len: 4096}}}}
 		for _, r := range reqs {
 			r.Done = func(*blockdev.Request) { done++ }
-			if !s.submit(stateOf(r)) {
+			st := stateOf(r)
+			st.begin()
+			if !s.submit(st) {
 				t.Fatal("refused")
 			}
 		}

@@ -71,10 +71,12 @@ func (p *probe) in(ctx context.Context, cdb []byte, n int) ([]byte, error) {
 // do runs a request on this session only and waits. When the context ends first, the command is aborted and that waited
 // for: its memory is the caller's again on return, always.
 func (s *session) do(ctx context.Context, r *request) error {
+	r.to(routed)
 	r.reset()
 	ch := make(chan struct{}, 1)
 	r.Err, r.waiter, r.pin, r.sent = nil, ch, s, false
 	if !s.submit(r) {
+		r.to(idle)
 		return s.reason()
 	}
 	select {

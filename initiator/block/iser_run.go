@@ -156,7 +156,7 @@ func (c *iserConn) batch(s *session, wcs []transport.WC) error {
 		case tokSend:
 			if idx > 0 {
 				t := &s.tasks[idx-1]
-				if t.lent = false; t.active && t.answered {
+				if t.lent = false; t.life == taskAnswered {
 					s.finish(t)
 				}
 			}
@@ -245,7 +245,7 @@ func (c *iserConn) message(s *session, b []byte, inv uint32) (*task, error) {
 	}
 	if err := c.invalidated(t, h, inv); err != nil {
 		if t != nil {
-			t.answered = false // nothing that such a peer says is an outcome
+			taskLives.Move(&t.life, taskSent) // nothing that such a peer says is an outcome
 		}
 		return nil, err
 	}

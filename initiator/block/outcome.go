@@ -22,15 +22,16 @@ func (s *session) settle(r *request) {
 		r.reset()
 		s.enqueue(r)
 		return
-	case r.failed == nil && (r.Op == blockdev.Flush || r.flushing) && s.unjudged(r):
+	case r.failed == nil && (r.Op == blockdev.Flush || r.step == stepFlush) && s.unjudged(r):
 		// The report was taken by a command before this flush, which may have come too late for what was there to be flushed
 		// (SAM-5 section 5.14: a unit attention is reported once). Once judged, the flush tells; and what it completes is written again.
 		r.reset()
 		s.enqueue(r)
 		return
-	case r.failed == nil && r.Op == blockdev.WriteZeroes && r.FUA && !r.flushing:
+	case r.failed == nil && r.Op == blockdev.WriteZeroes && r.FUA && r.step == stepOwn:
 		// WRITE SAME has no FUA bit; the cache is flushed instead.
-		r.flushing, r.started = true, false
+		steps.Move(&r.step, stepFlush)
+		r.to(queued)
 		s.queue.push(r)
 		return
 	case r.failed != nil && s.again(r):
@@ -43,7 +44,7 @@ func (s *session) settle(r *request) {
 			s.path.v.power.told(r, r.failed)
 		}
 	}
-	s.done.push(r)
+	s.overLocked(r)
 }
 
 func (s *session) undone(r *request) bool {
@@ -80,6 +81,7 @@ func (s *session) again(r *request) bool {
 				break
 			}
 			r.reset()
+			r.to(routed)
 			go s.path.v.bounced(s.path, s, r)
 			return true
 		case se.Key == keyIllegalRequest && se.asc() == 0x2000 && r.Op == blockdev.WriteZeroes && !s.limits.noWriteSame:
@@ -115,6 +117,7 @@ func (s *session) again(r *request) bool {
 		r.timeouts++
 		if ok = r.timeouts < maxTimeouts; ok && s.inUse && len(s.path.v.paths) > 1 {
 			r.reset()
+			r.to(routed)
 			go s.path.v.elsewhere(r) // perhaps another path answers
 			return true
 		}
@@ -127,6 +130,7 @@ func (s *session) again(r *request) bool {
 	r.retries++
 	r.reset()
 	r.epoch = s.epoch
+	r.to(queued)
 	s.queue.pushFront(r)
 	if wait && !s.paused {
 		s.paused = true

@@ -22,10 +22,15 @@ func (v *Volume) park(r *request, tried *[]*path) {
 	case v.failed != nil && r.fence == nil:
 		r.Err = v.failed
 	default:
+		if r.fence != nil {
+			r.to(fenced)
+		} else {
+			r.to(parked)
+		}
 		v.parked.insert(r)
 		v.arm()
 		active := v.active.Load()
-		again := active != tried && len(*active) > 0 && r.fence == nil && !v.waits(r)
+		again := active != tried && len(*active) > 0 && r.life == parked && !v.waits(r)
 		v.mu.Unlock()
 		if again { // a path came up meanwhile
 			v.dispatch()
@@ -67,12 +72,13 @@ func (v *Volume) expire() {
 	out := v.parked.take()
 	for r := out.head; r != nil; r = r.next {
 		r.Err = err
-		if r.fence != nil || r.sent && !r.repeatable() {
+		if r.life == fenced || r.sent && !r.repeatable() {
 			r.Err = fmt.Errorf("%w; %w", errUnsettled, err)
 		}
-		if r.fence != nil {
+		if r.life == fenced {
 			v.giveUpLocked(r.fence)
 		}
+		r.to(ended)
 	}
 	v.mu.Unlock()
 	out.complete()
@@ -97,9 +103,10 @@ func (v *Volume) dispatch() {
 	}
 	all, go1 := v.parked.take(), reqList{}
 	for r := all.pop(); r != nil; r = all.pop() {
-		if r.fence != nil || v.waits(r) {
+		if r.life == fenced || v.waits(r) {
 			v.parked.push(r)
 		} else {
+			r.to(routed)
 			go1.push(r)
 		}
 	}

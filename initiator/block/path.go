@@ -300,6 +300,7 @@ func (p *path) reinstate(ctx context.Context, over *path, group string) error {
 	tmp.start(func(_ *session, reqs reqList, err error) {
 		for r := reqs.head; r != nil; r = r.next {
 			r.Err = err
+			r.to(ended)
 		}
 		reqs.complete()
 	})
@@ -332,7 +333,7 @@ func (v *Volume) anew() {
 		}
 		s.mu.Lock()
 		for i := range s.tasks {
-			if s.tasks[i].active && !s.dead {
+			if s.tasks[i].life != taskFree && !s.dead {
 				s.fail(errOwnReset)
 			}
 		}

@@ -131,11 +131,12 @@ func (v *Volume) refuse() {
 	var ends reqList
 	all := v.parked.take()
 	for r := all.pop(); r != nil; r = all.pop() {
-		if r.fence != nil {
+		if r.life == fenced {
 			v.parked.push(r)
 			continue
 		}
 		r.Err = v.failed
+		r.to(ended)
 		ends.push(r)
 	}
 	v.mu.Unlock()

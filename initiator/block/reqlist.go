@@ -94,14 +94,16 @@ func (l *reqList) complete() {
 	}
 }
 
-// alone completes one request.
+// alone ends one request, which is in no list, and completes it.
 func (r *request) alone() {
+	r.to(ended)
 	l := reqList{r, r}
 	r.next = nil
 	l.complete()
 }
 
 func (r *request) finish() {
+	r.to(idle)
 	if r.waiter != nil {
 		r.waiter <- struct{}{}
 		return

@@ -31,9 +31,9 @@ type request struct {
 	lostAt    time.Time // when the first session that ran it was lost
 	span      int       // index into the data list of the next piece
 	spanOff   int
-	started   bool // every command of an operation without length is out
 	sent      bool // a command has been given to a connection, whose end may leave its outcome unknown
-	flushing  bool // WriteZeroes with FUA: the second step
+	life      life
+	step      step
 	failed    error
 	epoch     uint32 // losses of power that were known when its first command left
 	mark      uint32 // Flush: the marks of its begin, and the losses known then
@@ -64,7 +64,10 @@ func command(cdb []byte, in bool, data ...mem.Span) *request {
 // reset makes r ready for its first command, or for all of them once more.
 func (r *request) reset() {
 	r.issued, r.finished, r.inflight, r.span, r.spanOff = 0, 0, 0, 0, 0
-	r.started, r.flushing, r.failed, r.transferred, r.code = false, false, nil, 0, 0
+	r.failed, r.transferred, r.code = nil, 0, 0
+	if r.step != stepOwn {
+		steps.Move(&r.step, stepOwn)
+	}
 	if r.Op == blockdev.Status {
 		r.Extents = r.Extents[:0]
 	}
@@ -72,6 +75,7 @@ func (r *request) reset() {
 
 // begin makes r a new request.
 func (r *request) begin() {
+	r.to(routed)
 	r.reset()
 	r.lostAt, r.waiting, r.timeouts = time.Time{}, time.Time{}, 0
 	r.Err, r.Miss, r.retries, r.sent, r.fence, r.pin = nil, 0, 0, false, nil, nil
@@ -90,12 +94,4 @@ func (r *request) harmless() bool {
 // that it would otherwise refuse, because it shows another unit, would be executed behind the answer.
 func (r *request) asks() bool {
 	return r.Op == rawCommand && len(r.cdb) > 0 && (r.cdb[0] == opInquiry || r.cdb[0] == opReportLUNs)
-}
-
-func (r *request) whole() bool {
-	switch r.Op {
-	case blockdev.Flush, blockdev.Status, blockdev.CompareWrite, rawCommand:
-		return r.started
-	}
-	return r.issued == r.Length || r.flushing && r.started
 }

@@ -174,7 +174,7 @@ func (v *Volume) end(r *request) {
 	r.cancelled.Store(true)
 	v.mu.Lock()
 	found := v.parked.remove(r)
-	if found && r.fence != nil {
+	if found && r.life == fenced {
 		v.giveUpLocked(r.fence)
 	}
 	v.mu.Unlock()

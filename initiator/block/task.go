@@ -14,7 +14,7 @@ type task struct {
 	itt     uint32
 	idx     int
 	gen     uint32
-	active  bool
+	life    taskLife
 	req     *request
 	n       int64 // bytes of the request that this command stands for
 	edtl    int64
@@ -25,16 +25,12 @@ type task struct {
 	slot    mem.Span // header and scratch memory
 	cmdSN   uint32
 
-	answered bool // the response is in, or the task management function that ended it
-	err      error
-	aborting bool
-	// abortWaits: the abort has not been sent yet
-	abortWaits bool
-	abortITT   uint32 // of the abort that was sent, 0 for none
-	aborted    int    // beat of the watchdog at which the abort was sent
-	beat       int    // the same of the command
-	late       bool   // aborted because it took too long
-	swept      bool   // aborted because another initiator may have cleared it
+	err      error // with taskAnswered: why it failed
+	abort    abortion
+	why      abortReason
+	abortITT uint32 // of the abort that was sent, 0 for none
+	aborted  int    // beat of the watchdog at which the abort was sent
+	beat     int    // the same of the command
 
 	// iSER
 	win   transport.Window
@@ -84,102 +80,153 @@ const (
 	fuaBit           = 0x08
 )
 
-// build makes the next command of r. It reports false when the request's memory is too fragmented for one block.
-func (t *task) build(r *request, l *limits, maxSGE int, zero mem.Span) bool {
-	t.req, t.err, t.answered, t.aborting, t.abortWaits, t.abortITT, t.aborted, t.n, t.imm = r, nil, false, false, false, 0, 0, 0, 0
-	t.late, t.swept = false, false
+// renew makes the slot ready for a command of r.
+func (t *task) renew(r *request) {
+	t.req, t.err, t.abortITT, t.aborted, t.n, t.imm = r, nil, 0, 0, 0, 0
+	if t.abort != abortNone {
+		abortions.Move(&t.abort, abortNone)
+	}
+	t.why = abortCancelled
 	t.in, t.out, t.rcvd, t.dataSN, t.r2tSN = false, false, 0, 0, 0
 	t.edtl = 0 // LIO rejects a command that moves nothing and expects something
 	t.spans = t.spans[:0]
 	clear(t.short[:])
 	t.cdb = t.short[:]
-	op, lba := uint8(0), uint64(0)
+}
+
+// build makes the next command of r, and says whether it is the last. ok is false when the request's memory is in too many
+// pieces for one block.
+func (t *task) build(r *request, l *limits, maxSGE int, zero mem.Span) (last, ok bool) {
+	t.renew(r)
+	lba := uint64(0)
 	if l.block > 0 {
 		lba = uint64((r.Offset + r.issued) / l.block)
 	}
-	blocks := uint32(0)
+	ok = true
 	switch {
-	case r.Op == blockdev.Flush || r.flushing:
-		t.cdb[0], r.started = opSyncCache16, true
-		return true
+	case r.Op == blockdev.Flush || r.step == stepFlush:
+		t.cdb[0] = opSyncCache16
+		return true, true
 	case r.Op == blockdev.Read || r.Op == blockdev.Write:
-		op, t.in, t.out = opRead16, r.Op == blockdev.Read, r.Op == blockdev.Write
-		if t.out {
-			op = opWrite16
-		}
-		if t.n = t.cut(r, l, maxSGE); t.n == 0 {
-			return false
-		}
-		blocks = uint32(t.n / l.block)
+		ok = t.transfer(r, l, maxSGE, lba)
 	case r.Op == blockdev.Discard:
-		t.n = min(r.Length-r.issued, max(l.maxUnmap, l.block), 0xffffffff*l.block)
-		b := t.scratch().Cut(0, 24)
-		p := b.Bytes()
-		clear(p)
-		binary.BigEndian.PutUint16(p, 22)
-		binary.BigEndian.PutUint16(p[2:], 16)
-		binary.BigEndian.PutUint64(p[8:], lba)
-		binary.BigEndian.PutUint32(p[16:], uint32(t.n/l.block))
-		t.spans, t.out = append(t.spans, b), true
-		t.cdb[0] = opUnmap
-		binary.BigEndian.PutUint16(t.cdb[7:], 24)
-		t.account(r)
-		return true
+		t.unmap(r, l, lba)
 	case r.Op == blockdev.WriteZeroes && l.noWriteSame:
-		op, t.out = opWrite16, true
-		most := int64(zero.Len) * int64(maxSGE)
-		for left := min(r.Length-r.issued, l.piece, most/l.block*l.block); left > 0; {
-			k := min(left, int64(zero.Len))
-			t.spans = append(t.spans, zero.Cut(0, int(k)))
-			t.n, left = t.n+k, left-k
-		}
-		blocks = uint32(t.n / l.block)
+		t.writeZeroes(r, l, maxSGE, lba, zero)
 	case r.Op == blockdev.WriteZeroes:
-		op, t.out = opWriteSame16, true
-		t.n = min(r.Length-r.issued, l.maxWriteSame, 0xffffffff*l.block)
-		t.spans = append(t.spans, zero.Cut(0, int(l.block)))
-		blocks = uint32(t.n / l.block)
-		if r.Unmap && l.unmapSame {
-			t.cdb[1] |= 0x08
-		}
+		t.writeSame(r, l, lba, zero)
 	case r.Op == blockdev.CompareWrite:
-		op, t.out, r.started = opCompareAndWrite, true, true
-		t.n = r.Length
-		for _, l := range [][]mem.Span{r.Compare, r.Data} {
-			for _, s := range l {
-				t.spans = mem.Join(t.spans, s)
-			}
-		}
-		if len(t.spans) > maxSGE {
-			return false
-		}
-		t.cdb[13] = uint8(t.n / l.block)
+		ok = t.compareAndWrite(r, l, maxSGE, lba)
 	case r.Op == blockdev.Status:
-		op, t.in, r.started = opServiceIn16, true, true
-		n := min(8+16*cap(r.Extents), scratchSize)
-		t.spans = append(t.spans, t.scratch().Cut(0, n))
-		t.cdb[1] = saGetLBAStatus
-		blocks = uint32(n)
+		t.lbaStatus(r, lba)
 	case r.Op == rawCommand:
-		r.started = true
-		t.cdb = r.cdb
-		for _, s := range r.Data {
-			t.spans = mem.Join(t.spans, s)
-		}
-		t.in, t.out = r.in && len(r.Data) > 0, !r.in && len(r.Data) > 0
-		t.account(r)
-		return len(t.spans) <= maxSGE
+		ok = t.raw(r, maxSGE)
 	}
-	t.cdb[0] = op
-	binary.BigEndian.PutUint64(t.cdb[2:], lba)
-	if op != opCompareAndWrite {
-		binary.BigEndian.PutUint32(t.cdb[10:], blocks)
-	}
-	if r.FUA && (op == opWrite16 || op == opCompareAndWrite) {
-		t.cdb[1] |= fuaBit
+	if !ok {
+		return false, false
 	}
 	t.account(r)
+	return r.issued == r.Length || r.Op == blockdev.Status || r.Op == rawCommand, true
+}
+
+// put16 fills a CDB of 16 bytes in the usual form.
+func (t *task) put16(op uint8, lba uint64, blocks int64) {
+	t.cdb[0] = op
+	binary.BigEndian.PutUint64(t.cdb[2:], lba)
+	binary.BigEndian.PutUint32(t.cdb[10:], uint32(blocks))
+}
+
+func (t *task) putFUA(r *request) {
+	if r.FUA {
+		t.cdb[1] |= fuaBit
+	}
+}
+
+func (t *task) transfer(r *request, l *limits, maxSGE int, lba uint64) bool {
+	op := uint8(opRead16)
+	if t.in, t.out = r.Op == blockdev.Read, r.Op == blockdev.Write; t.out {
+		op = opWrite16
+	}
+	if t.n = t.cut(r, l, maxSGE); t.n == 0 {
+		return false
+	}
+	t.put16(op, lba, t.n/l.block)
+	if t.out {
+		t.putFUA(r)
+	}
 	return true
+}
+
+// unmap is UNMAP with one descriptor (SBC-3 section 5.28).
+func (t *task) unmap(r *request, l *limits, lba uint64) {
+	t.n = min(r.Length-r.issued, max(l.maxUnmap, l.block), 0xffffffff*l.block)
+	b := t.scratch().Cut(0, 24)
+	p := b.Bytes()
+	clear(p)
+	binary.BigEndian.PutUint16(p, 22)
+	binary.BigEndian.PutUint16(p[2:], 16)
+	binary.BigEndian.PutUint64(p[8:], lba)
+	binary.BigEndian.PutUint32(p[16:], uint32(t.n/l.block))
+	t.spans, t.out = append(t.spans, b), true
+	t.cdb[0] = opUnmap
+	binary.BigEndian.PutUint16(t.cdb[7:], 24)
+}
+
+// writeZeroes writes zeroes as data, to a target that has no WRITE SAME.
+func (t *task) writeZeroes(r *request, l *limits, maxSGE int, lba uint64, zero mem.Span) {
+	t.out = true
+	most := int64(zero.Len) * int64(maxSGE)
+	for left := min(r.Length-r.issued, l.piece, most/l.block*l.block); left > 0; {
+		k := min(left, int64(zero.Len))
+		t.spans = append(t.spans, zero.Cut(0, int(k)))
+		t.n, left = t.n+k, left-k
+	}
+	t.put16(opWrite16, lba, t.n/l.block)
+	t.putFUA(r)
+}
+
+func (t *task) writeSame(r *request, l *limits, lba uint64, zero mem.Span) {
+	t.out = true
+	t.n = min(r.Length-r.issued, l.maxWriteSame, 0xffffffff*l.block)
+	t.spans = append(t.spans, zero.Cut(0, int(l.block)))
+	t.put16(opWriteSame16, lba, t.n/l.block)
+	if r.Unmap && l.unmapSame {
+		t.cdb[1] |= 0x08
+	}
+}
+
+func (t *task) compareAndWrite(r *request, l *limits, maxSGE int, lba uint64) bool {
+	t.out, t.n = true, r.Length
+	for _, s := range r.Compare {
+		t.spans = mem.Join(t.spans, s)
+	}
+	for _, s := range r.Data {
+		t.spans = mem.Join(t.spans, s)
+	}
+	if len(t.spans) > maxSGE {
+		return false
+	}
+	t.put16(opCompareAndWrite, lba, 0)
+	t.cdb[13] = uint8(t.n / l.block)
+	t.putFUA(r)
+	return true
+}
+
+func (t *task) lbaStatus(r *request, lba uint64) {
+	t.in = true
+	n := min(8+16*cap(r.Extents), scratchSize)
+	t.spans = append(t.spans, t.scratch().Cut(0, n))
+	t.put16(opServiceIn16, lba, int64(n))
+	t.cdb[1] = saGetLBAStatus
+}
+
+func (t *task) raw(r *request, maxSGE int) bool {
+	t.cdb = r.cdb
+	for _, s := range r.Data {
+		t.spans = mem.Join(t.spans, s)
+	}
+	t.in, t.out = r.in && len(r.Data) > 0, !r.in && len(r.Data) > 0
+	return len(t.spans) <= maxSGE
 }
 
 func (t *task) account(r *request) {

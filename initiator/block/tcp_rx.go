@@ -123,7 +123,7 @@ func (c *tcpConn) r2t(s *session, b iscsi.BHS) error {
 		return &iscsi.ProtocolError{Clause: "11.8", Detail: "a Ready To Transfer " + what}
 	}
 	switch {
-	case t == nil || t.answered:
+	case t == nil || t.life != taskSent:
 		return bad("for a command that is not out")
 	case !t.out:
 		return bad("for a command that writes nothing")
@@ -157,7 +157,7 @@ func (c *tcpConn) dataIn(s *session, head int) error {
 	s.mu.Lock()
 	t := s.lookup(p.ITT)
 	switch {
-	case t == nil || t.answered:
+	case t == nil || t.life != taskSent:
 		s.mu.Unlock()
 		return bad("for a command that is not out")
 	case !t.in:

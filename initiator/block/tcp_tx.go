@@ -138,7 +138,7 @@ func (c *tcpConn) sent(s *session, items []txItem) {
 		if t == nil {
 			continue
 		}
-		if t.queued--; t.queued == 0 && t.answered && t.active && !s.dead {
+		if t.queued--; t.queued == 0 && t.life == taskAnswered && !s.dead {
 			s.finish(t)
 		}
 	}

@@ -189,7 +189,7 @@ func TestPiecesAreTheWhole(t *testing.T) {
 		var k task
 		at := 0
 		for r.issued < r.Length {
-			if !k.build(r, &l, sge, mem.Span{}) {
+			if _, ok := k.build(r, &l, sge, mem.Span{}); !ok {
 				return // too fragmented for a block: the request fails
 			}
 			if k.n%512 != 0 || k.n > l.piece || len(k.spans) > sge || k.edtl != k.n {

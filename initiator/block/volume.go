@@ -79,6 +79,7 @@ func (v *Volume) Close() error {
 	v.cancel()
 	for r := parked.head; r != nil; r = r.next {
 		r.Err = blockdev.ErrClosed
+		r.to(ended)
 	}
 	parked.complete()
 	for _, p := range v.paths {
