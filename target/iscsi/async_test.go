@@ -161,3 +161,28 @@ func TestAReportOfALossOfPowerIsMadeUntilItIsRead(t *testing.T) {
 		}
 	})
 }
+
+// A reset that is answered when its connection has ended changes nothing of that: a connection that seems to live would take
+// moves that never end.
+func TestAResetDoesNotReviveADeadConnection(t *testing.T) {
+	both(t, func(t *testing.T, f *fixture, dial func() *peer) {
+		p := dial()
+		p.enter()
+		p.ready()
+		f.dev.shut()
+		p.startWrite(0, 1)
+		<-f.dev.arrived
+		p.tmf(iscsi.ITNexusReset, iscsi.Reserved)
+		synctest.Wait()
+		c := f.connOf(p)
+		p.w.close()
+		synctest.Wait()
+		f.dev.open()
+		f.gone(c)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.managing) != 0 || c.state != stateDead {
+			t.Errorf("state %d, %d requests of task management without an answer", c.state, len(c.managing))
+		}
+	})
+}

@@ -12,16 +12,6 @@ import (
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
-type connState uint8
-
-const (
-	stateLogin  connState = iota // one request at a time, by the owner
-	stateHeld                    // the final login response waits for the session that it replaces
-	stateFull                    // full-feature phase
-	stateEnding                  // a logout or the server ends it: no new commands
-	stateDead                    // nothing is sent any more
-)
-
 // conn is one connection, and, with MaxConnections=1, the live part of a session.
 type conn struct {
 	srv           *Server
@@ -134,7 +124,7 @@ func (c *conn) cork() {
 
 // fullLocked ends the login: session, nexus and numbers are in place.
 func (c *conn) fullLocked(cmdSN uint32) {
-	c.state = stateFull
+	connLife.Move(&c.state, stateFull)
 	c.window = c.datamover.windowLocked(c.floorLocked())
 	c.expCmdSN, c.maxCmdSN = cmdSN, cmdSN-1
 	if c.loginTimer != nil {

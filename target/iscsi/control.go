@@ -176,10 +176,13 @@ func (c *conn) taskAnswerLocked(p *iscsi.TaskRequest, r scsi.TMFResponse, info [
 	if (p.Function == iscsi.TargetColdReset || p.Function == iscsi.ITNexusReset) && r == scsi.FunctionComplete {
 		// Section 11.5.1: a cold reset ends every session of the target, this one after its answer. RFC 7144 section
 		// 6.3: I_T NEXUS RESET ends the session that it came by.
+		if c.state == stateDead {
+			return // it ended before its commands
+		}
 		if c.killErr == nil {
 			c.killErr = errReset
 		}
-		c.state = stateEnding
+		c.endingLocked()
 		c.datamover.closeAfterFlushLocked()
 	}
 }
@@ -292,7 +295,7 @@ func (c *conn) logout(b iscsi.BHS) {
 		return
 	}
 	c.hold()
-	c.state = stateEnding
+	c.endingLocked()
 	nexus := c.nexus
 	c.nexus = nil // closed here, not in finish
 	c.letGo()

@@ -34,7 +34,7 @@ func (c *conn) finish(err error) {
 	}
 	err = c.killErr
 	was := c.state
-	c.state = stateDead
+	connLife.Move(&c.state, stateDead)
 	if c.loginTimer != nil {
 		c.loginTimer.Stop()
 	}

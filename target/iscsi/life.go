@@ -2,7 +2,37 @@ package iscsi
 
 import "github.com/sluice-storage/sluice/internal/state"
 
-// The lives of a task. conn.mu guards each of them. ARCHITECTURE.md, section Lives, draws them.
+// The lives of a connection and of a task. conn.mu guards each of them. ARCHITECTURE.md, section Lives, draws them.
+
+// connState says what a connection may be used for.
+type connState uint8
+
+const (
+	// stateLogin: the owner takes one login request at a time.
+	stateLogin connState = iota
+	// stateHeld: the final login response waits for the session that it replaces, and for memory.
+	stateHeld
+	// stateFull is full-feature phase.
+	stateFull
+	// stateEnding: a logout, a reset or a refused login ends it, and no new command is taken.
+	stateEnding
+	// stateDead: nothing is sent any more.
+	stateDead
+)
+
+var connLife = state.New("a connection", []string{"login", "held", "full", "ending", "dead"}, state.Next[connState]{
+	stateLogin:  {stateHeld, stateEnding, stateDead},
+	stateHeld:   {stateLogin, stateFull, stateDead}, // login: the server has refused the session
+	stateFull:   {stateEnding, stateDead},
+	stateEnding: {stateDead},
+})
+
+// endingLocked notes that the connection ends after what is queued.
+func (c *conn) endingLocked() {
+	if c.state != stateEnding {
+		connLife.Move(&c.state, stateEnding)
+	}
+}
 
 // taskState says where a task stands between its command and its response.
 type taskState uint8

@@ -324,7 +324,8 @@ func (c *conn) enter(l *login, r *iscsi.LoginResponse, text []byte) error {
 		c.letGo()
 		return nil
 	}
-	c.state, c.sess = stateHeld, ss
+	connLife.Move(&c.state, stateHeld)
+	c.sess = ss
 	c.loginTimer.Stop() // an old session on a slow medium is not this peer's fault
 	c.letGo()
 	cmdSN := l.cmdSN
@@ -342,7 +343,8 @@ func (c *conn) enter(l *login, r *iscsi.LoginResponse, text []byte) error {
 	}
 	if err != nil {
 		c.hold()
-		c.state, c.sess = stateLogin, nil
+		connLife.Move(&c.state, stateLogin)
+		c.sess = nil
 		c.letGo()
 	}
 	switch {
@@ -435,7 +437,7 @@ func (c *conn) refuseLogin(q *iscsi.LoginRequest, b iscsi.BHS, err error) error 
 	resp.DataLen = len(text)
 	c.hold()
 	if c.state == stateLogin {
-		c.state = stateEnding
+		c.endingLocked()
 		if c.killErr == nil {
 			c.killErr = errRefused
 		}
