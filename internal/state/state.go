@@ -7,11 +7,13 @@ package state
 
 import "fmt"
 
+const most = 32 // states of a machine
+
 // Machine is the table of one enumeration, made once and never changed.
 type Machine[S ~uint8] struct {
 	name  string
 	names []string
-	next  []uint32 // bit n of entry s: state n may follow state s
+	next  [most][most]bool // of the state that is and the one that follows
 }
 
 // Next lists, by state, those that may follow it.
@@ -19,16 +21,16 @@ type Next[S ~uint8] map[S][]S
 
 // New makes a machine of at most 32 states. names has one for each state, in order of its number; name is what has the state.
 func New[S ~uint8](name string, names []string, next Next[S]) *Machine[S] {
-	m := &Machine[S]{name: name, names: names, next: make([]uint32, len(names))}
-	if len(names) > 32 {
-		panic("state: " + name + " has more than 32 states")
+	m := &Machine[S]{name: name, names: names}
+	if len(names) > most {
+		panic("state: " + name + " has too many states")
 	}
 	for from, all := range next {
 		for _, to := range all {
 			if int(to) >= len(names) {
 				panic(fmt.Sprintf("state: %s has no state %d", name, to))
 			}
-			m.next[from] |= 1 << to
+			m.next[from][to] = true
 		}
 	}
 	return m
@@ -36,14 +38,18 @@ func New[S ~uint8](name string, names []string, next Next[S]) *Machine[S] {
 
 // Move assigns to, which must be allowed behind what *s is. The lock that guards *s is the caller's to hold.
 func (m *Machine[S]) Move(s *S, to S) {
-	if m.next[*s]&(1<<to) == 0 {
-		panic(&IllegalError{What: m.name, From: m.Name(*s), To: m.Name(to)})
+	if !m.next[*s][to] { // of a data path: small enough to be inlined
+		m.illegal(s, to)
 	}
 	*s = to
 }
 
+func (m *Machine[S]) illegal(s *S, to S) {
+	panic(&IllegalError{What: m.name, From: m.Name(*s), To: m.Name(to)})
+}
+
 // May reports whether to may follow from.
-func (m *Machine[S]) May(from, to S) bool { return m.next[from]&(1<<to) != 0 }
+func (m *Machine[S]) May(from, to S) bool { return m.next[from][to] }
 
 // Name is the name of a state.
 func (m *Machine[S]) Name(s S) string {
