@@ -150,14 +150,14 @@ func (d *document) section(t reflect.Type, lead, dash, value string) {
 }
 
 // aboveOf are the lines above a key; of one that has an example for each value, those about value, which begin with its name.
-func (w prose) aboveOf(k key, value string) []string {
+func (p prose) aboveOf(k key, value string) []string {
 	if k.Tag.Get("file") != "each" {
-		return w.above
+		return p.above
 	}
 	values, _ := k.values()
 	var l []string
 	of := ""
-	for _, line := range w.above {
+	for _, line := range p.above {
 		for _, v := range values {
 			if rest, ok := strings.CutPrefix(line, v+": "); ok {
 				of, line = v, rest

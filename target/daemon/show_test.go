@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -60,12 +61,44 @@ func TestShowHasEveryDefault(t *testing.T) {
 				if err := yaml.NewDecoder(bytes.NewReader(want)).Decode(&y); err != nil {
 					t.Fatal(err)
 				}
-				if !reflect.DeepEqual(x, y) {
-					t.Errorf("%s: shown\n%s\nwant\n%s", golden, got, want)
+				if where := differs(x, y, ""); where != "" {
+					t.Errorf("%s: %s differs: shown\n%s\nwant\n%s", golden, where, got, want)
 				}
 			}
 		})
 	}
+}
+
+// differs is a place where got has not what want has, "" for none. Keys that want has not are new, and pass.
+func differs(got, want any, at string) string {
+	switch w := want.(type) {
+	case map[string]any:
+		g, ok := got.(map[string]any)
+		for k, v := range w {
+			if _, there := g[k]; !ok || !there {
+				return at + "." + k
+			}
+			if where := differs(g[k], v, at+"."+k); where != "" {
+				return where
+			}
+		}
+		return ""
+	case []any:
+		g, ok := got.([]any)
+		if !ok || len(g) != len(w) {
+			return at
+		}
+		for i, v := range w {
+			if where := differs(g[i], v, fmt.Sprintf("%s[%d]", at, i)); where != "" {
+				return where
+			}
+		}
+		return ""
+	}
+	if !reflect.DeepEqual(got, want) {
+		return at
+	}
+	return ""
 }
 
 // Every key at the top of the file is one kind of change, and the list says whether a reload takes it.
