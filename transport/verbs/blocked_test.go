@@ -168,7 +168,7 @@ func TestAnEndThatCouldNotBeStoppedIsToldWhenTheQueuePairIsGone(t *testing.T) {
 	cancel()
 	<-tried
 	for range 50 { // that nothing comes has no event
-		if x.qp.(*QP).settled.Load() {
+		if x.qp.(*QP).settled() {
 			t.Fatal("the owner has heard of the end while the library may connect the queue pair")
 		}
 		time.Sleep(time.Millisecond)

@@ -262,7 +262,7 @@ func (d *Device) adopt(q *QP) bool {
 func (d *Device) drop(q *QP) {
 	d.mu.Lock()
 	delete(d.qps, q)
-	if q.made.Load() {
+	if q.made() {
 		q.a.past.completions += q.polled.Load()
 	}
 	d.mu.Unlock()
@@ -301,7 +301,7 @@ func (d *Device) qpOf(q transport.QP) (*QP, error) {
 	if !ok || x.dev != d {
 		return nil, errForeignQP
 	}
-	if x.dead.Load() {
+	if x.dead() {
 		return nil, x.why()
 	}
 	if x.used() {

@@ -51,7 +51,7 @@ func (d *Device) dial(ctx context.Context, addr string, q *QP, p transport.ConnP
 		if err = q.resolve(ctx, dst); err == nil {
 			return q.connect(ctx, dst, p)
 		}
-		if ctx.Err() != nil || q.dead.Load() {
+		if ctx.Err() != nil || q.dead() {
 			break
 		}
 	}
@@ -90,7 +90,7 @@ func lookup(ctx context.Context, addr string) ([]netip.AddrPort, error) {
 func (q *QP) with(f func() error) error {
 	q.build.Lock()
 	defer q.build.Unlock()
-	if q.dead.Load() {
+	if q.dead() {
 		return q.why()
 	}
 	return f()
@@ -180,8 +180,10 @@ func (q *QP) connect(ctx context.Context, dst netip.AddrPort, p transport.ConnPa
 		q.depth.Out = int(out)
 	}
 	// A reply has what the message left: the adapter may have a Read less to wait for, never more.
-	q.connected.Store(true)
-	if q.dead.Load() {
+	q.build.Lock()
+	q.objects.moveLocked(qpObjectMoves, live)
+	q.build.Unlock()
+	if q.dead() {
 		return peer, q.why()
 	}
 	return peer, nil
@@ -249,7 +251,7 @@ func (q *QP) cmEvent(e cmEvent) {
 	case cmDisconnected:
 		q.fail(&LinkError{Reason: "the peer ended the connection", asked: true})
 	case cmDeviceRemoval:
-		if q.made.Load() {
+		if q.made() {
 			q.a.leave() // its own event may come later
 		}
 		q.fail(&LinkError{Reason: "the RDMA device was removed"})

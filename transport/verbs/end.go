@@ -42,16 +42,16 @@ func (q *QP) fail(err error) { q.end(err, true) }
 
 func (q *QP) end(err error, cut bool) {
 	q.life.Lock()
-	if q.state == qpDead {
+	if q.dead() {
 		q.life.Unlock()
 		return
 	}
-	adopted := q.state == qpAdopted
-	q.state, q.err, q.cut = qpDead, err, cut
-	q.dead.Store(true)
+	used := q.used()
+	q.err, q.cut = err, cut
+	q.phase.moveLocked(qpPhaseMoves, dying)
 	close(q.dying)
 	q.life.Unlock()
-	if adopted {
+	if used {
 		go q.bury()
 		return
 	}
@@ -91,7 +91,7 @@ func (q *QP) bury() {
 	q.destroy()
 	q.build.Unlock()
 	q.settle()
-	if !q.made.Load() {
+	if !q.made() {
 		close(q.ready)
 	}
 }
@@ -139,7 +139,7 @@ func (q *QP) quiesce() {
 
 // stop ends the connection and waits until what is outstanding has completed; build is held.
 func (q *QP) stop() {
-	if !q.connected.Load() {
+	if !q.live() {
 		return // it has never been able to send or to receive
 	}
 	tab := q.dev.tab
@@ -270,7 +270,9 @@ func (q *QP) settle() {
 		q.keep(transport.WC{Token: r.tab[seq&r.mask].token, Op: transport.OpRecv, Err: err})
 	}
 	r.head.Store(r.tail.Load())
-	q.settled.Store(true)
+	q.life.Lock()
+	q.phase.moveLocked(qpPhaseMoves, settled)
+	q.life.Unlock()
 	close(q.over)
 	q.pollMu.Unlock()
 	q.rq.Unlock()

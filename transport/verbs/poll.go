@@ -33,7 +33,7 @@ func (q *QP) Poll(wc []transport.WC) (int, error) {
 			break
 		}
 	}
-	if n == 0 && q.settled.Load() {
+	if n == 0 && q.settled() {
 		return 0, q.why()
 	}
 	return n, nil
@@ -157,7 +157,7 @@ func (q *QP) digestRecv(c *workComp, wc *transport.WC) bool {
 
 // workErr is the error of a request that did not succeed. The first one ends the connection: the adapter has stopped it.
 func (q *QP) workErr(c *workComp, op transport.Op) error {
-	if (c.Status == wcFlushed || c.Status == wcLocQPOp) && !q.dead.Load() {
+	if (c.Status == wcFlushed || c.Status == wcLocQPOp) && !q.dead() {
 		// Its port may be the reason, whose event is not here yet.
 		if p, err := q.dev.tab.Port(q.path.Dev, q.path.Port); err == nil && p.State != portActive {
 			q.fail(&LinkError{Device: q.a.attr.Name, Reason: downText(q.path.Port), untold: true})
@@ -205,17 +205,17 @@ func (q *QP) Wait(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if !q.made.Load() {
+	if !q.made() {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-q.ready:
 		}
 	}
-	if q.made.Load() {
+	if q.made() {
 		q.watch.On(ctx)
 	}
-	for !q.dead.Load() {
+	for !q.dead() {
 		err := q.rc.Read(q.waitFn)
 		q.parked.Store(false)
 		switch {
@@ -223,13 +223,13 @@ func (q *QP) Wait(ctx context.Context) error {
 			if q.watch.Ended() {
 				return ctx.Err()
 			}
-			if !q.dead.Load() {
+			if !q.dead() {
 				return nil
 			}
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			// A kick, perhaps a late one of an earlier parking. Whoever kicked has made known why before.
 			_ = q.file.SetReadDeadline(time.Time{})
-		case q.dead.Load(): // the channel is closed
+		case q.dead(): // the channel is closed
 		default:
 			q.fail(&LinkError{Device: q.a.attr.Name, Reason: "the completion channel failed", Err: err})
 		}
@@ -260,7 +260,7 @@ func (q *QP) waitStep(uintptr) bool {
 	q.pollMu.Lock()
 	some := q.lookLocked()
 	q.pollMu.Unlock()
-	if some || q.dead.Load() || q.watch.Ended() {
+	if some || q.dead() || q.watch.Ended() {
 		q.parked.Store(false)
 		return true
 	}

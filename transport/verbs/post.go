@@ -76,10 +76,10 @@ func (q *QP) Post(wrs []transport.WR) (int, error) {
 	s := &q.sq
 	s.Lock()
 	defer s.Unlock()
-	if q.dead.Load() {
+	if q.dead() {
 		return 0, q.why()
 	}
-	if !q.connected.Load() {
+	if !q.live() {
 		return 0, errNotConnected
 	}
 	done, err := 0, error(nil)

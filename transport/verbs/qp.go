@@ -36,16 +36,16 @@ type QP struct {
 	known      bool    // the peer has heard of the connection, or may have
 
 	life     sync.Mutex
-	state    qpState
+	phase    enum[qpPhase]
 	err      error // why it is dead
 	cut      bool
 	cmEvents chan cmEvent
 
-	made, connected, dead, settled atomic.Bool
-	ready                          chan struct{} // closed when there is something to wait with, or the end
-	dying                          chan struct{} // closed when dead
-	over                           chan struct{} // closed when settled
-	depth                          transport.Depth
+	objects enum[qpObjects]
+	ready   chan struct{} // closed when there is something to wait with, or the end
+	dying   chan struct{} // closed when dead
+	over    chan struct{} // closed when settled
+	depth   transport.Depth
 
 	sq sendQueue
 	rq recvQueue
@@ -68,14 +68,6 @@ type QP struct {
 	waitFn func(uintptr) bool
 	watch  ctxwatch.Watch
 }
-
-type qpState uint8
-
-const (
-	qpFresh   qpState = iota // has nothing of the library
-	qpAdopted                // may have
-	qpDead
-)
 
 var (
 	_ transport.QP      = (*QP)(nil)
@@ -106,25 +98,21 @@ func (q *QP) adopt() error {
 	q.life.Lock()
 	defer q.life.Unlock()
 	switch {
-	case q.state == qpDead:
+	case q.dead():
 		return q.err
-	case q.state == qpAdopted:
+	case q.phase.is() == adopted:
 		return errUsedQP
 	case !q.dev.adopt(q):
 		return transport.ErrClosed
 	}
-	q.state = qpAdopted
+	q.phase.moveLocked(qpPhaseMoves, adopted)
 	return nil
 }
 
-func (q *QP) used() bool {
-	q.life.Lock()
-	defer q.life.Unlock()
-	return q.state == qpAdopted
-}
+func (q *QP) used() bool { return q.phase.is() == adopted }
 
 // hard reports whether the queue pair has objects of an adapter.
-func (q *QP) hard() bool { return q.made.Load() && !q.settled.Load() }
+func (q *QP) hard() bool { return q.made() && !q.settled() }
 
 // why is the reason of the end.
 func (q *QP) why() error {
@@ -135,7 +123,7 @@ func (q *QP) why() error {
 
 // Depth is what the connection's set-up settled.
 func (q *QP) Depth() transport.Depth {
-	if !q.connected.Load() {
+	if !q.live() {
 		return transport.Depth{}
 	}
 	return q.depth
@@ -143,12 +131,12 @@ func (q *QP) Depth() transport.Depth {
 
 // Widen gives a connection with memory regions of its own those of all memory.
 func (q *QP) Widen() error {
-	if q.dead.Load() { // its end has the lock for a while
+	if q.dead() { // its end has the lock for a while
 		return q.why()
 	}
 	q.build.Lock()
 	defer q.build.Unlock()
-	if q.dead.Load() {
+	if q.dead() {
 		return q.why()
 	}
 	q.slim = false
@@ -161,7 +149,7 @@ func (q *QP) Widen() error {
 // Path tells how the connection goes and what the peer may reach of our memory.
 func (q *QP) Path() transport.Path {
 	p := transport.Path{Provider: "verbs"}
-	if !q.made.Load() {
+	if !q.made() {
 		return p
 	}
 	p.Device, p.Port, p.GID = q.a.attr.Name, q.path.Port, netip.AddrFrom16(q.path.GID).String()
@@ -228,7 +216,7 @@ func (q *QP) make(w where) error {
 	if err := q.postPending(); err != nil {
 		return wrap("post receives", err)
 	}
-	q.made.Store(true)
+	q.objects.moveLocked(qpObjectMoves, made)
 	close(q.ready)
 	return nil
 }
@@ -253,7 +241,7 @@ func (q *QP) PostRecv(rs []transport.Recv) (int, error) {
 	r := &q.rq
 	r.Lock()
 	defer r.Unlock()
-	if q.dead.Load() {
+	if q.dead() {
 		return 0, q.why()
 	}
 	head, tail := r.head.Load(), r.tail.Load()
@@ -272,7 +260,7 @@ func (q *QP) PostRecv(rs []transport.Recv) (int, error) {
 	if n == 0 {
 		return 0, err
 	}
-	if !q.made.Load() {
+	if !q.made() {
 		r.tail.Store(tail + uint32(n))
 		return n, err
 	}
@@ -344,7 +332,7 @@ func (q *QP) prepareRecv(at uint32, known *regions) (recvWR, error) {
 }
 
 func (q *QP) postErr(err error) error {
-	if q.dead.Load() {
+	if q.dead() {
 		return q.why()
 	}
 	return fmt.Errorf("verbs: %s: post: %w", q.a.attr.Name, err)
@@ -382,7 +370,7 @@ func pow2(n int) int {
 
 // kick makes the runtime's poller let go of a parked owner. os.File, unlike net.Conn, does so without an allocation.
 func (q *QP) kick() {
-	if q.made.Load() {
+	if q.made() {
 		_ = q.file.SetReadDeadline(time.Unix(1, 0)) // fails only on a closed file, which wakes it too
 	}
 }

@@ -195,14 +195,14 @@ func (r *request) accept(ctx context.Context, q *QP, p transport.ConnParams) err
 			return fmt.Errorf("verbs: accept the connection of %s: %w", w.Remote, err)
 		}
 		// The peer may send from here on, and what it sends may be answered.
-		q.connected.Store(true)
+		q.objects.moveLocked(qpObjectMoves, live)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
 	var remote netip.AddrPort
-	if q.made.Load() {
+	if q.made() {
 		remote = q.path.Remote
 	}
 	_, err = q.await(ctx, cmEstablished, remote, establish)

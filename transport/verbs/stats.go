@@ -39,12 +39,12 @@ func (d *Device) Adapters() []transport.AdapterInfo {
 		}
 	}
 	for q := range d.qps {
-		if !q.made.Load() {
+		if !q.made() {
 			continue
 		}
 		i := all[q.a.attr.Name]
 		i.Completions += q.polled.Load()
-		if !q.settled.Load() {
+		if !q.settled() {
 			i.Connections++
 		}
 	}

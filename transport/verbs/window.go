@@ -46,7 +46,7 @@ func (w *window) free() {
 func (q *QP) NewWindow() (transport.Window, error) {
 	q.build.Lock()
 	defer q.build.Unlock()
-	if q.dead.Load() {
+	if q.dead() {
 		return nil, q.why()
 	}
 	w := &window{q: q}
