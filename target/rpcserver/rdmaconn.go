@@ -140,8 +140,11 @@ func (c *rdmaConn) complete(wc *transport.WC) {
 		c.movedSends.Add(1)
 		c.sending--
 		c.slots[i].freeLocked()
+		held := len(c.held) > 0
 		c.unlockAndFree()
-		c.takeHeld(true)
+		if held {
+			c.takeHeld(true)
+		}
 	case kindRead:
 		c.mu.Lock()
 		c.movedReads.Add(1)
