@@ -183,7 +183,7 @@ type LazyReceiver interface {
 // SendCounter is a QP that tells which Sends it has let go of without a completion for each.
 type SendCounter interface {
 	// SendsDone is how many of the Sends that were posted to this QP, in their order, read no memory any more. Any
-	// goroutine may call it; nothing wakes whoever waits for it to grow.
+	// goroutine may call it; nothing wakes a goroutine that waits for it to grow.
 	SendsDone() uint64
 }
 

@@ -63,8 +63,8 @@ func (b *batch) take() {
 	b.iov, b.part, b.ends, b.refs = m.iov[:0], m.part[:0], m.ends[:0], m.refs[:0]
 }
 
-// lay gives the memory of a batch back of which nothing is left.
-func (b *batch) lay() {
+// giveBack returns the memory of an empty batch to all connections.
+func (b *batch) giveBack() {
 	if b.lent == nil || len(b.refs) > 0 {
 		return
 	}

@@ -242,7 +242,7 @@ func (q *QP) receivable() bool {
 	if !lazy {
 		return true
 	}
-	// Without the lock: whoever posts receives may hold what the source wants. Only the owner takes the front away.
+	// Without the lock: the goroutine that posts receives may hold what the source wants. Only the owner takes the front away.
 	s, ok := q.source(token)
 	if !ok {
 		return false

@@ -9,14 +9,14 @@
 //
 // # Flow
 //
-//  1. Post, on any goroutine, copies work requests into the send queue and, if nobody is transmitting, cuts messages
+//  1. Post, on any goroutine, copies work requests into the send queue and, if no goroutine transmits, cuts messages
 //     into FPDUs and hands them to the socket, many FPDUs a system call. A full socket hands the rest to the QP's one
 //     flusher goroutine, which sleeps until the socket takes more.
 //  2. The owner's Poll or Wait reads the socket. Payload goes from the socket to the memory that the header names; what
 //     follows goes to a look-ahead buffer, from where the next headers are parsed.
 //  3. A Read Request becomes an entry of the response queue, which the transmitter serves in turns with the send queue.
 //     The owner never waits for the transmitter.
-//  4. Whoever finds an error records it; the flusher sends the Terminate, shuts the stream down, and closes it; the
+//  4. The goroutine that finds an error records it; the flusher sends the Terminate, shuts the stream down, and closes it; the
 //     owner's Poll returns all that was outstanding.
 //
 // Payload goes to its place before the CRC behind it is known (RFC 5044 section 6 has it checked first): what a bad frame

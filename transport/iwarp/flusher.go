@@ -42,12 +42,12 @@ func (q *QP) flusher() {
 			break
 		}
 	}
-	q.bury()
+	q.shutdown()
 }
 
-// bury sends the last bytes, ends our half of the stream, and waits a moment for the peer's end: closing a socket with
+// shutdown sends the last bytes, ends our half of the stream, and waits a moment for the peer's end: closing a socket with
 // unread bytes resets the connection, and a reset takes from the peer the Terminate it has not read yet.
-func (q *QP) bury() {
+func (q *QP) shutdown() {
 	kill := time.AfterFunc(lingerTimeout, q.closeFile)
 	defer kill.Stop()
 	defer q.closeFile()
@@ -75,10 +75,10 @@ func (q *QP) bury() {
 	if err := q.rc.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) }); err != nil {
 		return
 	}
-	var waste [4096]byte
+	var unwanted [4096]byte
 	gone := false
 	drain := func(fd uintptr) bool { // one read a call: a peer that never stops sending must not hold up Close
-		n, err := unix.Read(int(fd), waste[:])
+		n, err := unix.Read(int(fd), unwanted[:])
 		gone = n <= 0 && err != unix.EAGAIN && err != unix.EINTR
 		return err != unix.EAGAIN
 	}

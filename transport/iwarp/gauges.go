@@ -14,7 +14,7 @@ func (d *Device) Gauges() transport.Gauges {
 	for _, q := range qps {
 		q.stags.Lock()
 		g.Windows += q.stags.n
-		if !q.life.dead() { // what is left of a dead one answers to nobody
+		if !q.life.dead() { // what is left of a dead one is named by no peer
 			g.ReadSinks += q.stags.reads.len()
 		}
 		q.stags.Unlock()

@@ -9,7 +9,7 @@ import (
 // A peer that keeps FPDUs within TCP segments answers a Read with many equal ones. One readv takes a run of them: each
 // payload to where it belongs if the guess is right, and the trailer and header between two payloads to a slot. What a
 // wrong guess misplaced is taken back to the look-ahead at once; all of a Read's sink is written by its response, so
-// nobody ever sees it. A Write is not guessed at: where it ends, only its last segment says, and what lies behind it in
+// it is never seen. A Write is not guessed at: where it ends, only its last segment says, and what lies behind it in
 // the window may be there to stay.
 
 // slot is what lies between the payloads of two guessed segments, and the guess behind it.

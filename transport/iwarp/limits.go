@@ -36,6 +36,6 @@ const (
 	lingerTimeout   = time.Second            // for a Terminate to leave and for the peer's FIN
 	nudgeAfter      = 250 * time.Millisecond // longer than any answer on a machine room's wire takes
 	nudgeTries      = 4                      // 0.25, 0.75, 1.75 and 3.75 s after the MPA Reply
-	nudgeEnd        = time.Minute            // whoever has not sent by now comes late enough
+	nudgeEnd        = time.Minute            // what is first sent later finds the responder ready
 	mssRecheckBytes = 1 << 20                // transmit bytes between looks at the MSS, which path MTU discovery moves
 )

@@ -11,7 +11,7 @@ import (
 // As responder, Linux siw (6.1, siw_accept) sends its MPA Reply first and hooks its receiver to the socket afterwards.
 // An FPDU that arrives in between, which a fast initiator and a busy responder make likely, lies there until the next
 // segment comes; a login waits for its answer and sends none. So while nothing has come back, the initiator sends
-// what every peer takes and nobody notices: a zero-length RDMA Write (RFC 5040 section 5.1 allows one).
+// what every peer takes and no upper protocol sees: a zero-length RDMA Write (RFC 5040 section 5.1 allows one).
 func (q *QP) nudge() {
 	if q.opt.Nudge <= 0 {
 		return

@@ -192,7 +192,7 @@ func (q *QP) Wait(ctx context.Context) error {
 		switch {
 		case err == nil:
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			// A kick, perhaps a late one of an earlier parking. Whoever kicked has made known why before.
+			// A kick, perhaps a late one of an earlier parking. What kicked has made known why before.
 			_ = q.file.SetReadDeadline(time.Time{})
 		default:
 			q.fail(lost(err), nil, nil)

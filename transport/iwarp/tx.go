@@ -123,8 +123,8 @@ func (t *tx) pumpLocked(later bool) {
 	}
 }
 
-// awaitStepLocked waits until whoever transmits has come back from a system call. A spin in its place took a tenth of the
-// time of an initiator that writes much.
+// awaitStepLocked waits until the goroutine that transmits has come back from its system call. A spin in place of the wait took a tenth
+// of the time of an initiator that writes much.
 func (t *tx) awaitStepLocked() {
 	t.waiters++
 	t.stepped.Wait()
@@ -177,13 +177,13 @@ func (t *tx) blockLocked() {
 func (t *tx) step() bool {
 	if !t.out.left() {
 		if !t.hasWork() {
-			t.out.lay()
+			t.out.giveBack()
 			return false
 		}
 		t.out.reset()
 		t.build()
 		if !t.out.left() {
-			t.out.lay()
+			t.out.giveBack()
 			return false
 		}
 	}
@@ -426,7 +426,7 @@ func (t *tx) settleLocked() {
 	t.term = tail
 	t.out.dropRefs(t.out.total)
 	t.out.reset()
-	t.out.lay()
+	t.out.giveBack()
 	t.cur.active = false
 	sendings.Move(&t.state, settled)
 	t.q.wakeFlusher()

@@ -87,7 +87,7 @@ func (d *FaultyDevice) NewQP(o transport.QPOptions) (transport.QP, error) {
 	return &faultyQP{QP: q, dev: d, reads: make(map[uint64]mem.Span)}, nil
 }
 
-// Dial fails as often as Faults.FailDials says, as if nobody listened.
+// Dial fails as often as Faults.FailDials says, as if there were no listener.
 func (d *FaultyDevice) Dial(ctx context.Context, addr string, tq transport.QP, p transport.ConnParams) (transport.Peer, error) {
 	q, ok := tq.(*faultyQP)
 	if !ok {

@@ -31,7 +31,7 @@ type frame struct {
 	err   error  // Terminate, Fin
 }
 
-// pumpLocked moves work onto the link while it has room. Whoever makes room or work calls it, so that nobody waits.
+// pumpLocked moves work onto the link while it has room. What makes room or work calls it, so that none waits.
 func (q *qp) pumpLocked() {
 	p := q.peer
 	for q.err == nil && p != nil && p.err == nil && p.inboxBytes < linkBytes && len(p.inbox) < linkFrames {

@@ -197,7 +197,7 @@ type asking struct {
 }
 
 // ask begins to ask for the connection; build is held. Until it is over the id must stay, and nothing waits for it but the queue
-// pair's end (bury).
+// pair's end (takeApart).
 func (q *QP) ask(p connParam) {
 	a, id := &asking{over: make(chan struct{})}, q.id
 	q.asks, q.known = a, true

@@ -52,7 +52,7 @@ func (q *QP) end(err error, cut bool) {
 	close(q.dying)
 	q.life.Unlock()
 	if used {
-		go q.bury()
+		go q.takeApart()
 		return
 	}
 	q.settle()
@@ -67,9 +67,9 @@ func lost(err error) error {
 	return &LinkError{Reason: "the connection was not made", Err: err}
 }
 
-// bury takes the queue pair from the adapter, in the order that rule 6 needs: everything outstanding completes, the adapter
+// takeApart takes the queue pair from the adapter, in the order that rule 6 needs: everything outstanding completes, the adapter
 // lets go of all memory, windows and objects are freed, and the owner hears of the end.
-func (q *QP) bury() {
+func (q *QP) takeApart() {
 	defer q.dev.drop(q)
 	q.kick() // an owner that is parked leaves the channel
 	q.build.Lock()

@@ -227,7 +227,7 @@ func (q *QP) Wait(ctx context.Context) error {
 				return nil
 			}
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			// A kick, perhaps a late one of an earlier parking. Whoever kicked has made known why before.
+			// A kick, perhaps a late one of an earlier parking. What kicked has made known why before.
 			_ = q.file.SetReadDeadline(time.Time{})
 		case q.dead(): // the channel is closed
 		default:

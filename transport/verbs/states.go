@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-storage/sluice/internal/state"
 )
 
-// A queue pair has two lives: its own, which every goroutine may end, and that of its objects at the adapter, which only set-up and burial
-// touch. Each is one enumeration, moved through its table alone. An illegal move panics, and as goroutines of the device make most moves, it
+// A queue pair has two lives: its own, which every goroutine may end, and that of its objects at the adapter, which only its set-up and
+// takeApart touch. Each is one enumeration, moved through its table alone. An illegal move panics, and as goroutines of the device make most moves, it
 // ends the process.
 
 // qpPhase is the life of the queue pair. It moves under life; any goroutine may read it.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
-	"github.com/sluice-storage/sluice/transport/link"
+	"github.com/sluice-storage/sluice/transport/lockstep"
 )
 
 // Config is what one connection does.
@@ -45,7 +45,7 @@ func register(dev transport.Device, size int) (*mem.Slab, error) {
 
 // side is one end of a connection.
 type side struct {
-	*link.Conn
+	*lockstep.Conn
 	send, src, dst mem.Span
 }
 
@@ -56,7 +56,7 @@ func newSide(dev transport.Device, slab *mem.Slab, size int) (*side, error) {
 	}
 	cut := func(off, n int) mem.Span { return mem.Span{Slab: slab, Off: off, Len: n} }
 	s := &side{src: cut(0, size), dst: cut(size, size), send: cut(2*size, infoLen)}
-	s.Conn, err = link.New(qp, []mem.Span{cut(2*size+infoLen, infoLen), cut(2*size+2*infoLen, infoLen)})
+	s.Conn, err = lockstep.New(qp, []mem.Span{cut(2*size+infoLen, infoLen), cut(2*size+2*infoLen, infoLen)})
 	return s, err
 }
 

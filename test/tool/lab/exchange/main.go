@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/iwarp"
-	"github.com/sluice-storage/sluice/transport/link"
+	"github.com/sluice-storage/sluice/transport/lockstep"
 )
 
 const (
@@ -110,7 +110,7 @@ func accept(ctx context.Context, dev transport.Device, addr string, e *end, p tr
 
 // end is one side: memory as the C program has it.
 type end struct {
-	*link.Conn
+	*lockstep.Conn
 	window, out, sink mem.Span
 	grant             transport.Window
 }
@@ -134,7 +134,7 @@ func newEnd(dev transport.Device) (*end, error) {
 	if e.grant, err = qp.NewWindow(); err != nil {
 		return nil, err
 	}
-	e.Conn, err = link.New(qp, []mem.Span{span(3), span(4), span(5), span(6)})
+	e.Conn, err = lockstep.New(qp, []mem.Span{span(3), span(4), span(5), span(6)})
 	return e, err
 }
 

@@ -1,6 +1,6 @@
-// Package link uses a queue pair one step at a time: post, wait for the completion, take the next message. It is for
+// Package lockstep drives a queue pair one step at a time: post, wait for the completion, take the next message. It is for
 // tools and checks that want to say what happens in the order it happens in; a data path batches instead.
-package link
+package lockstep
 
 import (
 	"context"
