@@ -77,10 +77,15 @@ type Error struct {
 	err    error // what Status was found in
 }
 
-func (e *Error) Error() string { return e.err.Error() }
+func (e *Error) Error() string { return e.Unwrap().Error() }
 
 // Unwrap leads to the Status.
-func (e *Error) Unwrap() error { return e.err }
+func (e *Error) Unwrap() error {
+	if e.err == nil {
+		return e.Status
+	}
+	return e.err
+}
 
 // pathError names what failed. It is nil for nil.
 func pathError(op, name string, err error) error {
@@ -137,8 +142,11 @@ func checkName(s string) error {
 	return nil
 }
 
-// Errors of opening a mount.
 var (
+	// ErrClosed ends the calls of an FS that was closed; it is fs.ErrClosed too.
+	ErrClosed = rpcclient.ErrClosed
+	// ErrLoop says that a path leads through more symbolic links than are followed.
+	ErrLoop = errors.New("nfs: too many symbolic links")
 	// ErrNoDevice says that an RDMA URL needs a fabric.
 	ErrNoDevice = errors.New("nfs: the URL asks for RDMA, and no RDMA device is given")
 	// ErrExposure says that a URL asks for an exposure that the one device there is was not opened with, for all that is known.

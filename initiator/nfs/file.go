@@ -39,7 +39,11 @@ func (v *FS) Open(name string) (fs.File, error) {
 	if !fs.ValidPath(name) {
 		return nil, pathError("open", name, fs.ErrInvalid)
 	}
-	return v.OpenFile(context.Background(), name, os.O_RDWR, 0)
+	f, err := v.OpenFile(context.Background(), name, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
 // OpenFile opens a file. Of the flags, O_CREATE, O_EXCL, O_TRUNC and O_APPEND count: what may be read and written, the server

@@ -3,8 +3,8 @@ package nfs
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io/fs"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -131,7 +131,7 @@ func (v *FS) walk(ctx context.Context, name string, follow bool) (object, error)
 		}
 		if o.attr.Type == TypeSymlink && (follow || len(todo) > 0) {
 			if links++; links > maxLinks {
-				return object{}, errors.New("nfs: too many symbolic links")
+				return object{}, ErrLoop
 			}
 			target, err := v.readlink(ctx, o.fh)
 			if err != nil {
@@ -410,16 +410,27 @@ func (v *FS) Chown(ctx context.Context, name string, uid, gid uint32) error {
 	return v.setattr(ctx, name, SetAttr{UIDSet: true, UID: uid, GIDSet: true, GID: gid})
 }
 
-// Chtimes sets the times of access and change; NFS version 3 ends in 2106.
+// Chtimes sets the times of access and change. A zero time leaves the file its own. NFS version 3 begins in 1970 and ends in 2106:
+// other times are fs.ErrInvalid.
 func (v *FS) Chtimes(ctx context.Context, name string, atime, mtime time.Time) error {
-	w := func(t time.Time) SetTime {
-		return SetTime{How: ClientTime, Time: Time{Sec: uint32(t.Unix()), Nsec: uint32(t.Nanosecond())}}
+	var s SetAttr
+	for t, into := range map[*time.Time]*SetTime{&atime: &s.Atime, &mtime: &s.Mtime} {
+		switch {
+		case t.IsZero():
+		case t.Unix() < 0 || t.Unix() > math.MaxUint32:
+			return pathError("chtimes", name, fs.ErrInvalid)
+		default:
+			*into = SetTime{How: ClientTime, Time: Time{Sec: uint32(t.Unix()), Nsec: uint32(t.Nanosecond())}}
+		}
 	}
-	return v.setattr(ctx, name, SetAttr{Atime: w(atime), Mtime: w(mtime)})
+	return v.setattr(ctx, name, s)
 }
 
 // Truncate sets a file's size.
 func (v *FS) Truncate(ctx context.Context, name string, size int64) error {
+	if size < 0 {
+		return pathError("truncate", name, fs.ErrInvalid)
+	}
 	return v.setattr(ctx, name, SetAttr{SizeSet: true, Size: uint64(size)})
 }
 

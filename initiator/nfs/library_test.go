@@ -13,6 +13,7 @@ import (
 	"testing"
 	"testing/fstest"
 	"testing/iotest"
+	"time"
 
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 )
@@ -199,6 +200,49 @@ func TestAReadOnlyExportSaysSo(t *testing.T) {
 	each(t, r, func(t *testing.T, _, url string) {
 		err := open(t, url).Mkdir(t.Context(), "d", 0o755)
 		if !errors.Is(err, infs.ErrReadOnly) || !errors.Is(err, fs.ErrPermission) || errors.Is(err, infs.ErrAccess) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestTimesAndSizesThatNoFileCanHaveAreRefused(t *testing.T) {
+	each(t, everything, func(t *testing.T, dir, url string) {
+		ctx, v := t.Context(), open(t, url)
+		must(t, v.WriteFile(ctx, "f", []byte("text"), 0o600))
+		when := time.Unix(1_000_000_000, 7)
+		must(t, v.Chtimes(ctx, "f", when, when))
+		must(t, v.Chtimes(ctx, "f", time.Time{}, when.Add(time.Hour)))
+		i, err := v.StatContext(ctx, "f")
+		must(t, err)
+		if a := i.Sys().(*infs.Attr); !a.Atime.Go().Equal(when) || !i.ModTime().Equal(when.Add(time.Hour)) {
+			t.Errorf("%+v", a)
+		}
+		for what, err := range map[string]error{
+			"before 1970":     v.Chtimes(ctx, "f", when, time.Unix(-1, 0)),
+			"after 2106":      v.Chtimes(ctx, "f", time.Unix(1<<32, 0), when),
+			"a negative size": v.Truncate(ctx, "f", -1),
+		} {
+			if !errors.Is(err, fs.ErrInvalid) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if b, _ := os.ReadFile(filepath.Join(dir, "f")); string(b) != "text" {
+			t.Errorf("%q", b)
+		}
+	})
+}
+
+func TestAClosedFSSaysSo(t *testing.T) {
+	each(t, everything, func(t *testing.T, _, url string) {
+		v, err := infs.Open(t.Context(), url, infs.Options{})
+		must(t, err)
+		sub, err := v.SubContext(t.Context(), ".")
+		must(t, err)
+		must(t, sub.Close()) // which is not the connection's end
+		_, err = v.Stat(".")
+		must(t, err)
+		must(t, v.Close())
+		if _, err := sub.Stat("."); !errors.Is(err, fs.ErrClosed) || !errors.Is(err, infs.ErrClosed) {
 			t.Errorf("%v", err)
 		}
 	})

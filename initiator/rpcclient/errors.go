@@ -2,16 +2,23 @@ package rpcclient
 
 import (
 	"errors"
+	"io/fs"
 
 	"github.com/sluice-storage/sluice/internal/oncrpc"
 )
 
 var (
-	// ErrClosed ends the calls of a closed client.
-	ErrClosed = errors.New("rpc: the client is closed")
+	// ErrClosed ends the calls of a closed client; it is fs.ErrClosed too.
+	ErrClosed error = closedError{}
 	// ErrCredential is found in a ReplyError of a server that refused the credential.
 	ErrCredential = errors.New("rpc: the server refused the credential")
 )
+
+type closedError struct{}
+
+func (closedError) Error() string { return "rpc: the client is closed" }
+
+func (closedError) Is(target error) bool { return target == fs.ErrClosed } //nolint:errorlint // a sentinel
 
 // ReplyError is a call that the server did not execute: accepted and failed, or denied (RFC 5531 section 9).
 type ReplyError struct {
@@ -19,10 +26,9 @@ type ReplyError struct {
 	Accept    uint32 // accept_stat, not SUCCESS; without Denied
 	Auth      uint32 // auth_stat, with Denied: 0 for a server of another RPC version, others for a refused credential
 	Low, High uint32 // the server's versions, where the call's was none of them
-	err       *oncrpc.ReplyError
 }
 
-func (e *ReplyError) Error() string { return e.err.Error() }
+func (e *ReplyError) Error() string { return e.Unwrap().Error() }
 
 // Is finds ErrCredential.
 func (e *ReplyError) Is(target error) bool {
@@ -30,12 +36,14 @@ func (e *ReplyError) Is(target error) bool {
 }
 
 // Unwrap leads to the reply as it was decoded.
-func (e *ReplyError) Unwrap() error { return e.err }
+func (e *ReplyError) Unwrap() error {
+	return &oncrpc.ReplyError{Denied: e.Denied, Accept: oncrpc.AcceptStat(e.Accept), Auth: oncrpc.AuthStat(e.Auth), Low: e.Low, High: e.High}
+}
 
 func replyError(err error) error {
 	var r *oncrpc.ReplyError
 	if !errors.As(err, &r) {
 		return err
 	}
-	return &ReplyError{Denied: r.Denied, Accept: uint32(r.Accept), Auth: uint32(r.Auth), Low: r.Low, High: r.High, err: r}
+	return &ReplyError{Denied: r.Denied, Accept: uint32(r.Accept), Auth: uint32(r.Auth), Low: r.Low, High: r.High}
 }

@@ -13,6 +13,6 @@
 // No byte that a server sent is decoded by go-nfs-client.
 //
 // What differs: a connection that breaks is made again; Lookup has attributes of the mounted directory too; Readlink gives the
-// target; Seek knows the end; io.Copy moves megabytes; a Target has no Call for RPC calls of a program's own, and NewTarget is missing.
+// target; Seek knows the end; io.Copy moves a megabyte at a time; a Target has no Call for RPC calls of a program's own, and NewTarget is missing.
 // As there, what Write has returned for is durable.
 package gonfs

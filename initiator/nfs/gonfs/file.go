@@ -1,11 +1,15 @@
 package gonfs
 
 import (
+	"bufio"
 	"errors"
 	"io"
 
 	"github.com/sluice-storage/sluice/initiator/nfs"
 )
+
+// piece is how much io.Copy moves at a time, bytes.
+const piece = 1 << 20
 
 // File is an open file. It is used by one goroutine at a time.
 type File struct {
@@ -49,27 +53,34 @@ func (f *File) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// ReadFrom writes what r gives, in pieces of megabytes: io.Copy calls it. The data is durable when it returns.
+// ReadFrom writes what r gives, in pieces of a megabyte: io.Copy calls it. The data is durable when it returns.
 func (f *File) ReadFrom(r io.Reader) (int64, error) {
-	if _, err := f.f.Seek(f.at, io.SeekStart); err != nil {
-		return 0, refusal(err)
+	start := f.at
+	w := bufio.NewWriterSize(unsynced{f}, piece)
+	_, err := w.ReadFrom(r)
+	if ferr := w.Flush(); err == nil {
+		err = ferr
 	}
-	n, err := f.f.ReadFrom(r)
-	if serr := f.f.Sync(); serr != nil {
-		return 0, refusal(serr)
+	if serr := f.Close(); serr != nil {
+		return 0, serr
 	}
-	f.at += n
+	return f.at - start, err
+}
+
+// unsynced is a File whose data is not durable yet when Write returns.
+type unsynced struct{ f *File }
+
+func (u unsynced) Write(p []byte) (int, error) {
+	ctx, end := u.f.ctx()
+	defer end()
+	n, err := u.f.f.WriteAtContext(ctx, p, u.f.at)
+	u.f.at += int64(n)
 	return n, refusal(err)
 }
 
-// WriteTo writes the rest of the file to w, in pieces of megabytes: io.Copy calls it.
+// WriteTo writes the rest of the file to w, in pieces of a megabyte: io.Copy calls it.
 func (f *File) WriteTo(w io.Writer) (int64, error) {
-	if _, err := f.f.Seek(f.at, io.SeekStart); err != nil {
-		return 0, refusal(err)
-	}
-	n, err := f.f.WriteTo(w)
-	f.at += n
-	return n, refusal(err)
+	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{f}, make([]byte, piece))
 }
 
 // Seek sets the position.
