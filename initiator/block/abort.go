@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-storage/sluice/internal/iscsi"
 )
 
-// abort asks the target to end a task (RFC 7143 section 11.5). Its answer, not the asking, ends it here. It waits its
+// abortLocked asks the target to end a task (RFC 7143 section 11.5). Its answer, not the asking, ends it here. It waits its
 // turn when as many immediate PDUs are out as the target has room for (RFC 7145 section 8.1.1).
-func (s *session) abort(t *task) {
+func (s *session) abortLocked(t *task) {
 	most := maxAborts
 	if n := int(s.params.PeerUnexpected); s.params.RDMA && n > 0 {
 		most = max(min(most, n-1), 1) // one is left for a ping or logout
@@ -30,17 +30,17 @@ func (s *session) abort(t *task) {
 	t.abortITT = ctlAbort | uint32(s.abortSeq)<<16 | uint32(t.idx)
 	req := iscsi.TaskRequest{Immediate: true, Function: iscsi.AbortTask, LUN: s.lun, ITT: t.abortITT, RefTag: t.itt,
 		CmdSN: s.cmdSN, ExpStatSN: s.statSN, RefCmdSN: t.cmdSN}
-	if err := s.sendControl(&req, nil); err != nil {
-		s.fail(fmt.Errorf("abort a command: %w", err))
+	if err := s.sendControlLocked(&req, nil); err != nil {
+		s.failLocked(fmt.Errorf("abort a command: %w", err))
 	}
 }
 
-// nextAbort sends one that waited.
-func (s *session) nextAbort() {
+// nextAbortLocked sends one that waited.
+func (s *session) nextAbortLocked() {
 	s.aborts = max(s.aborts-1, 0)
 	for i := range s.tasks {
 		if t := &s.tasks[i]; t.life == taskSent && t.abort == abortWaits && !s.dead {
-			s.abort(t)
+			s.abortLocked(t)
 			return
 		}
 	}
@@ -74,22 +74,22 @@ func (s *session) watch() {
 		case t.life != taskSent || t.abort == abortWaits:
 		case t.abort == abortSent:
 			if s.beat-t.aborted >= abort {
-				s.fail(errors.New("the target did not answer the abort of a command"))
+				s.failLocked(errors.New("the target did not answer the abort of a command"))
 				return
 			}
 		case s.ini.o.CommandTimeout > 0 && t.timed() && s.beat-t.beat >= limit*t.patience():
 			t.why = abortLate
-			s.abort(t)
+			s.abortLocked(t)
 		}
 	}
 	// A window that stays closed while nothing is under way is a target that takes no command and does not say so.
-	if s.out == 0 && s.next() != nil && !s.corked {
+	if s.out == 0 && s.nextLocked() != nil && !s.corked {
 		s.starved++
 	} else {
 		s.starved = 0
 	}
 	if s.ini.o.CommandTimeout > 0 && s.starved >= limit {
-		s.fail(fmt.Errorf("the target has taken no command for %v", s.ini.o.CommandTimeout))
+		s.failLocked(fmt.Errorf("the target has taken no command for %v", s.ini.o.CommandTimeout))
 		return
 	}
 	if !s.dead {
@@ -110,14 +110,14 @@ func (t *task) patience() int {
 	return 1
 }
 
-// sweep asks for the end of the commands that were sent before number sn. Another initiator's reset may have cleared them
+// sweepLocked asks for the end of the commands that were sent before number sn. Another initiator's reset may have cleared them
 // without a word (SAM-5 section 5.6, TAS=0): the answer to ABORT TASK says that nothing of them is left, and any answer of
 // their own comes before it (RFC 7143 section 11.6.1).
-func (s *session) sweep(sn uint32) {
+func (s *session) sweepLocked(sn uint32) {
 	for i := range s.tasks {
 		if t := &s.tasks[i]; t.life == taskSent && t.abort == abortNone && iscsi.SNLess(t.cmdSN, sn) && !s.dead {
 			t.why = abortSwept
-			s.abort(t)
+			s.abortLocked(t)
 		}
 	}
 }

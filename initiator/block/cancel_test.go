@@ -89,7 +89,7 @@ func TestARequestCancelledAsItsSessionDiesEnds(t *testing.T) {
 		synctest.Wait()
 		s := v.paths[0].sess.Load()
 		s.mu.Lock()
-		s.fail(errors.New("cut"))
+		s.failLocked(errors.New("cut"))
 		go v.Cancel(rs[1])
 		go v.Cancel(rs[0])
 		s.mu.Unlock()

@@ -18,28 +18,28 @@ const (
 	ctlMask   uint32 = 0xff << 24
 )
 
-func (s *session) sendControl(p iscsi.PDU, data []byte) error {
+func (s *session) sendControlLocked(p iscsi.PDU, data []byte) error {
 	var b [iscsi.BHSLen]byte
 	p.Put(b[:])
-	return s.mv.control(b[:], data)
+	return s.dm.control(b[:], data)
 }
 
-// received handles a PDU other than Data-In and R2T; data is valid during the call. It returns the task that the PDU
-// answered, for the mover to retire, and an error that ends the session. The lock is held.
-func (s *session) received(b iscsi.BHS, data []byte) (*task, error) {
+// receivedLocked handles a PDU other than Data-In and R2T; data is valid during the call. It returns the task that the PDU
+// answered, for the datamover to retire, and an error that ends the session. The lock is held.
+func (s *session) receivedLocked(b iscsi.BHS, data []byte) (*task, error) {
 	op := b.Opcode()
-	s.numbers(b, op != iscsi.OpNopIn || b.ITT() != iscsi.Reserved)
+	s.numbersLocked(b, op != iscsi.OpNopIn || b.ITT() != iscsi.Reserved)
 	switch op {
 	case iscsi.OpSCSIResponse:
-		return s.response(b, data)
+		return s.responseLocked(b, data)
 	case iscsi.OpTaskResponse:
-		return s.taskResponse(b)
+		return s.taskResponseLocked(b)
 	case iscsi.OpNopIn:
-		return nil, s.nopIn(b, data)
+		return nil, s.nopInLocked(b, data)
 	case iscsi.OpReject:
-		return nil, s.rejected(b, data)
+		return nil, s.rejectedLocked(b, data)
 	case iscsi.OpAsync:
-		return nil, s.async(b, data)
+		return nil, s.asyncLocked(b, data)
 	case iscsi.OpLogoutResp:
 		if b.ITT() == ctlLogout {
 			select {
@@ -55,9 +55,9 @@ func (s *session) received(b iscsi.BHS, data []byte) (*task, error) {
 	return nil, &iscsi.ProtocolError{Clause: "11.2.1.2", Detail: fmt.Sprintf("%s in full-feature phase", op)}
 }
 
-// response reads a SCSI Response (RFC 7143 section 11.4).
-func (s *session) response(b iscsi.BHS, data []byte) (*task, error) {
-	t := s.lookup(b.ITT())
+// responseLocked reads a SCSI Response (RFC 7143 section 11.4).
+func (s *session) responseLocked(b iscsi.BHS, data []byte) (*task, error) {
+	t := s.lookupLocked(b.ITT())
 	if t == nil || t.life != taskSent {
 		return nil, &iscsi.ProtocolError{Clause: "11.4", Detail: fmt.Sprintf("a response to tag 0x%08x, of which no command is out", b.ITT())}
 	}
@@ -77,12 +77,12 @@ func (s *session) response(b iscsi.BHS, data []byte) (*task, error) {
 	if p.Underflow || p.Overflow {
 		residual = int64(p.Residual)
 	}
-	s.status(t, p.Status, sense, residual, over)
+	s.statusLocked(t, p.Status, sense, residual, over)
 	return t, nil
 }
 
-// status sets a task's outcome.
-func (s *session) status(t *task, status uint8, sense []byte, residual int64, over bool) {
+// statusLocked sets a task's outcome.
+func (s *session) statusLocked(t *task, status uint8, sense []byte, residual int64, over bool) {
 	taskLives.Move(&t.life, taskAnswered)
 	r := t.req
 	r.code = status
@@ -92,12 +92,12 @@ func (s *session) status(t *task, status uint8, sense []byte, residual int64, ov
 	}
 	switch status {
 	case statusGood, statusConditionMet:
-		s.succeeded(t, moved, residual)
+		s.succeededLocked(t, moved, residual)
 	case statusCheck:
 		e := parseSense(sense)
-		s.heed(t.cmdSN, e)
+		s.heedLocked(t.cmdSN, e)
 		if !e.Deferred && (e.Key == keyNoSense && len(sense) > 0 || e.Key == keyRecovered) {
-			s.succeeded(t, moved, residual) // and has something to tell
+			s.succeededLocked(t, moved, residual) // and has something to tell
 			break
 		}
 		if e.Key == keyMiscompare && !e.Deferred {
@@ -110,14 +110,14 @@ func (s *session) status(t *task, status uint8, sense []byte, residual int64, ov
 		t.err = e
 	default:
 		if status == statusTaskAborted {
-			s.doubt() // what took it away may have changed what the unit is
+			s.doubtLocked() // what took it away may have changed what the unit is
 		}
 		t.err = &StatusError{Status: status}
 	}
 }
 
-// succeeded takes what a command that has ended well has moved.
-func (s *session) succeeded(t *task, moved, residual int64) {
+// succeededLocked takes what a command that has ended well has moved.
+func (s *session) succeededLocked(t *task, moved, residual int64) {
 	r := t.req
 	switch {
 	case r.Op == rawCommand:
@@ -130,13 +130,13 @@ func (s *session) succeeded(t *task, moved, residual int64) {
 	}
 }
 
-// taskResponse ends the task that an abort named. A response that was on its way came before (section 11.6.1).
-func (s *session) taskResponse(b iscsi.BHS) (*task, error) {
+// taskResponseLocked ends the task that an abort named. A response that was on its way came before (section 11.6.1).
+func (s *session) taskResponseLocked(b iscsi.BHS) (*task, error) {
 	var p iscsi.TaskResponse
 	p.Parse(b)
 	switch p.ITT & ctlMask {
 	case ctlAbort:
-		s.nextAbort()
+		s.nextAbortLocked()
 		i := int(p.ITT & 0xffff)
 		if i >= len(s.tasks) || s.tasks[i].life != taskSent || s.tasks[i].abortITT != p.ITT {
 			return nil, nil
@@ -149,13 +149,13 @@ func (s *session) taskResponse(b iscsi.BHS) (*task, error) {
 		t.err = t.abortedErr(s.ini.o.CommandTimeout)
 		return t, nil
 	case ctlReset:
-		s.resetDone(p.ITT, p.Response)
+		s.resetDoneLocked(p.ITT, p.Response)
 		return nil, nil
 	}
 	return nil, &iscsi.ProtocolError{Clause: "11.6", Detail: "a task management response to no request of ours"}
 }
 
-func (s *session) nopIn(b iscsi.BHS, data []byte) error {
+func (s *session) nopInLocked(b iscsi.BHS, data []byte) error {
 	if b.ITT() != iscsi.Reserved {
 		s.pinging = false
 		return nil
@@ -165,10 +165,10 @@ func (s *session) nopIn(b iscsi.BHS, data []byte) error {
 	}
 	// The target's ping is answered with its transfer tag and LUN (section 11.18).
 	nop := iscsi.NopOut{Immediate: true, LUN: b.LUN(), ITT: iscsi.Reserved, TTT: b.TTT(), CmdSN: s.cmdSN, ExpStatSN: s.statSN}
-	return s.sendControl(&nop, nil)
+	return s.sendControlLocked(&nop, nil)
 }
 
-func (s *session) rejected(b iscsi.BHS, data []byte) error {
+func (s *session) rejectedLocked(b iscsi.BHS, data []byte) error {
 	var p iscsi.Reject
 	p.Parse(b)
 	if len(data) >= iscsi.BHSLen {
@@ -184,7 +184,7 @@ func (s *session) rejected(b iscsi.BHS, data []byte) error {
 
 var errLogoutAsked = errors.New("the target asked for a logout")
 
-func (s *session) async(b iscsi.BHS, data []byte) error {
+func (s *session) asyncLocked(b iscsi.BHS, data []byte) error {
 	var p iscsi.Async
 	p.Parse(b)
 	s.log.Info("asynchronous message", "portal", s.portal, "event", uint8(p.Event))
@@ -192,11 +192,11 @@ func (s *session) async(b iscsi.BHS, data []byte) error {
 	case iscsi.AsyncSCSI:
 		if len(data) >= 2 {
 			n := int(data[0])<<8 | int(data[1])
-			s.heed(s.cmdSN, parseSense(data[2:min(2+n, len(data))]))
+			s.heedLocked(s.cmdSN, parseSense(data[2:min(2+n, len(data))]))
 		}
 	case iscsi.AsyncLogout:
 		// Commands without an answer are replayed by the login that follows.
-		if err := s.sendLogout(); err != nil {
+		if err := s.sendLogoutLocked(); err != nil {
 			return err
 		}
 		return errLogoutAsked
@@ -204,11 +204,11 @@ func (s *session) async(b iscsi.BHS, data []byte) error {
 		return errors.New("the target announces the end of the session")
 	case iscsi.AsyncNegotiate:
 		req := iscsi.TextRequest{Immediate: true, Final: true, ITT: ctlText, TTT: iscsi.Reserved, CmdSN: s.cmdSN, ExpStatSN: s.statSN}
-		return s.sendControl(&req, nil)
+		return s.sendControlLocked(&req, nil)
 	}
 	return nil
 }
 
-func (s *session) sendLogout() error {
-	return s.sendControl(&iscsi.LogoutRequest{Immediate: true, Reason: iscsi.LogoutSession, ITT: ctlLogout, CmdSN: s.cmdSN, ExpStatSN: s.statSN}, nil)
+func (s *session) sendLogoutLocked() error {
+	return s.sendControlLocked(&iscsi.LogoutRequest{Immediate: true, Reason: iscsi.LogoutSession, ITT: ctlLogout, CmdSN: s.cmdSN, ExpStatSN: s.statSN}, nil)
 }

@@ -309,7 +309,7 @@ func FuzzReceive(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, digests bool) {
 		i := &Initiator{o: Options{Keepalive: time.Hour, Log: logging.OrNone(nil)}, zero: mem.Span{Slab: slab, Len: 4096}}
 		c := &tcpConn{conn: &stream{b: b}, ahead: make([]byte, aheadSize), arena: make([]byte, 0, arenaSize), wake: make(chan struct{}, 1)}
-		s := &session{ini: i, log: i.o.Log, mv: c, params: iscsi.Params{MaxRecv: 64 << 10, MaxSend: 8192, MaxBurst: 64 << 10, MaxOutstandingR2T: 1,
+		s := &session{ini: i, log: i.o.Log, dm: c, params: iscsi.Params{MaxRecv: 64 << 10, MaxSend: 8192, MaxBurst: 64 << 10, MaxOutstandingR2T: 1,
 			HeaderDigest: digests, DataDigest: digests}, cmdSN: 1, maxCmdSN: 8, limits: limits{}}
 		c.hdrDig, c.datDig, c.maxTx = digests, digests, 8192
 		slots := make([]mem.Span, 4)

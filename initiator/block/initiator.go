@@ -265,8 +265,8 @@ func (i *Initiator) attempt(ctx context.Context, u *URL, p loginParams, k *kept,
 	return s, nil
 }
 
-func (s *session) take(r loginResult, m mover) {
-	s.mv, s.params, s.tpgt = m, r.params, r.portalGroup
+func (s *session) take(r loginResult, m datamover) {
+	s.dm, s.params, s.tpgt = m, r.params, r.portalGroup
 	s.cmdSN, s.maxCmdSN, s.statSN = r.cmdSN, r.maxCmdSN, r.statSN
 }
 

@@ -26,7 +26,7 @@ const (
 // sendSignal is how often a command's Send is signaled, so that a provider can tell that the queue drains.
 const sendSignal = 16
 
-// iserConn is a mover and a wire over a queue pair.
+// iserConn is a datamover and a wire over a queue pair.
 type iserConn struct {
 	qp      transport.QP
 	poll    owner.Poller // of qp, the owner's

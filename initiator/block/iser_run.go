@@ -106,13 +106,13 @@ func (c *iserConn) run(s *session) error {
 		s.mu.Lock()
 		if !s.dead {
 			if e := c.batch(s, wcs); e != nil {
-				s.fail(e)
+				s.failLocked(e)
 			}
 		} else if first == nil {
 			first = wcError(wcs)
 		}
-		s.pump()
-		s.flush()
+		s.pumpLocked()
+		s.flushLocked()
 		s.mu.Unlock()
 	}
 	wcs, err := c.poll.Next(context.Background(), true)
@@ -157,13 +157,13 @@ func (c *iserConn) batch(s *session, wcs []transport.WC) error {
 			if idx > 0 {
 				t := &s.tasks[idx-1]
 				if t.lent = false; t.life == taskAnswered {
-					s.finish(t)
+					s.finishLocked(t)
 				}
 			}
 		case tokInvalidate:
 			t := &s.tasks[idx]
 			t.bound = false
-			s.finish(t)
+			s.finishLocked(t)
 		case tokRecv, tokLoginRecv:
 			buf := c.logRx
 			if wc.Token&tokKind == tokRecv {
@@ -182,7 +182,7 @@ func (c *iserConn) batch(s *session, wcs []transport.WC) error {
 				// The target left the STag alive: it dies here before the caller gets the memory back.
 				wrs = append(wrs, transport.WR{Op: transport.OpInvalidate, Flags: transport.Signaled, Token: tokInvalidate | uint64(t.idx), Window: t.win})
 			default:
-				s.finish(t)
+				s.finishLocked(t)
 			}
 		}
 	}
@@ -219,7 +219,7 @@ func (c *iserConn) collect(s *session) error {
 		switch {
 		case c.counter == nil: // its completion ends it
 		case c.returned(t):
-			s.finish(t)
+			s.finishLocked(t)
 		default:
 			left = append(left, t)
 		}
@@ -230,7 +230,7 @@ func (c *iserConn) collect(s *session) error {
 		return nil
 	}
 	c.asked = true
-	return s.sendControl(&iscsi.NopOut{Immediate: true, LUN: s.lun, ITT: iscsi.Reserved, TTT: iscsi.Reserved, CmdSN: s.cmdSN, ExpStatSN: s.statSN}, nil)
+	return s.sendControlLocked(&iscsi.NopOut{Immediate: true, LUN: s.lun, ITT: iscsi.Reserved, TTT: iscsi.Reserved, CmdSN: s.cmdSN, ExpStatSN: s.statSN}, nil)
 }
 
 // message handles one received PDU and returns the task it ends.
@@ -239,7 +239,7 @@ func (c *iserConn) message(s *session, b []byte, inv uint32) (*task, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.received(h, data)
+	t, err := s.receivedLocked(h, data)
 	if err != nil || inv == 0 {
 		return t, err
 	}

@@ -89,7 +89,7 @@ func (p *path) inspect(s *session) error {
 	} else {
 		p.wantLook() // something has come meanwhile
 	}
-	s.pump()
+	s.pumpLocked()
 	done := s.done.take()
 	s.mu.Unlock()
 	done.complete()
@@ -108,7 +108,7 @@ func (s *session) quiesce(ctx context.Context) error {
 	for r := s.userAsks.pop(); r != nil; r = s.userAsks.pop() {
 		s.asks.push(r)
 	}
-	s.pump()
+	s.pumpLocked()
 	done := s.done.take()
 	s.mu.Unlock()
 	done.complete()

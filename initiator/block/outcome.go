@@ -11,22 +11,22 @@ import (
 // errCleared is the outcome of a command that another initiator's reset took away without a word.
 var errCleared = errors.New("block: the command was cleared by another initiator")
 
-// settle decides what becomes of a request without commands out: done, or once more. The lock is held.
-func (s *session) settle(r *request) {
+// settleLocked decides what becomes of a request without commands out: done, or once more.
+func (s *session) settleLocked(r *request) {
 	switch {
 	case r.cancelled.Load():
 		r.Err = ErrCancelled
-	case r.failed == nil && s.undone(r):
+	case r.failed == nil && s.undoneLocked(r):
 		// Power was lost since its first command left, and with it what the target had said of the earlier ones. The
 		// request has not been acknowledged: all of it is done again.
 		r.reset()
-		s.enqueue(r)
+		s.enqueueLocked(r)
 		return
-	case r.failed == nil && (r.Op == blockdev.Flush || r.step == stepFlush) && s.unjudged(r):
+	case r.failed == nil && (r.Op == blockdev.Flush || r.step == stepFlush) && s.unjudgedLocked(r):
 		// The report was taken by a command before this flush, which may have come too late for what was there to be flushed
 		// (SAM-5 section 5.14: a unit attention is reported once). Once judged, the flush tells; and what it completes is written again.
 		r.reset()
-		s.enqueue(r)
+		s.enqueueLocked(r)
 		return
 	case r.failed == nil && r.Op == blockdev.WriteZeroes && r.FUA && r.step == stepOwn:
 		// WRITE SAME has no FUA bit; the cache is flushed instead.
@@ -34,7 +34,7 @@ func (s *session) settle(r *request) {
 		r.to(queued)
 		s.queue.push(r)
 		return
-	case r.failed != nil && s.again(r):
+	case r.failed != nil && s.againLocked(r):
 		return
 	case r.failed == nil && s.path != nil && r.pin == nil:
 		r.Err = s.path.v.power.ended(r, s.epoch, s.limits.writeThrough)
@@ -47,18 +47,18 @@ func (s *session) settle(r *request) {
 	s.overLocked(r)
 }
 
-func (s *session) undone(r *request) bool {
+func (s *session) undoneLocked(r *request) bool {
 	return r.epoch != s.epoch && (r.Op == blockdev.Write || r.Op == blockdev.WriteZeroes || r.Op == blockdev.Discard)
 }
 
 // unjudged: the target has reported POWER ON to this session, and the volume's requests wait for the look at what that means.
-func (s *session) unjudged(r *request) bool {
+func (s *session) unjudgedLocked(r *request) bool {
 	return s.path != nil && r.pin == nil && s.gated && s.path.powerOn.Load()
 }
 
-// again sends a request once more if its failure asks for it: a unit attention says that the command was not begun, BUSY
+// againLocked sends a request once more if its failure asks for it: a unit attention says that the command was not begun, BUSY
 // and TASK SET FULL that it was not taken, TASK ABORTED and ABORTED COMMAND that another initiator or the target ended it.
-func (s *session) again(r *request) bool {
+func (s *session) againLocked(r *request) bool {
 	if r.Op == rawCommand {
 		return false
 	}
@@ -137,7 +137,7 @@ func (s *session) again(r *request) bool {
 		s.resume = time.AfterFunc(retryDelay, func() {
 			s.mu.Lock()
 			s.paused = false
-			s.pump()
+			s.pumpLocked()
 			done := s.done.take()
 			s.mu.Unlock()
 			done.complete()
@@ -155,8 +155,8 @@ func (s *session) patient(r *request) bool {
 	return limit < 0 || time.Since(r.waiting) < limit
 }
 
-// heed takes what sense data says beside the command that carries it, whose number is sn. The lock is held.
-func (s *session) heed(sn uint32, e *SenseError) {
+// heedLocked takes what sense data says beside the command that carries it, whose number is sn.
+func (s *session) heedLocked(sn uint32, e *SenseError) {
 	if s.path == nil {
 		return
 	}
@@ -166,27 +166,27 @@ func (s *session) heed(sn uint32, e *SenseError) {
 			s.path.v.power.failed(e)
 		}
 	case e.Key == keyIllegalRequest && e.asc() == 0x2500:
-		s.doubt()
+		s.doubtLocked()
 	case e.Key == keyUnitAttention:
 		switch asc := e.asc(); asc {
 		case 0x2900, 0x2901:
 			s.path.powerOn.Store(true)
-			s.sweep(sn)
+			s.sweepLocked(sn)
 		case 0x2902, 0x2903, 0x2904, 0x2f00, 0x2f01:
-			s.sweep(sn)
+			s.sweepLocked(sn)
 		case 0x2a03, 0x2a04, 0x2a05: // of reservations: nothing that a look would show
 			return
 		}
 		switch e.ASC {
 		case 0x28, 0x29, 0x2a, 0x3f:
-			s.doubt()
+			s.doubtLocked()
 			s.path.v.attention(s.path)
 		}
 	}
 }
 
-// doubt stops the volume's requests until the unit has been asked what it is. The lock is held.
-func (s *session) doubt() {
+// doubtLocked stops the volume's requests until the unit has been asked what it is.
+func (s *session) doubtLocked() {
 	s.doubts++
 	if s.inUse {
 		s.gated = true

@@ -28,7 +28,7 @@ func (v *Volume) park(r *request, tried *[]*path) {
 			r.to(parked)
 		}
 		v.parked.insert(r)
-		v.arm()
+		v.armLocked()
 		active := v.active.Load()
 		again := active != tried && len(*active) > 0 && r.life == parked && !v.waits(r)
 		v.mu.Unlock()
@@ -38,11 +38,11 @@ func (v *Volume) park(r *request, tried *[]*path) {
 		return
 	}
 	v.mu.Unlock()
-	r.alone()
+	r.endAlone()
 }
 
-// arm starts the reconnect limit while no path is up. The lock is held.
-func (v *Volume) arm() {
+// armLocked starts the reconnect limit while no path is up. The lock is held.
+func (v *Volume) armLocked() {
 	if v.limit == nil && v.ini.o.ReconnectLimit > 0 && v.parked.head != nil {
 		v.limit = time.AfterFunc(v.ini.o.ReconnectLimit, v.expire)
 	}

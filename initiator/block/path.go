@@ -190,15 +190,15 @@ func (p *path) lost(s *session, reqs reqList, err error) {
 			if r.cancelled.Load() {
 				r.Err = ErrCancelled
 			}
-			r.alone()
-		case v.worn(r):
+			r.endAlone()
+		case v.lostTooLong(r):
 			// The path comes up and is lost again each time: the limit on waiting holds for the request too.
 			r.Err = fmt.Errorf("%w: every session that ran the request was lost, for %v: %w", ErrNoPath, v.ini.o.ReconnectLimit, err)
 			if r.sent && !r.harmless() {
 				v.giveUp(p)
 				r.Err = fmt.Errorf("%w; %w", errUnsettled, r.Err)
 			}
-			r.alone()
+			r.endAlone()
 		default:
 			if r.sent && !r.harmless() {
 				r.fence = p
@@ -211,8 +211,8 @@ func (p *path) lost(s *session, reqs reqList, err error) {
 	v.fencing(p)
 }
 
-// worn reports whether r has been lost with sessions for longer than the limit.
-func (v *Volume) worn(r *request) bool {
+// lostTooLong reports whether r has been lost with sessions for longer than the limit.
+func (v *Volume) lostTooLong(r *request) bool {
 	if r.lostAt.IsZero() {
 		r.lostAt = time.Now()
 	}
@@ -249,7 +249,7 @@ func (p *path) fence(ctx context.Context, over *path, gen int, late bool) error 
 		return err
 	}
 	p.v.tell(p, "lost path is fenced by a reset of the logical unit", nil)
-	p.v.anew()
+	p.v.endBusySessions()
 	return nil
 }
 
@@ -322,10 +322,10 @@ func (p *path) reinstate(ctx context.Context, over *path, group string) error {
 // errOwnReset ends sessions whose commands went with our own reset.
 var errOwnReset = errors.New("block: the logical unit was reset to fence a lost path")
 
-// anew ends every session that has commands out after a LOGICAL UNIT RESET: the reset aborted them, of all I_T nexuses,
-// and nobody is going to answer them (SAM-5 section 5.6). Which of them had been answered just before cannot be told from
+// endBusySessions ends every session that has commands out after a LOGICAL UNIT RESET: the reset aborted them, of all I_T nexuses,
+// and no answer to them will come (SAM-5 section 5.6). Which of them had been answered just before cannot be told from
 // here; a new login can, and their requests are done again.
-func (v *Volume) anew() {
+func (v *Volume) endBusySessions() {
 	for _, q := range v.paths {
 		s := q.sess.Load()
 		if s == nil {
@@ -334,7 +334,7 @@ func (v *Volume) anew() {
 		s.mu.Lock()
 		for i := range s.tasks {
 			if s.tasks[i].life != taskFree && !s.dead {
-				s.fail(errOwnReset)
+				s.failLocked(errOwnReset)
 			}
 		}
 		s.mu.Unlock()

@@ -61,7 +61,7 @@ func (v *Volume) up(p *path, s *session, g *Unit) error {
 	s.mu.Lock()
 	s.limits = g.limits(int64(v.ini.o.Piece))
 	if s.inUse = true; s.doubts != s.settled {
-		s.doubt()
+		s.doubtLocked()
 	}
 	dead := s.dead
 	s.mu.Unlock()

@@ -38,7 +38,7 @@ func (s *session) acceptLocked(r *request) {
 		r.Err = ErrCancelled
 		s.overLocked(r)
 	} else {
-		s.enqueue(r)
+		s.enqueueLocked(r)
 	}
 }
 
@@ -50,7 +50,7 @@ func (s *session) overLocked(r *request) {
 
 // pumpAndUnlock starts commands and, unless the owner is going to, completes what has ended.
 func (s *session) pumpAndUnlock() {
-	s.pump()
+	s.pumpLocked()
 	if s.corked {
 		s.mu.Unlock()
 		return
@@ -60,9 +60,9 @@ func (s *session) pumpAndUnlock() {
 	done.complete()
 }
 
-// flush gives finished requests back without the lock; what their callbacks submit leaves in one batch. The lock is
+// flushLocked gives finished requests back without the lock; what their callbacks submit leaves in one batch. The lock is
 // held on entry and return. Only the owner calls it.
-func (s *session) flush() {
+func (s *session) flushLocked() {
 	for s.done.head != nil {
 		done := s.done.take()
 		s.corked = true
@@ -70,12 +70,12 @@ func (s *session) flush() {
 		done.complete()
 		s.mu.Lock()
 		s.corked = false
-		s.pump()
+		s.pumpLocked()
 	}
 }
 
-// enqueue gives a request its queue. The lock is held.
-func (s *session) enqueue(r *request) {
+// enqueueLocked gives a request its queue.
+func (s *session) enqueueLocked(r *request) {
 	r.epoch = s.epoch
 	r.to(queued)
 	switch {
@@ -83,19 +83,19 @@ func (s *session) enqueue(r *request) {
 		s.asks.push(r)
 	case r.asks() && s.inUse:
 		s.userAsks.push(r)
-		s.doubt()
+		s.doubtLocked()
 	default:
 		s.queue.push(r)
 	}
 }
 
-// unqueue takes a request out of its queue.
-func (s *session) unqueue(r *request) bool {
+// unqueueLocked takes a request out of its queue.
+func (s *session) unqueueLocked(r *request) bool {
 	return s.queue.remove(r) || s.asks.remove(r) || s.userAsks.remove(r)
 }
 
-// next is the queue whose turn it is, nil when none may send.
-func (s *session) next() *reqList {
+// nextLocked is the queue whose turn it is, nil when none may send.
+func (s *session) nextLocked() *reqList {
 	switch {
 	case s.asks.head != nil:
 		return &s.asks
@@ -105,26 +105,26 @@ func (s *session) next() *reqList {
 	return nil
 }
 
-// pump starts as many commands as slots and the target's window allow (RFC 7143 section 4.2.2.1). The lock is held.
-func (s *session) pump() {
+// pumpLocked starts as many commands as slots and the target's window allow (RFC 7143 section 4.2.2.1).
+func (s *session) pumpLocked() {
 	if s.corked || s.dead {
 		return
 	}
 	batch := s.batch[:0]
 	for len(s.free) > 0 && iscsi.SNLessEq(s.cmdSN, s.maxCmdSN) {
-		queue := s.next()
+		queue := s.nextLocked()
 		if queue == nil {
 			break
 		}
 		r := queue.head
 		t := s.free[len(s.free)-1]
-		last, ok := t.build(r, &s.limits, s.mv.maxSGE(), s.ini.zero)
+		last, ok := t.build(r, &s.limits, s.dm.maxSGE(), s.ini.zero)
 		if !ok {
 			r.failed = fmt.Errorf("%w: its memory is in more pieces than one command can take", ErrBadRequest)
 			queue.pop()
 			r.to(out)
 			if r.inflight == 0 {
-				s.settle(r)
+				s.settleLocked(r)
 			}
 			continue
 		}
@@ -147,13 +147,13 @@ func (s *session) pump() {
 	if len(batch) == 0 {
 		return
 	}
-	if err := s.mv.send(s, batch); err != nil {
-		s.fail(err)
+	if err := s.dm.send(s, batch); err != nil {
+		s.failLocked(err)
 	}
 }
 
-// lookup finds the task of a tag, nil for one that is not out.
-func (s *session) lookup(itt uint32) *task {
+// lookupLocked finds the task of a tag, nil for one that is not out.
+func (s *session) lookupLocked(itt uint32) *task {
 	i := int(itt & (1<<taskIndexBits - 1))
 	if i >= len(s.tasks) || s.tasks[i].life == taskFree || s.tasks[i].itt != itt {
 		return nil
@@ -161,8 +161,8 @@ func (s *session) lookup(itt uint32) *task {
 	return &s.tasks[i]
 }
 
-// numbers takes the sequence numbers of a response (RFC 7143 section 4.2.2). stat says that it carries a status.
-func (s *session) numbers(b iscsi.BHS, stat bool) {
+// numbersLocked takes the sequence numbers of a response (RFC 7143 section 4.2.2). stat says that it carries a status.
+func (s *session) numbersLocked(b iscsi.BHS, stat bool) {
 	s.heard++
 	if stat {
 		s.statSN = b.StatSN() + 1
@@ -173,8 +173,8 @@ func (s *session) numbers(b iscsi.BHS, stat bool) {
 	}
 }
 
-// finish ends a task that is answered and of which the connection holds nothing more. The lock is held.
-func (s *session) finish(t *task) {
+// finishLocked ends a task that is answered and of which the connection holds nothing more.
+func (s *session) finishLocked(t *task) {
 	r := t.req
 	taskLives.Move(&t.life, taskFree)
 	t.req = nil
@@ -192,11 +192,11 @@ func (s *session) finish(t *task) {
 		r.finished += t.n
 	}
 	if r.life == queued && (r.failed != nil || r.cancelled.Load()) {
-		s.unqueue(r) // no more pieces of it
+		s.unqueueLocked(r) // no more pieces of it
 		r.to(out)
 	}
 	if r.inflight == 0 && r.life == out {
-		s.settle(r)
+		s.settleLocked(r)
 	}
 }
 
@@ -208,7 +208,7 @@ func (s *session) cancel(r *request) {
 		s.mu.Unlock()
 		return
 	}
-	if s.unqueue(r) {
+	if s.unqueueLocked(r) {
 		if r.inflight > 0 {
 			r.to(out)
 		} else {
@@ -219,7 +219,7 @@ func (s *session) cancel(r *request) {
 	for i := range s.tasks {
 		t := &s.tasks[i]
 		if t.life == taskSent && t.req == r && t.abort == abortNone && !s.dead {
-			s.abort(t)
+			s.abortLocked(t)
 		}
 	}
 	var done reqList

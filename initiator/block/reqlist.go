@@ -94,8 +94,8 @@ func (l *reqList) complete() {
 	}
 }
 
-// alone ends one request, which is in no list, and completes it.
-func (r *request) alone() {
+// endAlone ends one request, which is in no list, and completes it.
+func (r *request) endAlone() {
 	r.to(ended)
 	l := reqList{r, r}
 	r.next = nil

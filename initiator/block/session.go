@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-storage/sluice/mem"
 )
 
-// mover is a connection in full-feature phase: iSER or TCP. All methods but run are called with the session's lock and
+// datamover is a connection in full-feature phase: iSER or TCP. All methods but run are called with the session's lock and
 // do not block.
-type mover interface {
+type datamover interface {
 	// send starts the commands of new tasks.
 	send(s *session, batch []*task) error
 	// control sends a PDU without a task; data is copied.
@@ -36,7 +36,7 @@ type session struct {
 	portal string
 	lun    uint64
 	log    *slog.Logger
-	mv     mover
+	dm     datamover
 	params iscsi.Params
 	tpgt   string
 	isid   iscsi.ISID
@@ -111,9 +111,9 @@ func (s *session) open(depth int, slots []mem.Span) {
 // start runs the owner loop; lost gets the requests without an outcome, after the last of them is safe from the peer.
 func (s *session) start(lost func(s *session, reqs reqList, err error)) {
 	go func() {
-		err := s.mv.run(s)
+		err := s.dm.run(s)
 		reqs, err := s.end(err)
-		s.mv.release()
+		s.dm.release()
 		lost(s, reqs, err)
 		close(s.ended)
 	}()
@@ -135,7 +135,7 @@ func (s *session) end(err error) (reqList, error) {
 	// What was answered has an outcome, although its window was still to be closed: the connection's end closed it.
 	for i := range s.tasks {
 		if t := &s.tasks[i]; t.life == taskAnswered {
-			s.finish(t)
+			s.finishLocked(t)
 		}
 	}
 	var reqs reqList
@@ -148,7 +148,7 @@ func (s *session) end(err error) (reqList, error) {
 		r := t.req
 		if r.inflight--; r.inflight == 0 {
 			if r.life == queued {
-				s.unqueue(r)
+				s.unqueueLocked(r)
 			}
 			r.to(routed)
 			reqs.insert(r)
@@ -166,21 +166,21 @@ func (s *session) end(err error) (reqList, error) {
 	return reqs, err
 }
 
-// fail ends the session for a reason of its own. The lock is held.
-func (s *session) fail(err error) {
+// failLocked ends the session for a reason of its own.
+func (s *session) failLocked(err error) {
 	if s.dead {
 		return
 	}
 	s.dead = true
 	s.err = &SessionError{Portal: s.portal, Err: err}
-	s.mv.close(err)
+	s.dm.close(err)
 }
 
 // kill is fail without the lock.
 func (s *session) kill(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.fail(err)
+	s.failLocked(err)
 }
 
 // tick runs every keepalive interval.
@@ -197,13 +197,13 @@ func (s *session) tick() {
 	}
 	switch {
 	case s.silent >= 3:
-		s.fail(fmt.Errorf("the target has been silent for %v", time.Duration(s.silent)*s.ini.o.Keepalive))
+		s.failLocked(fmt.Errorf("the target has been silent for %v", time.Duration(s.silent)*s.ini.o.Keepalive))
 		return
 	case s.silent >= 1 && !s.pinging:
 		s.pinging = true
 		nop := iscsi.NopOut{Immediate: true, LUN: s.lun, ITT: ctlPing, TTT: iscsi.Reserved, CmdSN: s.cmdSN, ExpStatSN: s.statSN}
-		if err := s.sendControl(&nop, nil); err != nil {
-			s.fail(err)
+		if err := s.sendControlLocked(&nop, nil); err != nil {
+			s.failLocked(err)
 			return
 		}
 	}
@@ -225,7 +225,7 @@ func (s *session) reset(ctx context.Context) error {
 	s.resetSeq = (s.resetSeq + 1) & 0xffff // a late answer to an earlier one is none to this
 	req := iscsi.TaskRequest{Immediate: true, Function: iscsi.LogicalUnitReset, LUN: s.lun, ITT: ctlReset | s.resetSeq, RefTag: iscsi.Reserved, CmdSN: s.cmdSN,
 		ExpStatSN: s.statSN}
-	err := s.sendControl(&req, nil)
+	err := s.sendControlLocked(&req, nil)
 	s.mu.Unlock()
 	if err != nil {
 		return err
@@ -243,7 +243,7 @@ func (s *session) reset(ctx context.Context) error {
 	}
 }
 
-func (s *session) resetDone(itt uint32, r iscsi.TaskStatus) {
+func (s *session) resetDoneLocked(itt uint32, r iscsi.TaskStatus) {
 	if s.resetC != nil && itt == ctlReset|s.resetSeq {
 		s.resetC <- r
 		s.resetC = nil
@@ -255,7 +255,7 @@ func (s *session) leave() {
 	s.mu.Lock()
 	err := s.err
 	if !s.dead {
-		err = s.sendLogout()
+		err = s.sendLogoutLocked()
 	}
 	s.mu.Unlock()
 	if err == nil {

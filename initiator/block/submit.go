@@ -56,7 +56,7 @@ func (v *Volume) admit(r *request) bool {
 	r.seq = v.seq.Add(1)
 	r.Err = v.check(r)
 	if r.Err != nil || r.empty() {
-		r.alone()
+		r.endAlone()
 		return false
 	}
 	if r.Op == blockdev.Flush {
@@ -180,7 +180,7 @@ func (v *Volume) end(r *request) {
 	v.mu.Unlock()
 	if found {
 		r.Err = r.cancelError()
-		r.alone()
+		r.endAlone()
 		return
 	}
 	for _, p := range v.paths {

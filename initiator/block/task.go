@@ -271,7 +271,7 @@ func (t *task) cut(r *request, l *limits, maxSGE int) int64 {
 	return n
 }
 
-// status reads the answer of GET LBA STATUS (SBC-4 section 5.8.3).
+// statusLocked reads the answer of GET LBA STATUS (SBC-4 section 5.8.3).
 func (t *task) status(r *request, moved int64, l *limits) {
 	p := t.scratch().Bytes()[:moved]
 	if len(p) < 8 {

@@ -24,7 +24,7 @@ const (
 	pduRoom    = 64 // arena of one Data-Out: header, digests, padding
 )
 
-// tcpConn is a mover and a wire over a byte stream. The owner goroutine reads; a second one writes, so that receiving
+// tcpConn is a datamover and a wire over a byte stream. The owner goroutine reads; a second one writes, so that receiving
 // never waits for the target to read.
 type tcpConn struct {
 	conn   net.Conn

@@ -25,8 +25,8 @@ func (c *tcpConn) read(s *session) error {
 	for {
 		if c.hi-c.lo < iscsi.BHSLen {
 			s.mu.Lock()
-			s.pump()
-			s.flush()
+			s.pumpLocked()
+			s.flushLocked()
 			s.mu.Unlock()
 		}
 		if err := c.need(iscsi.BHSLen); err != nil {
@@ -93,7 +93,7 @@ func (c *tcpConn) pdu(s *session) error {
 	if op == iscsi.OpR2T {
 		return c.r2t(s, iscsi.BHS(pdu))
 	}
-	t, err := s.received(iscsi.BHS(pdu[:iscsi.BHSLen]), pdu[head:head+dlen])
+	t, err := s.receivedLocked(iscsi.BHS(pdu[:iscsi.BHSLen]), pdu[head:head+dlen])
 	if err == nil && t != nil {
 		err = c.answered(s, t)
 	}
@@ -109,7 +109,7 @@ func (c *tcpConn) answered(s *session, t *task) error {
 		// The target gave up early: what is queued of this command is still sent, because its R2T was answered for.
 		return nil
 	}
-	s.finish(t)
+	s.finishLocked(t)
 	return nil
 }
 
@@ -117,8 +117,8 @@ func (c *tcpConn) answered(s *session, t *task) error {
 func (c *tcpConn) r2t(s *session, b iscsi.BHS) error {
 	var p iscsi.R2T
 	p.Parse(b)
-	s.numbers(b, false)
-	t := s.lookup(p.ITT)
+	s.numbersLocked(b, false)
+	t := s.lookupLocked(p.ITT)
 	bad := func(what string) error {
 		return &iscsi.ProtocolError{Clause: "11.8", Detail: "a Ready To Transfer " + what}
 	}
@@ -155,7 +155,7 @@ func (c *tcpConn) dataIn(s *session, head int) error {
 		return &iscsi.ProtocolError{Clause: "11.7", Detail: "a Data-In " + what}
 	}
 	s.mu.Lock()
-	t := s.lookup(p.ITT)
+	t := s.lookupLocked(p.ITT)
 	switch {
 	case t == nil || t.life != taskSent:
 		s.mu.Unlock()
@@ -178,10 +178,10 @@ func (c *tcpConn) dataIn(s *session, head int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.rcvd += int64(p.DataLen)
-	s.numbers(iscsi.BHS(hdr[:]), p.HasStatus)
+	s.numbersLocked(iscsi.BHS(hdr[:]), p.HasStatus)
 	if p.Ack {
 		ack := iscsi.SNACK{Type: iscsi.SNACKDataAck, LUN: s.lun, ITT: iscsi.Reserved, Tag: p.TTT, ExpStatSN: s.statSN, BegRun: p.DataSN + 1}
-		if err := s.sendControl(&ack, nil); err != nil {
+		if err := s.sendControlLocked(&ack, nil); err != nil {
 			return err
 		}
 	}
@@ -192,7 +192,7 @@ func (c *tcpConn) dataIn(s *session, head int) error {
 	if p.Underflow || p.Overflow {
 		residual = int64(p.Residual)
 	}
-	s.status(t, p.Status, nil, residual, p.Overflow)
+	s.statusLocked(t, p.Status, nil, residual, p.Overflow)
 	return c.answered(s, t)
 }
 
@@ -222,8 +222,8 @@ func (c *tcpConn) place(s *session, t *task, off, n int) error {
 	}
 	if len(c.iov) > 0 {
 		s.mu.Lock()
-		s.pump()
-		s.flush()
+		s.pumpLocked()
+		s.flushLocked()
 		s.mu.Unlock()
 		if err := c.fill(); err != nil {
 			return err

@@ -139,10 +139,10 @@ func (c *tcpConn) sent(s *session, items []txItem) {
 			continue
 		}
 		if t.queued--; t.queued == 0 && t.life == taskAnswered && !s.dead {
-			s.finish(t)
+			s.finishLocked(t)
 		}
 	}
-	s.pump()
+	s.pumpLocked()
 	done := reqList{}
 	if !s.corked {
 		done = s.done.take()

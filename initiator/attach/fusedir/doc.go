@@ -3,7 +3,7 @@
 //
 // # What holds
 //
-//   - Files are known by their handles, so that open files survive renames by anybody. A file that is removed here while
+//   - Files are known by their handles, so that open files survive renames by any client. A file that is removed here while
 //     it is open here gets a hidden name (.nfs...) until its last close, as NFS clients do; NFS version 3 knows no open
 //     files.
 //   - Close-to-open consistency: open asks the server for the attributes, and cached data are used only if they are of

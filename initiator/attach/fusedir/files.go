@@ -170,7 +170,7 @@ func (f *dirFS) syncNode(ctx context.Context, c *nfs.Caller, n *node) error {
 	return c.Sync(ctx, file)
 }
 
-// Release ends an open file. The kernel does not wait for it, and tells nobody of its errors.
+// Release ends an open file. The kernel does not wait for it, and reports none of its errors.
 func (f *dirFS) Release(cancel <-chan struct{}, in *fuse.ReleaseIn) {
 	h := f.open.drop(in.Fh)
 	if h == nil {

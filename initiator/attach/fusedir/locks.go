@@ -63,7 +63,7 @@ func (f *dirFS) setLock(cancel <-chan struct{}, in *fuse.LkIn, wait bool) fuse.S
 	return f.at(cancel, &in.InHeader, func(ctx context.Context, c *nfs.Caller, n *node) error {
 		o, r := lockRequest(in)
 		if in.Lk.Typ == syscall.F_UNLCK {
-			// Whoever gets the lock next reads what was written under this one.
+			// The next holder of the lock reads what was written under this one.
 			return errors.Join(f.syncNode(ctx, c, n), f.locks.Unlock(ctx, n.fh, o, r))
 		}
 		if wait {

@@ -58,7 +58,7 @@ type Mounted struct {
 	why   string
 }
 
-// Mount shows v at dir until it is unmounted, by Unmount or by anybody. The FS must outlive it.
+// Mount shows v at dir until it is unmounted, by Unmount or from outside. The FS must outlive it.
 func Mount(ctx context.Context, dir string, v *nfs.FS, o Options) (*Mounted, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

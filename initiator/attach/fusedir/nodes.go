@@ -114,7 +114,7 @@ func (t *nodes) sync(ctx context.Context, f *dirFS) error {
 	return errors.Join(errs...)
 }
 
-// wrote takes what the server said of a file before and after a change of ours. Cached data stay good if nobody else has
+// wrote takes what the server said of a file before and after a change of ours. Cached data stay good if no other client has
 // been there in between.
 func (n *node) wrote(w nfs.Wcc) {
 	n.mu.Lock()

@@ -145,7 +145,7 @@ func (f *file) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn,
 	return f.Getattr(ctx, h, out)
 }
 
-// Open lets the kernel cache: fsync reaches the volume, and nobody else is expected to write it meanwhile.
+// Open lets the kernel cache: fsync reaches the volume, and other writers are not expected meanwhile.
 func (f *file) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	if f.readOnly && flags&(syscall.O_WRONLY|syscall.O_RDWR) != 0 {
 		return nil, 0, syscall.EROFS

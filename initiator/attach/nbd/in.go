@@ -92,7 +92,7 @@ func (in *input) fill(spans []mem.Span) error {
 	return nil
 }
 
-// discard reads n bytes that nobody wants.
+// discard reads n bytes and drops them.
 func (in *input) discard(n int) error {
 	for n > 0 {
 		k := min(n, len(in.buf))

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/sockio"
 )
 
-// output sends answers. Whoever sets busy sends for all: the volume's goroutine, after the callbacks of all requests that
+// output sends answers. The goroutine that sets busy sends for all: the volume's goroutine, after the callbacks of all requests that
 // ended together, as far as the answers are short and the socket takes them; the connection's own goroutine what is long
 // or has to wait.
 type output struct {
@@ -52,7 +52,7 @@ func (o *output) add(sl *slot) {
 	o.mu.Unlock()
 }
 
-// Flush sends what is queued, or sees to it that somebody does. It does not block.
+// Flush sends what is queued, or leaves that to the goroutine that is sending. It does not block.
 func (o *output) Flush() {
 	o.mu.Lock()
 	if o.busy || o.ready == nil {

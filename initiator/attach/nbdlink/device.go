@@ -20,7 +20,7 @@ var ErrUnheard = errors.New("nbdlink: the kernel does not receive on all connect
 // The kernel starts its receivers on a work queue with a rescuer. Where new workers are slow to come (10 ms) the rescuer takes
 // all that is queued, stays in the first receiver for as long as that connection lives, and the others never begin: replies
 // on their connections are not read, and what waits for them waits for ever (Linux before 6.19). So the device has no size,
-// and nobody reads from it, until the receivers have been seen.
+// and no receiver reads from it, until the receivers have been seen.
 func Open(c Config, conns int, pairs func(n int) ([]*os.File, error)) (int, error) {
 	if r, err := receivers("/proc", 0); err != nil {
 		return 0, err

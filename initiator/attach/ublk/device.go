@@ -159,7 +159,7 @@ func (d *Device) Resize(size int64) (err error) {
 	return c.do("resize", cmdUpdateSize, d.id, 0, uint64(size)>>9)
 }
 
-// ErrBusy says that somebody has the device open: a file system on it is mounted, for one.
+// ErrBusy says that the device is open: a file system on it is mounted, for one.
 var ErrBusy = errors.New("ublk: the device is in use")
 
 // ErrHeld says that what the kernel holds of the device cannot be written; the device stays.
