@@ -38,11 +38,11 @@ type limits struct {
 	noWriteSame  bool // found out by trying
 }
 
-func (g *Unit) limits(piece int64) limits {
-	l := limits{block: int64(g.Logical), piece: piece, maxUnmap: g.MaxUnmap, maxWriteSame: g.MaxWriteSame, unmapSame: g.UnmapSame,
-		writeThrough: g.WriteThrough}
-	if g.MaxTransfer > 0 {
-		l.piece = min(l.piece, g.MaxTransfer)
+func (u *Unit) limits(piece int64) limits {
+	l := limits{block: int64(u.Logical), piece: piece, maxUnmap: u.MaxUnmap, maxWriteSame: u.MaxWriteSame, unmapSame: u.UnmapSame,
+		writeThrough: u.WriteThrough}
+	if u.MaxTransfer > 0 {
+		l.piece = min(l.piece, u.MaxTransfer)
 	}
 	l.piece = max(l.piece/l.block, 1) * l.block
 	if l.maxWriteSame == 0 {

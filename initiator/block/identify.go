@@ -279,7 +279,7 @@ func (p *probe) capacity(ctx context.Context, g *Unit) error {
 }
 
 // designators takes the best name of the logical unit, and what names the port (SPC-4 section 7.8.6).
-func (g *Unit) designators(b []byte) {
+func (u *Unit) designators(b []byte) {
 	best := -1
 	for d := b[min(4, len(b)):]; len(d) >= 4; {
 		n := int(d[3])
@@ -293,17 +293,17 @@ func (g *Unit) designators(b []byte) {
 				best = r
 				prefix := map[byte]string{1: "t10.", 2: "eui.", 3: "naa.", 8: "", 0xa: "uuid."}[kind]
 				if set == 1 {
-					g.ID = prefix + hex.EncodeToString(v)
+					u.ID = prefix + hex.EncodeToString(v)
 				} else {
-					g.ID = prefix + text(v)
+					u.ID = prefix + text(v)
 				}
 			}
 		} else if n == 4 {
 			switch kind {
 			case 4:
-				g.RelativePort = binary.BigEndian.Uint16(v[2:])
+				u.RelativePort = binary.BigEndian.Uint16(v[2:])
 			case 5:
-				g.PortGroup, g.HasPortGroup = binary.BigEndian.Uint16(v[2:]), true
+				u.PortGroup, u.HasPortGroup = binary.BigEndian.Uint16(v[2:]), true
 			}
 		}
 		d = d[4+n:]

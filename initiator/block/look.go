@@ -157,14 +157,14 @@ func (v *Volume) same(p *path, g *Unit) error {
 	return nil
 }
 
-func (g *Unit) name() string {
-	if g.Serial == "" {
-		return g.ID
+func (u *Unit) name() string {
+	if u.Serial == "" {
+		return u.ID
 	}
-	if g.ID == "" {
-		return g.Serial
+	if u.ID == "" {
+		return u.Serial
 	}
-	return g.ID + " " + g.Serial
+	return u.ID + " " + u.Serial
 }
 
 // bounced takes a request back that a path does not serve in its state, and asks for that state after a moment.

@@ -3,7 +3,6 @@ package sockio
 import (
 	"fmt"
 	"net"
-	"syscall"
 	"testing"
 	"unsafe"
 
@@ -72,7 +71,7 @@ func ways(b *testing.B, way string, c *net.TCPConn) (read, write func(x, y []byt
 				k, err = r.Read(in)
 			} else if err = raw.Read(readv); err == nil {
 				if k = n; e != 0 {
-					err = syscall.Errno(e)
+					err = e
 				}
 			}
 			if err != nil || k == 0 {
@@ -98,7 +97,7 @@ func ways(b *testing.B, way string, c *net.TCPConn) (read, write func(x, y []byt
 				k, err = w.Write(to)
 			} else if err = raw.Write(writev); err == nil {
 				if k = n; e != 0 {
-					err = syscall.Errno(e)
+					err = e
 				}
 			}
 			if err != nil {
