@@ -49,12 +49,8 @@ func (c *tcpConn) sendAll() error {
 	for _, b := range c.vec {
 		c.outVec = sockio.Append(c.outVec, b)
 	}
-	for left := c.outVec; len(left) > 0; {
-		n, err := c.out.Write(left)
-		if err != nil {
-			return fmt.Errorf("write: %w", err)
-		}
-		left = sockio.Advance(left, n)
+	if err := c.out.WriteAll(c.outVec); err != nil {
+		return fmt.Errorf("write: %w", err)
 	}
 	return nil
 }

@@ -11,7 +11,10 @@ import (
 	"sync"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/internal/sockio"
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
 
@@ -36,6 +39,11 @@ func Stream(dial func(context.Context) (net.Conn, error)) Dialer {
 			return nil, err
 		}
 		t := &stream{c: c, nc: nc}
+		if sc, ok := nc.(syscall.Conn); ok {
+			if raw, err := sc.SyscallConn(); err == nil {
+				t.out = sockio.NewWriter(raw)
+			}
+		}
 		t.wake.L = &t.mu
 		c.wg.Add(2)
 		go t.read()
@@ -64,8 +72,9 @@ func reservedPort(network, _ string, rc syscall.RawConn) error {
 
 // stream is a connection in record marking. One goroutine reads, one writes.
 type stream struct {
-	c  *Client
-	nc net.Conn
+	c   *Client
+	nc  net.Conn
+	out *sockio.Writer // nil where nc has no descriptor
 
 	mu      sync.Mutex
 	wake    sync.Cond
@@ -111,7 +120,7 @@ func (t *stream) write() {
 	defer t.c.wg.Done()
 	var mark [oncrpc.MarkLen]byte
 	var pad [4]byte
-	var bufs [4][]byte
+	var bufs [4]unix.Iovec
 	for {
 		t.mu.Lock()
 		t.writing = nil
@@ -130,14 +139,23 @@ func (t *stream) write() {
 		data := p.call.data()
 		n := len(data)
 		oncrpc.PutMark(mark[:], len(p.msg)+n+xdr.Pad(n), true)
-		v := net.Buffers(append(bufs[:0], mark[:], p.msg))
-		if n > 0 {
-			v = append(v, data, pad[:xdr.Pad(n)])
-		}
-		if _, err := v.WriteTo(t.nc); err != nil {
+		if err := t.send(bufs[:0], mark[:], p.msg, data, pad[:xdr.Pad(n)]); err != nil {
 			t.close()
 		}
 	}
+}
+
+// send writes all of parts; room is memory for their list.
+func (t *stream) send(room []unix.Iovec, parts ...[]byte) error {
+	if t.out == nil {
+		v := append(net.Buffers(nil), parts...) // a copy: parts itself stays on the stack
+		_, err := v.WriteTo(t.nc)
+		return err
+	}
+	for _, b := range parts {
+		room = sockio.Append(room, b)
+	}
+	return t.out.WriteAll(room)
 }
 
 func (t *stream) read() {

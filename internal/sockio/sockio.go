@@ -139,6 +139,18 @@ func (w *Writer) Write(iov []unix.Iovec) (int, error) {
 	return w.end(w.raw.Write(w.wait))
 }
 
+// WriteAll writes until nothing is left. It changes the pieces.
+func (w *Writer) WriteAll(iov []unix.Iovec) error {
+	for len(iov) > 0 {
+		n, err := w.Write(iov)
+		if err != nil {
+			return err
+		}
+		iov = Advance(iov, n)
+	}
+	return nil
+}
+
 func (w *Writer) end(err error) (int, error) {
 	w.iov = nil
 	switch {

@@ -63,12 +63,8 @@ func TestPiecesArriveAsOneStream(t *testing.T) {
 	sent := make(chan error, 1)
 	go func() {
 		sent <- func() error {
-			for iov := cut(rand.New(rand.NewSource(2)), src, 2000); len(iov) > 0; {
-				n, err := w.Write(iov)
-				if err != nil {
-					return err
-				}
-				iov = Advance(iov, n)
+			if err := w.WriteAll(cut(rand.New(rand.NewSource(2)), src, 2000)); err != nil {
+				return err
 			}
 			return a.CloseWrite()
 		}()
