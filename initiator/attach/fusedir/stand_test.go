@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/nfs/lock"
 	"github.com/sluice-storage/sluice/test/lib/need"
+	"github.com/sluice-storage/sluice/test/lib/port"
 	"github.com/sluice-storage/sluice/test/lib/stand"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
@@ -30,7 +31,7 @@ const patience = 60 * time.Second
 // server is a file target on loopback with its lock manager, over TCP or iWARP.
 type server struct {
 	dir, state string
-	ip         string // of its own: while it is away no other program gets its port by chance
+	ip         string // of its own
 	port       uint16
 	rdma       *iwarp.Device
 	far        *iwarp.Device
@@ -56,6 +57,9 @@ func newServer(t testing.TB, over string, noLocks bool) *server {
 	s := &server{dir: t.TempDir(), state: t.TempDir(), over: over, noLocks: noLocks, rights: everyone, grace: time.Millisecond,
 		ip: fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))}
 	must(t, os.Chmod(s.dir, 0o755))
+	n, err := port.Free() // one that no other program gets while the server is away
+	must(t, err)
+	s.port = uint16(n)
 	if over == "iwarp" {
 		s.rdma, s.far = iwarp.New(iwarp.Options{}), iwarp.New(iwarp.Options{})
 		t.Cleanup(func() {
