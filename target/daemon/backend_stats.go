@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-storage/sluice/internal/hist"
 	"github.com/sluice-storage/sluice/target/admin"
+	"github.com/sluice-storage/sluice/target/hist"
 	"github.com/sluice-storage/sluice/target/iscsi"
 )
 

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/sluice-storage/sluice/internal/hist"
 	"github.com/sluice-storage/sluice/internal/version"
+	"github.com/sluice-storage/sluice/target/hist"
 	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/transport"
 )

@@ -122,10 +122,10 @@ func readSecrets(path string) (*secrets, error) {
 	return s, sc.Err()
 }
 
-func parseAlgorithm(name string) (wire.CHAPAlgorithm, error) {
+func parseAlgorithm(name string) (iscsi.Algorithm, error) {
 	for _, a := range wire.CHAPDefault {
 		if strings.EqualFold(a.String(), name) {
-			return a, nil
+			return iscsi.Algorithm(a), nil
 		}
 	}
 	return 0, fmt.Errorf("CHAP algorithm %q is none of %v", name, wire.CHAPDefault)
@@ -158,7 +158,7 @@ func (a *AuthConfig) auth() (*iscsi.Auth, error) {
 				return nil, fmt.Errorf("the secret of %s is the target's own (mutual %s) as well, which RFC 7143 section 9.2.1 forbids: give each its own", user, a.MutualUser)
 			}
 		}
-		out.Mutual = wire.Secret{Name: a.MutualUser, Secret: secret}
+		out.Mutual = iscsi.Secret{Name: a.MutualUser, Secret: secret}
 	}
 	return out, nil
 }

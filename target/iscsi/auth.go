@@ -14,9 +14,31 @@ type Auth struct {
 	// yet the host that it says it is (RFC 7143 section 9.2). Nil: Unbound for all.
 	Binding func(user, initiator string) Binding
 	// Algorithms are accepted; nil for SHA3-256, SHA-256, SHA-1 and MD5.
-	Algorithms []iscsi.CHAPAlgorithm
+	Algorithms []Algorithm
 	// Mutual answers an initiator that wants proof from the target. Empty: such an initiator is refused.
-	Mutual iscsi.Secret
+	Mutual Secret
+}
+
+// Algorithm is a CHAP algorithm by its number in the registry of RFC 7143 section 12.1.3: 5 is MD5, 6 SHA-1, 7 SHA-256 and
+// 8 SHA3-256.
+type Algorithm uint8
+
+// Secret is a name and the secret that proves it. It prints without the secret.
+type Secret struct{ Name, Secret string }
+
+// String implements fmt.Stringer.
+func (s Secret) String() string { return s.Name + ":***" }
+
+// GoString implements fmt.GoStringer.
+func (s Secret) GoString() string { return fmt.Sprintf("iscsi.Secret{%q}", s.Name) }
+
+// chap is the algorithms in the form of the protocol.
+func (a *Auth) chap() []iscsi.CHAPAlgorithm {
+	var out []iscsi.CHAPAlgorithm
+	for _, x := range a.Algorithms {
+		out = append(out, iscsi.CHAPAlgorithm(x))
+	}
+	return out
 }
 
 // Binding is the relation of a user to an initiator's name.
@@ -116,7 +138,7 @@ func (c *conn) security(l *login, kvs []iscsi.KV) error {
 			}
 			return nil
 		}
-		l.chap = &iscsi.CHAPTarget{Lookup: l.auth.Secret, Own: l.auth.Mutual, Algorithms: l.auth.Algorithms}
+		l.chap = &iscsi.CHAPTarget{Lookup: l.auth.Secret, Own: iscsi.Secret(l.auth.Mutual), Algorithms: l.auth.chap()}
 	}
 	if len(chap) == 0 {
 		return nil

@@ -208,7 +208,7 @@ func (p *peer) chap(names []string, c *iscsi.CHAPInitiator) (iscsi.LoginStatus, 
 }
 
 func TestCHAP(t *testing.T) {
-	auth := &Auth{Secret: SecretMap(map[string]string{"host": "a secret of host"}), Mutual: iscsi.Secret{Name: "disk", Secret: "a secret of disk"}}
+	auth := &Auth{Secret: SecretMap(map[string]string{"host": "a secret of host"}), Mutual: Secret{Name: "disk", Secret: "a secret of disk"}}
 	for _, c := range []struct {
 		name   string
 		ini    iscsi.CHAPInitiator

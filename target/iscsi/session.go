@@ -133,23 +133,23 @@ func (s *Server) reapLocked(ss *session) []func() {
 
 // SessionInfo describes one session.
 type SessionInfo struct {
-	TSIH      uint16     `json:"tsih"`
-	Initiator string     `json:"initiator"`
-	ISID      iscsi.ISID `json:"isid"`
-	Target    string     `json:"target"`    // empty for discovery
-	Transport string     `json:"transport"` // "iSER" or "iSCSI"
-	Local     string     `json:"local"`
-	Remote    string     `json:"remote"`
-	Group     uint16     `json:"group"`
-	Since     time.Time  `json:"since"`
-	Active    int        `json:"active"` // commands in progress
-	Window    int        `json:"window"` // commands that may be
-	Commands  uint64     `json:"commands"`
-	BytesIn   uint64     `json:"bytes_in"`  // from the initiator
-	BytesOut  uint64     `json:"bytes_out"` // to the initiator
-	Copied    uint64     `json:"bytes_copied"`
-	Rejects   uint64     `json:"rejects"`
-	Memory    int64      `json:"memory"` // registered bytes held
+	TSIH      uint16    `json:"tsih"`
+	Initiator string    `json:"initiator"`
+	ISID      [6]byte   `json:"isid"`
+	Target    string    `json:"target"`    // empty for discovery
+	Transport string    `json:"transport"` // "iSER" or "iSCSI"
+	Local     string    `json:"local"`
+	Remote    string    `json:"remote"`
+	Group     uint16    `json:"group"`
+	Since     time.Time `json:"since"`
+	Active    int       `json:"active"` // commands in progress
+	Window    int       `json:"window"` // commands that may be
+	Commands  uint64    `json:"commands"`
+	BytesIn   uint64    `json:"bytes_in"`  // from the initiator
+	BytesOut  uint64    `json:"bytes_out"` // to the initiator
+	Copied    uint64    `json:"bytes_copied"`
+	Rejects   uint64    `json:"rejects"`
+	Memory    int64     `json:"memory"` // registered bytes held
 	// Path is how an iSER session's packets go; nil for TCP.
 	Path *transport.Path `json:"path,omitempty"`
 }

@@ -4,9 +4,9 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/internal/hist"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/mem"
+	"github.com/sluice-storage/sluice/target/hist"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 

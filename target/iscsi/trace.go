@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-storage/sluice/internal/hist"
+	"github.com/sluice-storage/sluice/target/hist"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 

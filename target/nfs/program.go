@@ -3,10 +3,10 @@ package nfs
 import (
 	"encoding/binary"
 
-	"github.com/sluice-storage/sluice/internal/hist"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/target/filesystem"
+	"github.com/sluice-storage/sluice/target/hist"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 

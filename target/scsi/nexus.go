@@ -6,8 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/sluice-storage/sluice/internal/hist"
 	"github.com/sluice-storage/sluice/mem"
+	"github.com/sluice-storage/sluice/target/hist"
 )
 
 // NexusOptions describes one I_T nexus: a session.

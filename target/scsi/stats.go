@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/internal/hist"
+	"github.com/sluice-storage/sluice/target/hist"
 )
 
 // Stats are a logical unit's counters since it was made.

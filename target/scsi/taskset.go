@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/sluice-storage/sluice/internal/hist"
+	"github.com/sluice-storage/sluice/target/hist"
 )
 
 // taskSet orders the commands of one logical unit for one I_T nexus, or for all of them when the unit keeps one task set
