@@ -8,9 +8,9 @@ import (
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/blockdevtest"
-	bmem "github.com/sluice-storage/sluice/blockdev/mem"
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/test/lib/blocktarget"
+	"github.com/sluice-storage/sluice/target/scsi"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
@@ -20,21 +20,16 @@ const (
 )
 
 // target serves a disk in memory until the test's end.
-func target(t testing.TB, o blocktarget.Options) *blocktarget.Target {
+func target(t testing.TB, o stand.BlockOptions) *stand.Blocks {
 	t.Helper()
-	disk, err := bmem.Open(bmem.Options{Size: diskSize})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := blocktarget.Start(disk, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(s.Close(), disk.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+	return serve(t, o, scsi.LUOptions{Device: stand.Disk(t, diskSize), Name: "disk"})
+}
+
+func serve(t stand.T, o stand.BlockOptions, unit scsi.LUOptions) *stand.Blocks {
+	t.Helper()
+	o.Server.Device, o.Memory = iwarp.New(iwarp.Options{}), 128<<20
+	s := stand.NewBlocks(t, o, unit)
+	s.Portal("127.0.0.1", 1)
 	return s
 }
 
@@ -65,18 +60,19 @@ func TestAVolumeIsABlockDevice(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			device := func(o blocktarget.Options) func(t testing.TB) blockdev.Device {
+			device := func(readOnly bool) func(t testing.TB) blockdev.Device {
 				return func(t testing.TB) blockdev.Device {
 					ctx, cancel := context.WithTimeout(context.Background(), patience)
 					defer cancel()
-					v, err := block.Open(ctx, target(t, o).URL(scheme), block.Options{Device: rnic})
+					s := serve(t, stand.BlockOptions{}, scsi.LUOptions{Device: stand.Disk(t, diskSize), Name: "disk", ReadOnly: readOnly})
+					v, err := block.Open(ctx, s.URL(scheme), block.Options{Device: rnic})
 					if err != nil {
 						t.Fatal(err)
 					}
 					return v
 				}
 			}
-			blockdevtest.Run(t, blockdevtest.Options{Open: device(blocktarget.Options{}), ReadOnly: device(blocktarget.Options{ReadOnly: true}), Registrar: rnic})
+			blockdevtest.Run(t, blockdevtest.Options{Open: device(false), ReadOnly: device(true), Registrar: rnic})
 		})
 	}
 }

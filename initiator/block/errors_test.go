@@ -11,12 +11,15 @@ import (
 	berror "github.com/sluice-storage/sluice/blockdev/error"
 	bmem "github.com/sluice-storage/sluice/blockdev/mem"
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/test/lib/blocktarget"
+	"github.com/sluice-storage/sluice/target/iscsi"
+	"github.com/sluice-storage/sluice/target/scsi"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 )
 
 // Every reason for which a volume cannot be opened is another error.
 func TestErrorsOfOpenAreToldApart(t *testing.T) {
-	s := target(t, blocktarget.Options{User: "joe", Secret: "a long secret", Initiators: []string{"iqn.2026-01.org.example:me"}})
+	s := target(t, stand.BlockOptions{ISCSI: iscsi.Target{Initiators: []iscsi.Initiator{{Name: "iqn.2026-01.org.example:me"}},
+		Auth: &iscsi.Auth{Secret: func(user string) (string, bool) { return "a long secret", user == "joe" }}}})
 	me, joe := "iqn.2026-01.org.example:me", block.Secret{Name: "joe", Secret: "a long secret"}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -38,9 +41,9 @@ func TestErrorsOfOpenAreToldApart(t *testing.T) {
 			"no secret":        {url, block.Options{Name: me}, block.ErrAuth},
 			"target unproven":  {url, block.Options{Name: me, CHAP: joe, MutualCHAP: block.Secret{Name: "it", Secret: "what it does not know"}}, block.ErrAuth},
 			"not on the list":  {url, block.Options{Name: "iqn.2026-01.org.example:you", CHAP: joe}, nil},
-			"no such target":   {strings.Replace(url, blocktarget.Name, "iqn.2026-01.org.example:none", 1), block.Options{Name: me, CHAP: joe}, block.ErrNoTarget},
+			"no such target":   {strings.Replace(url, stand.Name, "iqn.2026-01.org.example:none", 1), block.Options{Name: me, CHAP: joe}, block.ErrNoTarget},
 			"no such LUN":      {strings.TrimSuffix(url, "0") + "7", block.Options{Name: me, CHAP: joe}, block.ErrNoUnit},
-			"nothing is there": {scheme + "://" + nowhere + "/" + blocktarget.Name + "/0", block.Options{Name: me}, block.ErrNoPath},
+			"nothing is there": {scheme + "://" + nowhere + "/" + stand.Name + "/0", block.Options{Name: me}, block.ErrNoPath},
 		} {
 			t.Run(scheme+" "+name, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -84,15 +87,7 @@ func TestAMediumErrorHasItsSense(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := blocktarget.Start(bad, blocktarget.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(s.Close(), bad.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+	s := serve(t, stand.BlockOptions{}, scsi.LUOptions{Device: bad, Name: "disk"})
 	v := open(t, s.URL("iser"), block.Options{})
 	_, err = v.ReadAt(make([]byte, 512), 0)
 	var sense *block.SenseError

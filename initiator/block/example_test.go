@@ -9,24 +9,18 @@ import (
 	"strings"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	bmem "github.com/sluice-storage/sluice/blockdev/mem"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
-	"github.com/sluice-storage/sluice/test/lib/blocktarget"
+	"github.com/sluice-storage/sluice/target/scsi"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 )
 
 // demo serves a disk of 64 MiB in memory in this process; the examples reach it by the URL.
 func demo() (url string, end func()) {
-	disk, err := bmem.Open(bmem.Options{Size: 64 << 20})
-	if err != nil {
-		log.Fatal(err)
-	}
-	t, err := blocktarget.Start(disk, blocktarget.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	return t.URL("iser"), func() {
-		if err := errors.Join(t.Close(), disk.Close()); err != nil {
+	var t stand.Script
+	s := serve(&t, stand.BlockOptions{}, scsi.LUOptions{Device: stand.Disk(&t, 64<<20), Name: "disk"})
+	return s.URL("iser"), func() {
+		if err := t.End(); err != nil {
 			log.Fatal(err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/test/lib/blocktarget"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 )
 
 var (
@@ -39,7 +39,7 @@ func random(n int, seed uint64) []byte {
 func TestAVolumeReadsAndWritesAsTheStandardLibraryMeansIt(t *testing.T) {
 	for _, scheme := range []string{"iser", "iscsi"} {
 		t.Run(scheme, func(t *testing.T) {
-			v := open(t, target(t, blocktarget.Options{}).URL(scheme), block.Options{})
+			v := open(t, target(t, stand.BlockOptions{}).URL(scheme), block.Options{})
 			want := random(int(v.Size()), 1)
 			if n, err := v.WriteAt(want, 0); n != len(want) || err != nil {
 				t.Fatal(n, err)
@@ -76,7 +76,7 @@ func TestAVolumeReadsAndWritesAsTheStandardLibraryMeansIt(t *testing.T) {
 
 // ReadAt gives io.EOF where the volume ends, and neither it nor WriteAt goes beyond.
 func TestTheEndOfAVolume(t *testing.T) {
-	v := open(t, target(t, blocktarget.Options{}).URL("iscsi"), block.Options{})
+	v := open(t, target(t, stand.BlockOptions{}).URL("iscsi"), block.Options{})
 	size := v.Size()
 	for _, c := range []struct {
 		off  int64
@@ -114,7 +114,7 @@ func TestTheEndOfAVolume(t *testing.T) {
 
 // Any offset and any length, against a copy in memory.
 func TestUnalignedReadsAndWrites(t *testing.T) {
-	v := open(t, target(t, blocktarget.Options{}).URL("iser"), block.Options{})
+	v := open(t, target(t, stand.BlockOptions{}).URL("iser"), block.Options{})
 	const window = 64 << 10
 	want := random(window, 2)
 	if _, err := v.WriteAt(want, 0); err != nil {
@@ -140,7 +140,7 @@ func TestUnalignedReadsAndWrites(t *testing.T) {
 
 // Writers of parts of one block, and of all of it, of two volumes: a part that was written is not undone by who writes another part.
 func TestWritesToPartsOfOneBlockLoseNothing(t *testing.T) {
-	s := target(t, blocktarget.Options{})
+	s := target(t, stand.BlockOptions{})
 	v := open(t, s.URL("iser"), block.Options{})
 	other := open(t, s.URL("iscsi"), block.Options{Name: "iqn.2026-01.org.example:other"})
 	const writers, rounds, each = 6, 40, 100
@@ -172,7 +172,7 @@ func TestWritesToPartsOfOneBlockLoseNothing(t *testing.T) {
 func TestCopyMovesMegabytes(t *testing.T) {
 	for _, scheme := range []string{"iser", "iscsi"} {
 		t.Run(scheme, func(t *testing.T) {
-			v := open(t, target(t, blocktarget.Options{}).URL(scheme), block.Options{})
+			v := open(t, target(t, stand.BlockOptions{}).URL(scheme), block.Options{})
 			for _, at := range []int64{0, 512, 1234} {
 				data := random(3<<20+777, uint64(at)+5)
 				before := commands(v)
@@ -210,7 +210,7 @@ type onlyWriter struct{ io.Writer }
 
 // A copy that fails in the middle says how far it came, and leaves nothing under way.
 func TestACopyThatFails(t *testing.T) {
-	v := open(t, target(t, blocktarget.Options{}).URL("iser"), block.Options{})
+	v := open(t, target(t, stand.BlockOptions{}).URL("iser"), block.Options{})
 	bad := errors.New("the source is gone")
 	n, err := io.Copy(v.Writer(t.Context()), io.MultiReader(bytes.NewReader(make([]byte, 2<<20)), iotest.ErrReader(bad)))
 	if n != 2<<20 || !errors.Is(err, bad) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 )
 
 // exported serves a directory of its own in this process, for the examples.
@@ -19,12 +20,10 @@ func exported() (url string, stop func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, url, end, err := serve(dir, everything)
-	if err != nil {
-		log.Fatal(err)
-	}
+	var t stand.Script
+	_, url = serve(&t, dir, everything)
 	return url, func() {
-		if err := errors.Join(end(), os.RemoveAll(dir)); err != nil {
+		if err := errors.Join(t.End(), os.RemoveAll(dir)); err != nil {
 			log.Print(err)
 		}
 	}

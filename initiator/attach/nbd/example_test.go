@@ -9,23 +9,20 @@ import (
 	"os"
 	"path/filepath"
 
-	bmem "github.com/sluice-storage/sluice/blockdev/mem"
 	"github.com/sluice-storage/sluice/initiator/attach/nbd"
 	"github.com/sluice-storage/sluice/initiator/block"
-	"github.com/sluice-storage/sluice/test/lib/blocktarget"
+	"github.com/sluice-storage/sluice/target/iscsi"
+	"github.com/sluice-storage/sluice/target/scsi"
+	"github.com/sluice-storage/sluice/test/lib/stand"
+	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
 // A volume is shown to qemu, nbdcopy and other programs at a socket.
 func Example() {
-	disk, err := bmem.Open(bmem.Options{Size: 64 << 20})
-	if err != nil {
-		log.Fatal(err)
-	}
-	t, err := blocktarget.Start(disk, blocktarget.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	v, err := block.Open(context.Background(), t.URL("iser"), block.Options{})
+	var t stand.Script
+	target := stand.NewBlocks(&t, stand.BlockOptions{Server: iscsi.Options{Device: iwarp.New(iwarp.Options{})}}, scsi.LUOptions{Device: stand.Disk(&t, 64<<20), Name: "disk"})
+	target.Portal("127.0.0.1", 1)
+	v, err := block.Open(context.Background(), target.URL("iser"), block.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -47,7 +44,7 @@ func Example() {
 	fmt.Println(s.Conns(), "clients")
 
 	stop()
-	if err := errors.Join(<-served, v.Close(), t.Close(), disk.Close()); err != nil {
+	if err := errors.Join(<-served, v.Close(), t.End()); err != nil {
 		log.Fatal(err)
 	}
 	// Output: 0 clients

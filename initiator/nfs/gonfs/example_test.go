@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/initiator/nfs/gonfs"
 	server "github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpcserver"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
@@ -20,18 +20,11 @@ func exported() (url string, stop func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	files, err := server.NewServer(server.Options{}, server.Export{Path: "/data", Dir: dir, Rights: server.Rights{Squash: server.SquashNone, Insecure: true}})
-	if err != nil {
-		log.Fatal(err)
-	}
-	srv, dev := rpcserver.NewServer(rpcserver.Options{}, files.Programs()...), iwarp.New(iwarp.Options{})
-	l, err := dev.Listen(context.Background(), "127.0.0.1:0")
-	if err != nil {
-		log.Fatal(err)
-	}
-	go func() { _ = srv.ServeRDMA(dev, l) }()
-	return "nfs+rdma://" + l.Addr().String() + "/data", func() {
-		if err := errors.Join(srv.Close(context.Background()), files.Close(), dev.Close(), os.RemoveAll(dir)); err != nil {
+	var t stand.Script
+	dev := iwarp.New(iwarp.Options{})
+	_, url = stand.NewFiles(&t, stand.FileOptions{}, server.Export{Path: "/data", Dir: dir, Rights: stand.Everyone}).RDMA(dev, "127.0.0.1:0")
+	return url, func() {
+		if err := errors.Join(t.End(), dev.Close(), os.RemoveAll(dir)); err != nil {
 			log.Print(err)
 		}
 	}

@@ -3,7 +3,6 @@ package stand
 import (
 	"context"
 	"net"
-	"testing"
 	"time"
 
 	"github.com/sluice-storage/sluice/blockdev"
@@ -14,12 +13,15 @@ import (
 	"github.com/sluice-storage/sluice/transport"
 )
 
+// Name is the name of a target that is given none.
+const Name = "iqn.2026-01.org.example:disk"
+
 // BlockOptions say what a block target is made of.
 type BlockOptions struct {
-	Name   string // of the target
-	Alias  string
+	Name   string             // of the target, Name if empty
 	Memory int64              // of its pool, 64 MiB if 0
-	Target scsi.TargetOptions // Name and Memory are filled in
+	SCSI   scsi.TargetOptions // Name and Memory are filled in
+	ISCSI  iscsi.Target       // Name and SCSI are filled in
 	Server iscsi.Options      // Memory is filled in; Device is closed with the stand; Timeouts.Drain is a second if 0
 }
 
@@ -30,12 +32,14 @@ type Blocks struct {
 	Units  []*scsi.LogicalUnit
 	Server *iscsi.Server
 
-	t    testing.TB
+	t    T
+	name string
+	at   string // the first portal
 	runs []chan error
 }
 
 // NewBlocks puts up a target whose LUNs, from 0 on, are the units. Their devices are closed with it.
-func NewBlocks(t testing.TB, o BlockOptions, units ...scsi.LUOptions) *Blocks {
+func NewBlocks(t T, o BlockOptions, units ...scsi.LUOptions) *Blocks {
 	t.Helper()
 	if o.Memory == 0 {
 		o.Memory = 64 << 20
@@ -44,9 +48,12 @@ func NewBlocks(t testing.TB, o BlockOptions, units ...scsi.LUOptions) *Blocks {
 		o.Server.Timeouts.Drain = time.Second
 	}
 	b := &Blocks{Pool: mem.NewPool(o.Memory), t: t}
-	o.Target.Name, o.Target.Memory, o.Server.Memory = o.Name, b.Pool, b.Pool
+	if o.Name == "" {
+		o.Name = Name
+	}
+	o.SCSI.Name, o.SCSI.Memory, o.Server.Memory = o.Name, b.Pool, b.Pool
 	var err error
-	b.SCSI, err = scsi.NewTarget(o.Target)
+	b.SCSI, err = scsi.NewTarget(o.SCSI)
 	must(t, err)
 	for n, u := range units {
 		lu, err := scsi.NewLogicalUnit(u)
@@ -56,13 +63,15 @@ func NewBlocks(t testing.TB, o BlockOptions, units ...scsi.LUOptions) *Blocks {
 	}
 	b.Server, err = iscsi.NewServer(o.Server)
 	must(t, err)
-	must(t, b.Server.AddTarget(iscsi.Target{Name: o.Name, Alias: o.Alias, SCSI: b.SCSI}))
+	o.ISCSI.Name, o.ISCSI.SCSI = o.Name, b.SCSI
+	must(t, b.Server.AddTarget(o.ISCSI))
+	b.name = o.Name
 	t.Cleanup(func() { b.close(o.Server.Device, units) })
 	return b
 }
 
 // Disk is a device in memory, with blocks of 512 bytes.
-func Disk(t testing.TB, size int64) blockdev.Device {
+func Disk(t T, size int64) blockdev.Device {
 	t.Helper()
 	d, err := bmem.Open(bmem.Options{Size: size, Logical: 512})
 	must(t, err)
@@ -75,8 +84,14 @@ func (b *Blocks) Portal(host string, group uint16) string {
 	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	must(b.t, err)
 	b.run(func() error { return b.Server.Serve(context.Background(), l, iscsi.Portal{Group: group}) })
+	if b.at == "" {
+		b.at = l.Addr().String()
+	}
 	return l.Addr().String()
 }
+
+// URL names LUN 0 at the first portal, by a scheme: iser or iscsi.
+func (b *Blocks) URL(scheme string) string { return scheme + "://" + b.at + "/" + b.name + "/0" }
 
 // Fabric serves iSER at an address of a fabric. The device is the test's to close, after the stand: t.Cleanup before NewBlocks.
 func (b *Blocks) Fabric(dev transport.Device, addr string, group uint16) string {

@@ -3,7 +3,6 @@ package stand
 import (
 	"context"
 	"fmt"
-	"testing"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,13 +17,13 @@ type Daemon struct {
 	*daemon.Daemon
 	Lines *observer.ObservedLogs
 
-	t    testing.TB
+	t    T
 	over chan struct{}
 	err  error
 }
 
 // NewDaemon starts a daemon of a configuration file. Its log is printed where the test fails.
-func NewDaemon(t testing.TB, file string, level zapcore.Level) *Daemon {
+func NewDaemon(t T, file string, level zapcore.Level) *Daemon {
 	t.Helper()
 	load := func() (*daemon.Config, error) { return daemon.LoadServing(file, "", "") }
 	cfg, err := load()

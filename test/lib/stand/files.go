@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"testing"
 
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/nfs/lock"
@@ -33,13 +32,13 @@ type Files struct {
 	Locks *lock.Manager
 	RPC   *rpcserver.Server
 
-	t    testing.TB
+	t    T
 	path string // of the first export
 	runs []chan error
 }
 
 // NewFiles puts up a server of the exports.
-func NewFiles(t testing.TB, o FileOptions, exports ...nfs.Export) *Files {
+func NewFiles(t T, o FileOptions, exports ...nfs.Export) *Files {
 	t.Helper()
 	f := &Files{t: t}
 	f.Again(o, exports...)

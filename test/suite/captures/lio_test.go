@@ -29,7 +29,7 @@ const (
 func serveAsLIO(t *testing.T) string {
 	t.Helper()
 	dev := iwarp.New(iwarp.Options{CRC: iwarp.CRCPeer, FPDU: iwarp.FPDUSegment})
-	o := stand.BlockOptions{Name: lioName, Alias: lioAlias, Memory: 256 << 20, Server: iscsi.Options{Device: dev}}
+	o := stand.BlockOptions{Name: lioName, ISCSI: iscsi.Target{Alias: lioAlias}, Memory: 256 << 20, Server: iscsi.Options{Device: dev}}
 	return stand.NewBlocks(t, o, scsi.LUOptions{Device: stand.Disk(t, lioSize), Name: "lab"}).Portal("127.0.0.1", 1)
 }
 

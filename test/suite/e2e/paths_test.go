@@ -126,7 +126,7 @@ func TestAnotherUnitIsNoPath(t *testing.T) {
 // Commands go where the target port groups say: to the optimized group, and to another one as soon as that is better,
 // also while requests are under way.
 func TestPathsFollowALUA(t *testing.T) {
-	s := stands(t, iwarp.Options{}, stand.BlockOptions{Target: scsi.TargetOptions{PortGroups: []scsi.PortGroup{
+	s := stands(t, iwarp.Options{}, stand.BlockOptions{SCSI: scsi.TargetOptions{PortGroups: []scsi.PortGroup{
 		{ID: 1, State: scsi.ActiveOptimized, Ports: []uint16{1}}, {ID: 2, State: scsi.ActiveNonOptimized, Ports: []uint16{2}}}}}, "e2e-alua")
 	v := open(t, host(t, block.Options{}, iwarp.Options{}), url("iser", s.Portal("127.0.0.1", 1)), url("iscsi", s.Portal("127.0.0.1", 2)))
 	inUse := func(want uint16) {
@@ -170,7 +170,7 @@ func TestPathsFollowALUA(t *testing.T) {
 // Commands take turns on paths that are equally good, and leave alone those that are worse.
 func TestCommandsTakeTurns(t *testing.T) {
 	for _, state := range []scsi.AccessState{scsi.ActiveOptimized, scsi.ActiveNonOptimized} {
-		s := stands(t, iwarp.Options{}, stand.BlockOptions{Target: scsi.TargetOptions{PortGroups: []scsi.PortGroup{
+		s := stands(t, iwarp.Options{}, stand.BlockOptions{SCSI: scsi.TargetOptions{PortGroups: []scsi.PortGroup{
 			{ID: 1, State: scsi.ActiveOptimized, Ports: []uint16{1}}, {ID: 2, State: state, Ports: []uint16{2}}}}}, "e2e-turns")
 		a, b := newRelay(t, s.Portal("127.0.0.1", 1)), newRelay(t, s.Portal("127.0.0.1", 2))
 		v := open(t, host(t, block.Options{}, iwarp.Options{}), url("iser", a.addr()), url("iser", b.addr()))

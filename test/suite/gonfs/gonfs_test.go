@@ -3,12 +3,10 @@ package gonfs_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"io/fs"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -25,7 +23,7 @@ import (
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/initiator/nfs/gonfs"
 	"github.com/sluice-storage/sluice/target/nfs"
-	"github.com/sluice-storage/sluice/target/rpcserver"
+	"github.com/sluice-storage/sluice/test/lib/stand"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
@@ -52,30 +50,16 @@ func each(t *testing.T, r nfs.Rights, f func(t *testing.T, at, dir string, v *go
 	for _, how := range []string{"tcp", "rdma"} {
 		t.Run(how, func(t *testing.T) {
 			dir := t.TempDir()
-			files, err := nfs.NewServer(nfs.Options{}, nfs.Export{Path: "/data", Dir: dir, Async: true, Rights: r})
-			must(t, err)
-			srv := rpcserver.NewServer(rpcserver.Options{}, files.Programs()...)
 			dev := iwarp.New(iwarp.Options{})
-			t.Cleanup(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), patience)
-				defer cancel()
-				must(t, srv.Close(ctx))
-				must(t, files.Close())
-				must(t, dev.Close())
-			})
+			t.Cleanup(func() { must(t, dev.Close()) })
+			files := stand.NewFiles(t, stand.FileOptions{}, nfs.Export{Path: "/data", Dir: dir, Async: true, Rights: r})
 			var at string
 			if how == "tcp" {
-				l, err := net.Listen("tcp", "127.0.0.1:0")
-				must(t, err)
-				go func() { _ = srv.ServeTCP(l) }()
-				_, port, _ := net.SplitHostPort(l.Addr().String())
-				at = "nfs://127.0.0.1:" + port + "?mountport=" + port
+				_, at = files.TCP("127.0.0.1:0")
 			} else {
-				l, err := dev.Listen(t.Context(), "127.0.0.1:0")
-				must(t, err)
-				go func() { _ = srv.ServeRDMA(dev, l) }()
-				at = "nfs+rdma://" + l.Addr().String()
+				_, at = files.RDMA(dev, "127.0.0.1:0")
 			}
+			at = strings.Replace(at, "/data", "", 1)
 			mount, err := gonfs.DialMount(at)
 			must(t, err)
 			v, err := mount.Mount("/data", rpc.NewAuthUnix("host", 0, 0).Auth())

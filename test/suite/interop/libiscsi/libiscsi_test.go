@@ -26,7 +26,7 @@ const patience = 2 * time.Minute
 func serve(t *testing.T) string {
 	t.Helper()
 	log := zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel), zaptest.WrapOptions(zap.AddStacktrace(zap.DPanicLevel)))
-	o := stand.BlockOptions{Name: targetName, Memory: 256 << 20, Target: scsi.TargetOptions{StateDir: t.TempDir()},
+	o := stand.BlockOptions{Name: targetName, Memory: 256 << 20, SCSI: scsi.TargetOptions{StateDir: t.TempDir()},
 		Server: iscsi.Options{Log: log, Timeouts: iscsi.Timeouts{Drain: 2 * time.Second}}}
 	disk := scsi.LUOptions{Device: stand.Disk(t, 64<<20), Name: "disk", Serial: "0001", Volatile: true}
 	return stand.NewBlocks(t, o, disk).Portal("127.0.0.1", 1)
