@@ -73,8 +73,6 @@ func (w *window) Valid() bool {
 
 func (q *qp) NewWindow() (transport.Window, error) { return &window{q: q}, nil }
 
-func (q *qp) FileSend() bool { return false }
-
 func (q *qp) Depth() transport.Depth {
 	q.d.mu.Lock()
 	defer q.d.mu.Unlock()
