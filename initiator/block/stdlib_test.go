@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/test/lib/stand"
 )
 
@@ -229,3 +230,55 @@ func TestACopyThatFails(t *testing.T) {
 type short struct{}
 
 func (short) Write(p []byte) (int, error) { return 100, nil }
+
+// A stream that finds no more memory goes on with what it has, and several that share the last of it do not wait for each other.
+func TestCopiesThatShareLittleMemoryEnd(t *testing.T) {
+	pool := mem.NewPool(16 << 20)
+	v := open(t, target(t, stand.BlockOptions{}).URL("iser"), block.Options{Memory: pool})
+	var held []*mem.Buf
+	for {
+		b, err := pool.Get(mem.MaxBuf)
+		if err != nil {
+			break
+		}
+		held = append(held, b)
+	}
+	held[0].Release()
+	held[1].Release()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var wg sync.WaitGroup
+	for k := range 4 {
+		wg.Go(func() {
+			w := v.Writer(ctx)
+			if _, err := w.Seek(int64(k)*1000, io.SeekStart); err != nil {
+				t.Error(err)
+			}
+			if _, err := io.Copy(w, onlyReader{bytes.NewReader(make([]byte, 3<<20))}); err != nil {
+				t.Error("write:", err)
+			}
+			if _, err := io.Copy(onlyWriter{io.Discard}, v.Reader(ctx)); err != nil {
+				t.Error("read:", err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, b := range held[2:] {
+		b.Release()
+	}
+	if err := v.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := pool.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A write of nothing within a block leaves the block alone.
+func TestAWriteOfNothingWritesNothing(t *testing.T) {
+	v := open(t, target(t, stand.BlockOptions{}).URL("iscsi"), block.Options{})
+	before := commands(v)
+	if n, err := v.WriteAt(nil, 100); n != 0 || err != nil || commands(v) != before {
+		t.Errorf("%d, %v, %d commands", n, err, commands(v)-before)
+	}
+}

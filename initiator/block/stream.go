@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/mem"
@@ -65,6 +66,9 @@ func (r *Reader) WriteTo(w io.Writer) (n int64, err error) {
 	for {
 		for next < size && len(f.out) < copyAhead {
 			b, err := f.get()
+			if b == nil && err == nil {
+				break // the oldest gives its memory back first
+			}
 			if err != nil {
 				return n, err
 			}
@@ -129,6 +133,11 @@ func (w *Writer) ReadFrom(r io.Reader) (n int64, err error) {
 	}
 	for next := w.at; ; {
 		b, err := f.get()
+		for b == nil && err == nil { // the oldest gives its memory back first
+			if err = settle(); err == nil {
+				b, err = f.get()
+			}
+		}
 		if err != nil {
 			return n, err
 		}
@@ -145,15 +154,16 @@ func (w *Writer) ReadFrom(r io.Reader) (n int64, err error) {
 		case k == 0:
 			b.Release()
 		case next%block != 0 || int64(k)%block != 0: // its edges need what is there
+			part := slices.Clone(b.Bytes()[:k])
+			b.Release() // WriteAt waits for memory of its own
 			for len(f.out) > 0 && err == nil {
 				err = settle()
 			}
 			if err == nil {
 				var m int
-				m, err = w.v.WriteAtContext(w.ctx, b.Bytes()[:k], next)
+				m, err = w.v.WriteAtContext(w.ctx, part, next)
 				n, w.at, next = n+int64(m), w.at+int64(m), next+int64(m)
 			}
-			b.Release()
 		default:
 			f.add(next, next+int64(k), blockdev.Write, b)
 			next += int64(k)
@@ -190,10 +200,18 @@ func newFlight(v *Volume, ctx context.Context) *flight {
 	return &flight{v: v, ctx: ctx, size: mem.MaxBuf}
 }
 
-// get returns memory for a piece. Pieces become shorter where an adapter has no room for such buffers.
+// get returns memory for a piece. It waits for memory only while the flight has none itself: streams that each hold some and
+// wait for more would wait for each other. Otherwise it returns nothing where there is none. Pieces become shorter where an
+// adapter has no room for such buffers.
 func (f *flight) get() (*mem.Buf, error) {
 	for {
-		b, err := f.v.ini.get(f.ctx, int(f.size))
+		var b *mem.Buf
+		var err error
+		if len(f.out) == 0 {
+			b, err = f.v.ini.get(f.ctx, int(f.size))
+		} else if b, err = f.v.ini.pool.Get(int(f.size)); errors.Is(err, mem.ErrNoMemory) {
+			return nil, nil
+		}
 		if !errors.Is(err, mem.ErrNoRoom) || f.size <= mem.PageSize {
 			return b, err
 		}
@@ -205,7 +223,16 @@ func (f *flight) get() (*mem.Buf, error) {
 func (f *flight) add(lo, hi int64, op blockdev.Op, b *mem.Buf) {
 	at, last := f.v.unit.Load().around(lo, int(hi-lo))
 	p := &piece{lo: lo, hi: hi, at: at, b: b, done: make(chan struct{})}
-	p.req = blockdev.Request{Op: op, Offset: at, Length: last - at, Data: []mem.Span{b.Span().Cut(0, int(last-at))}, Done: func(*blockdev.Request) { close(p.done) }}
+	p.req = blockdev.Request{Op: op, Offset: at, Length: last - at, Data: []mem.Span{b.Span().Cut(0, int(last-at))}}
+	p.req.Done = func(*blockdev.Request) { close(p.done) }
+	if op == blockdev.Write { // no write of a part of these blocks is under way meanwhile
+		edges := &f.v.edges
+		edges.RLock()
+		p.req.Done = func(*blockdev.Request) {
+			edges.RUnlock()
+			close(p.done)
+		}
+	}
 	f.out = append(f.out, p)
 	f.v.Submit(&p.req)
 }

@@ -81,6 +81,9 @@ func (v *Volume) WriteAtContext(ctx context.Context, p []byte, off int64) (int, 
 	if u.ReadOnly {
 		return 0, blockdev.ErrReadOnly
 	}
+	if len(p) == 0 {
+		return 0, nil
+	}
 	done, block := 0, int64(u.Logical)
 	// edge writes up to the end of the block that p[done:] begins in.
 	edge := func() error {
@@ -112,10 +115,10 @@ func (v *Volume) WriteAtContext(ctx context.Context, p []byte, off int64) (int, 
 }
 
 func (v *Volume) writeWhole(ctx context.Context, p []byte, off int64) (int64, error) {
-	v.edges.RLock()
-	defer v.edges.RUnlock()
 	return v.pieces(ctx, off, off+int64(len(p)), func(at int64, b *mem.Buf) error {
 		copy(b.Bytes(), p[at-off:])
+		v.edges.RLock() // with the memory at hand: those that wait for the lock hold theirs
+		defer v.edges.RUnlock()
 		return v.WriteSpans(ctx, at, false, b.Span())
 	})
 }
@@ -146,8 +149,8 @@ func (v *Volume) writeEdge(ctx context.Context, u *Unit, part []byte, off int64)
 		}
 		err := v.Do(ctx, &blockdev.Request{Op: blockdev.CompareWrite, Offset: at, Length: int64(n), Compare: []mem.Span{old}, Data: []mem.Span{data}})
 		switch {
-		case ctx.Err() != nil:
-			return err
+		case err != nil && ctx.Err() != nil:
+			return context.Cause(ctx)
 		case errors.Is(err, blockdev.ErrMiscompare): // another write was faster
 		case errors.Is(err, ErrOutcomeUnknown): // to do it once more is the same as once, as with any write
 		default:
