@@ -1,11 +1,18 @@
 // Package state checks the lives of requests. A machine is one enumeration, declared with a sentence a state, and a table of
 // what may follow what; a Machine's Move is the only place that assigns it.
 //
-// An illegal move is a defect of this program, and what it would move may be moved twice: Move panics in every build, and the
-// panic ends what it may have spoiled, as any other does.
+// An illegal move is a defect of this program: of what moves, or of the table, which may know less than the code that moves. Move
+// panics, so that tests find it. The programs Tolerate it: they tell it once a kind, with the stack, and go on as if there were no
+// table, for a table that is too narrow is no reason to end every session.
 package state
 
-import "fmt"
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"sync"
+)
 
 const most = 32 // states of a machine
 
@@ -45,7 +52,34 @@ func (m *Machine[S]) Move(s *S, to S) {
 }
 
 func (m *Machine[S]) illegal(s *S, to S) {
-	panic(&IllegalError{What: m.name, From: m.Name(*s), To: m.Name(to)})
+	e := IllegalError{What: m.name, From: m.Name(*s), To: m.Name(to)}
+	if tell == nil {
+		panic(&e)
+	}
+	tell(e)
+}
+
+// tell is set before there are machines that move, or never.
+var tell func(IllegalError)
+
+// Strict is the variable of the environment with which Tolerate does nothing: tests set it for the programs that they start.
+const Strict = "SLUICE_STRICT_STATES"
+
+// Tolerate makes illegal moves be told to w, each kind once, in place of the panic. Programs call it before anything else.
+func Tolerate(w io.Writer) {
+	if os.Getenv(Strict) != "" {
+		return
+	}
+	var mu sync.Mutex
+	told := make(map[IllegalError]bool)
+	tell = func(e IllegalError) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !told[e] {
+			told[e] = true
+			fmt.Fprintf(w, "%s; it goes on. Please report it with what follows:\n%s", e.Error(), debug.Stack())
+		}
+	}
 }
 
 // May reports whether to may follow from.
@@ -59,7 +93,7 @@ func (m *Machine[S]) Name(s S) string {
 	return fmt.Sprintf("state %d", s)
 }
 
-// IllegalError is what Move panics with.
+// IllegalError is what Move panics with, by pointer.
 type IllegalError struct{ What, From, To string }
 
 func (e *IllegalError) Error() string {

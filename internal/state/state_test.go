@@ -1,6 +1,9 @@
 package state
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 type light uint8
 
@@ -36,5 +39,22 @@ func TestMoveAllocatesNothing(t *testing.T) {
 	s := red
 	if n := testing.AllocsPerRun(100, func() { lights.Move(&s, (s+1)%3) }); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestProgramsGoOnAfterAnIllegalMoveAndTellItOnce(t *testing.T) {
+	var said strings.Builder
+	t.Setenv(Strict, "")
+	Tolerate(&said)
+	defer func() { tell = nil }()
+	for range 2 {
+		s := red
+		lights.Move(&s, yellow)
+		if s != yellow {
+			t.Errorf("now %s", lights.Name(s))
+		}
+	}
+	if n := strings.Count(said.String(), `a light cannot go from "red" to "yellow"`); n != 1 || !strings.Contains(said.String(), "TestProgramsGoOn") {
+		t.Errorf("said %d times, or without the place:\n%s", n, said.String())
 	}
 }

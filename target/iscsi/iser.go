@@ -246,17 +246,19 @@ func (x *iserDatamover) widen() error {
 
 // fullFeatureLocked posts the receives of full-feature phase before the response that opens it.
 func (x *iserDatamover) fullFeatureLocked() error {
-	x.full = true
-	if x.c.discovery {
-		return nil // one request at a time, in the login's receive
-	}
-	if x.lazy {
-		// The first of it is there for good: a message can always be taken and answered.
-		if err := x.moreRecvMemLocked(); err != nil {
+	if !x.c.discovery { // where it is, there is one request at a time, in the login's receive
+		if x.lazy {
+			// The first of it is there for good: a message can always be taken and answered.
+			if err := x.moreRecvMemLocked(); err != nil {
+				return err
+			}
+		}
+		if err := x.postMoreLocked(x.c.floorLocked() + unexpectedPDUs - x.posted); err != nil {
 			return err
 		}
 	}
-	return x.postMoreLocked(x.c.floorLocked() + unexpectedPDUs - x.posted)
+	x.full = true // not while it waits for memory: what comes then is of the login
+	return nil
 }
 
 // windowLocked answers with the window that posted receives allow (RFC 7145 section 8.1.1).

@@ -60,6 +60,35 @@ func TestALoginWaitsForMemory(t *testing.T) {
 	})
 }
 
+// Until the final login response has left, nothing of full-feature phase is taken (RFC 7143 section 6.3): the connection ends, the session
+// that was to be does not, nor does another.
+func TestNothingIsTakenWhileALoginWaitsForMemory(t *testing.T) {
+	for name, q := range map[string]iscsi.PDU{
+		"logout":     &iscsi.LogoutRequest{Immediate: true, ITT: 9, CmdSN: 1},
+		"cold reset": &iscsi.TaskRequest{Immediate: true, Function: iscsi.TargetColdReset, ITT: 9, RefTag: iscsi.Reserved, CmdSN: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pool, with := small()
+				f := newTwinFixture(t, with)
+				p := f.dialISER(iscsi.CMPrivate(true))
+				if l, _ := p.step(iscsi.StageSecurity, iscsi.StageOperational, true, "InitiatorName="+testInitiator, "TargetName="+testTarget, "AuthMethod=None"); l.Status != 0 || !l.Transit {
+					t.Fatalf("%+v", l)
+				}
+				refill := dry(t, pool)
+				p.send(p.loginReq(iscsi.StageOperational, iscsi.StageFullFeature, true), nil, keys("RDMAExtensions=Yes"))
+				synctest.Wait()
+				p.send(q, nil, nil)
+				p.wantEnd()
+				refill()
+				again := f.dialISER(iscsi.CMPrivate(true))
+				again.loginISER()
+				again.ready()
+			})
+		})
+	}
+}
+
 // What is to be sent while the pool is dry leaves, in order, when there is memory again.
 func TestResponsesWaitForMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

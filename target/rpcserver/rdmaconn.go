@@ -268,6 +268,7 @@ func (c *rdmaConn) screened(call *Call) {
 		}
 	}
 	if v != Again {
+		slots.Move(&slotOf(call).state, slotPlaced) // no more is fetched, and the reply may wait for memory
 		c.finish(call, v, err, true)
 		return
 	}

@@ -1,6 +1,7 @@
 package rpcserver
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/internal/rpcrdma"
 	"github.com/sluice-storage/sluice/internal/xdr"
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -43,6 +45,31 @@ func TestNothingBulkyIsFetchedForAStranger(t *testing.T) {
 		}
 		if n := s.Stats().Refused["arguments"]; n != 1 {
 			t.Errorf("%d refusals are counted", n)
+		}
+	})
+}
+
+// The refusal of a stranger's call, before its data is fetched, waits for memory as any other reply does.
+func TestTheRefusalOfAStrangersCallWaitsForMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var denials atomic.Int32
+		mem.SetDrought(&mem.Drought{Deny: func(int) bool { return denials.Add(-1) >= 0 }})
+		defer mem.SetDrought(nil)
+		_, p, connect, end := serveFabric(t, Options{})
+		defer end()
+		p.refuses.Store(true)
+		c := connect()
+		h := c.header()
+		msg := c.msg(procEcho, 1)
+		h.Reads = []rpcrdma.ReadSegment{{Position: uint32(len(msg)), Segment: c.bind(0, 4096, transport.RemoteRead)}}
+		h.SetReply([]rpcrdma.Segment{c.bind(8192, 4096, transport.RemoteWrite)})
+		denials.Store(1)
+		c.send(append(h.Append(nil), msg...))
+		if n := denials.Load(); n >= 1 {
+			t.Fatal("the reply asked for no memory")
+		}
+		if c.ended || c.got[c.xid] != 1 {
+			t.Errorf("%d replies, ended %v", c.got[c.xid], c.ended)
 		}
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-storage/sluice/internal/state"
 	"github.com/sluice-storage/sluice/target/admin"
 )
 
@@ -115,7 +116,7 @@ func (d *Daemon) TryStart() error {
 	}
 	defer func() { _ = l.Close() }()
 	d.cmd, d.ended = exec.Command(filepath.Join(d.bin, "sluiced"), "--config", d.conf), make(chan struct{})
-	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+sock)
+	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+sock, state.Strict+"=1")
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
 	if err := d.cmd.Start(); err != nil {
 		d.t.Fatal(err)
