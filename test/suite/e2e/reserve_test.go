@@ -23,57 +23,76 @@ type reservation struct {
 	holder     int
 }
 
-// reserveIn is an operation of client by; a preemption names its victim. Its outcome is whether it was GOOD.
+// reserveIn is an operation of client by; a preemption names its victim.
 type reserveIn struct {
 	kind   string
 	by, of int
 }
 
-var reserveModel = porcupine.Model{
-	Init: func() any { return reservation{} },
-	Step: func(state, input, output any) (bool, any) {
-		s, in, good := state.(reservation), input.(reserveIn), output.(bool)
-		may := true
-		next := s
-		switch in.kind {
-		case "register":
-			next.registered[in.by] = true
-		case "unregister":
-			next.registered[in.by] = false
-			if s.holder == in.by {
-				next.holder = 0
-			}
-		case "reserve":
-			may = s.registered[in.by] && (s.holder == 0 || s.holder == in.by)
-			next.holder = in.by
-		case "release":
-			may = s.registered[in.by]
-			if s.holder == in.by {
-				next.holder = 0
-			}
-		case "preempt":
-			may = s.registered[in.by] && s.registered[in.of]
-			next.registered[in.of] = false
-			if s.holder == in.of {
-				next.holder = in.by
-			}
-		case "write":
-			may = s.holder == 0 || s.holder == in.by
+// reserveOut is how an operation ended.
+type reserveOut uint8
+
+const (
+	refused reserveOut = iota // RESERVATION CONFLICT: it did nothing
+	good
+	aborted // TASK ABORTED: it has done all or nothing of what it was to do (SAM-5 section 5.6 leaves it open)
+)
+
+// reserveModel is not deterministic, for what is aborted may have taken effect.
+var reserveModel = (&porcupine.NondeterministicModel{
+	Init: func() []any { return []any{reservation{}} },
+	Step: func(state, input, output any) []any {
+		s, in := state.(reservation), input.(reserveIn)
+		next, may := s.after(in)
+		switch out := output.(reserveOut); {
+		case out == aborted && may:
+			return []any{s, next}
+		case out == good && may:
+			return []any{next}
+		case out == good:
+			return nil
+		case out == refused && may:
+			return nil
 		}
-		if good != may {
-			return false, s
-		}
-		if !good {
-			return true, s
-		}
-		return true, next
+		return []any{s}
 	},
+	Equal:             func(a, b any) bool { return a == b },
 	DescribeOperation: func(in, out any) string { return fmt.Sprintf("%+v %v", in, out) },
+}).ToModel()
+
+// after is what an operation makes of the reservation, and whether it may.
+func (s reservation) after(in reserveIn) (next reservation, may bool) {
+	may, next = true, s
+	switch in.kind {
+	case "register":
+		next.registered[in.by] = true
+	case "unregister":
+		next.registered[in.by] = false
+		if s.holder == in.by {
+			next.holder = 0
+		}
+	case "reserve":
+		may = s.registered[in.by] && (s.holder == 0 || s.holder == in.by)
+		next.holder = in.by
+	case "release":
+		may = s.registered[in.by]
+		if s.holder == in.by {
+			next.holder = 0
+		}
+	case "preempt":
+		may = s.registered[in.by] && s.registered[in.of]
+		next.registered[in.of] = false
+		if s.holder == in.of {
+			next.holder = in.by
+		}
+	case "write":
+		may = s.holder == 0 || s.holder == in.by
+	}
+	return next, may
 }
 
-// reserveStep runs one operation and says whether it was GOOD. A unit attention is taken and the command sent again, and so is one
-// that another's PREEMPT AND ABORT has met while it waited for its turn: nothing of that took effect.
-func reserveStep(t *testing.T, v *block.Volume, in reserveIn) (bool, error) {
+// reserveStep runs one operation. Where a unit attention ended the command, which did nothing then, it is sent again.
+func reserveStep(t *testing.T, v *block.Volume, in reserveIn) (reserveOut, error) {
 	cdb, list := []byte{0x5F, 0, 1, 0, 0, 0, 0, 0, 24, 0}, make([]byte, 24)
 	binary.BigEndian.PutUint64(list, uint64(in.by))
 	switch in.kind {
@@ -98,13 +117,15 @@ func reserveStep(t *testing.T, v *block.Volume, in reserveIn) (bool, error) {
 		var status *block.StatusError
 		switch {
 		case err == nil:
-			return true, nil
+			return good, nil
 		case errors.Is(err, block.ErrReserved):
-			return false, nil
-		case errors.As(err, &s) && s.Key == 6, errors.As(err, &status) && status.Status == 0x40:
+			return refused, nil
+		case errors.As(err, &status) && status.Status == 0x40: // by another's PREEMPT AND ABORT
+			return aborted, nil
+		case errors.As(err, &s) && s.Key == 6:
 			continue
 		}
-		return false, err
+		return 0, err
 	}
 }
 
@@ -129,12 +150,12 @@ func TestReservationsAreLinearizable(t *testing.T) {
 					in.kind, in.of = "preempt", 1+(k+rnd.Intn(reservers-1))%reservers
 				}
 				op := porcupine.Operation{ClientId: k, Input: in, Call: int64(time.Since(begin))}
-				good, err := reserveStep(t, v, in)
+				out, err := reserveStep(t, v, in)
 				if err != nil {
 					errs[k] = fmt.Errorf("%+v: %w", in, err)
 					return
 				}
-				op.Output, op.Return = good, int64(time.Since(begin))
+				op.Output, op.Return = out, int64(time.Since(begin))
 				mu.Lock()
 				history = append(history, op)
 				mu.Unlock()
@@ -148,11 +169,14 @@ func TestReservationsAreLinearizable(t *testing.T) {
 	if r := porcupine.CheckOperationsTimeout(reserveModel, history, patience); r != porcupine.Ok {
 		t.Errorf("the history of %d operations is not linearizable: %v", len(history), r)
 	}
-	good := map[string]int{}
+	done, cut := map[string]int{}, 0
 	for _, op := range history {
-		if op.Output.(bool) {
-			good[op.Input.(reserveIn).kind]++
+		switch op.Output.(reserveOut) {
+		case good:
+			done[op.Input.(reserveIn).kind]++
+		case aborted:
+			cut++
 		}
 	}
-	t.Logf("%d operations, GOOD: %v", len(history), good)
+	t.Logf("%d operations, GOOD: %v, aborted: %d", len(history), done, cut)
 }
