@@ -19,6 +19,9 @@ else
 BUILD     = CGO_ENABLED=0 $(GO) build
 endif
 
+# Programs that tests start panic at an illegal move of internal/state too.
+test race storm: export SLUICE_STRICT_STATES = 1
+
 .PHONY: help build demo test race lint cross fuzz bench neighbour lab conformance soak storm man deb release clean
 
 help: ## list the targets

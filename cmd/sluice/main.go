@@ -14,12 +14,10 @@ import (
 
 	"github.com/sluice-storage/sluice/cmd/sluice/attachcmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
-	"github.com/sluice-storage/sluice/internal/state"
 	"github.com/sluice-storage/sluice/internal/version"
 )
 
 func main() {
-	state.Tolerate(os.Stderr)
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	if code, ok := attachcmd.MultiCall(ctx, os.Args, os.Stderr); ok {

@@ -7,11 +7,9 @@ import (
 	"os"
 
 	"github.com/sluice-storage/sluice/cmd/internal/daemoncmd"
-	"github.com/sluice-storage/sluice/internal/state"
 )
 
 func main() {
-	state.Tolerate(os.Stderr)
 	err := daemoncmd.Command().Execute()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sluiced:", err)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -73,10 +72,8 @@ func (i *Initiator) dialTCP(ctx context.Context, u *URL, k *kept, depth int) (*t
 		return nil, &ConnectError{u.Addr(), err}
 	}
 	c := &tcpConn{conn: conn, ahead: make([]byte, aheadSize), arena: make([]byte, 0, arenaSize), wake: make(chan struct{}, 1)}
-	if sc, ok := conn.(syscall.Conn); ok {
-		if raw, err := sc.SyscallConn(); err == nil {
-			c.in, c.out = sockio.NewReader(raw), sockio.NewWriter(raw)
-		}
+	if raw := sockio.Raw(conn); raw != nil {
+		c.in, c.out = sockio.NewReader(raw), sockio.NewWriter(raw)
 	}
 	m := carver{i: i, k: k, had: k.take(), left: depth * lines(slotSize)}
 	c.slots, err = m.cut(ctx, depth, slotSize)

@@ -39,10 +39,8 @@ func Stream(dial func(context.Context) (net.Conn, error)) Dialer {
 			return nil, err
 		}
 		t := &stream{c: c, nc: nc}
-		if sc, ok := nc.(syscall.Conn); ok {
-			if raw, err := sc.SyscallConn(); err == nil {
-				t.out = sockio.NewWriter(raw)
-			}
+		if raw := sockio.Raw(nc); raw != nil {
+			t.out = sockio.NewWriter(raw)
 		}
 		t.wake.L = &t.mu
 		c.wg.Add(2)

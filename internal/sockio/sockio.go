@@ -8,6 +8,7 @@ package sockio
 
 import (
 	"io"
+	"net"
 	"syscall"
 	"unsafe"
 
@@ -16,6 +17,23 @@ import (
 
 // MaxIovecs is how many pieces one call takes (UIO_MAXIOV).
 const MaxIovecs = 1024
+
+// Raw is what reads and writes nc go through, nil where they have to be nc's own. A connection that has a descriptor because it
+// embeds a socket may do something else with its bytes, such as to encrypt them.
+func Raw(nc net.Conn) syscall.RawConn {
+	var raw syscall.RawConn
+	var err error
+	switch c := nc.(type) {
+	case *net.TCPConn:
+		raw, err = c.SyscallConn()
+	case *net.UnixConn:
+		raw, err = c.SyscallConn()
+	}
+	if err != nil {
+		return nil // it is closed, and says so itself
+	}
+	return raw
+}
 
 // Append adds b to a list of pieces, unless it is empty.
 func Append(iov []unix.Iovec, b []byte) []unix.Iovec {

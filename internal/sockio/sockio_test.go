@@ -151,3 +151,23 @@ func TestReadAndWriteAllocateNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// A connection that does something of its own with its bytes is not passed by.
+func TestOnlyPlainSocketsAreRaw(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if Raw(c) == nil {
+		t.Error("a TCP connection is not raw")
+	}
+	if Raw(struct{ *net.TCPConn }{c.(*net.TCPConn)}) != nil {
+		t.Error("what embeds a TCP connection is raw")
+	}
+}

@@ -1,12 +1,13 @@
 // Package state checks the lives of requests. A machine is one enumeration, declared with a sentence a state, and a table of
 // what may follow what; a Machine's Move is the only place that assigns it.
 //
-// An illegal move is a defect of this program: of what moves, or of the table, which may know less than the code that moves. Move
-// panics, so that tests find it. The programs Tolerate it: they tell it once a kind, with the stack, and go on as if there were no
-// table, for a table that is too narrow is no reason to end every session.
+// An illegal move is a defect of this program: of what moves, or of the table, which may know less than the code that moves. In tests
+// Move panics. Elsewhere it tells the move on standard error, once a kind, with the stack, and goes on as if there were no table: one
+// that is too narrow is no reason to end every session. Must is for moves where going on would do harm.
 package state
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -53,33 +54,38 @@ func (m *Machine[S]) Move(s *S, to S) {
 
 func (m *Machine[S]) illegal(s *S, to S) {
 	e := IllegalError{What: m.name, From: m.Name(*s), To: m.Name(to)}
-	if tell == nil {
+	if strict() {
 		panic(&e)
 	}
 	tell(e)
 }
 
-// tell is set before there are machines that move, or never.
-var tell func(IllegalError)
-
-// Strict is the variable of the environment with which Tolerate does nothing: tests set it for the programs that they start.
+// Strict is the variable of the environment that makes every illegal move panic: the Makefile sets it for the programs that tests start.
 const Strict = "SLUICE_STRICT_STATES"
 
-// Tolerate makes illegal moves be told to w, each kind once, in place of the panic. Programs call it before anything else.
-func Tolerate(w io.Writer) {
-	if os.Getenv(Strict) != "" {
-		return
+var (
+	mu     sync.Mutex
+	told             = make(map[IllegalError]bool)
+	out    io.Writer = os.Stderr
+	strict           = func() bool { return os.Getenv(Strict) != "" || flag.Lookup("test.v") != nil }
+)
+
+// tell says that a move was illegal, once a kind.
+func tell(e IllegalError) {
+	mu.Lock()
+	defer mu.Unlock()
+	if !told[e] {
+		told[e] = true
+		fmt.Fprintf(out, "%s; it goes on. Please report it with what follows:\n%s", e.Error(), debug.Stack())
 	}
-	var mu sync.Mutex
-	told := make(map[IllegalError]bool)
-	tell = func(e IllegalError) {
-		mu.Lock()
-		defer mu.Unlock()
-		if !told[e] {
-			told[e] = true
-			fmt.Fprintf(w, "%s; it goes on. Please report it with what follows:\n%s", e.Error(), debug.Stack())
-		}
+}
+
+// Must is Move where going on would do harm, such as to memory that is in use again: an illegal one panics in every program.
+func (m *Machine[S]) Must(s *S, to S) {
+	if !m.next[*s][to] {
+		panic(&IllegalError{What: m.name, From: m.Name(*s), To: m.Name(to)})
 	}
+	*s = to
 }
 
 // May reports whether to may follow from.

@@ -62,10 +62,8 @@ type tcpDatamover struct {
 func newTCPDatamover(c *conn, nc net.Conn) *tcpDatamover {
 	x := &tcpDatamover{c: c, nc: nc, wake: make(chan struct{}, 1)}
 	x.idle.L = &c.mu
-	if sc, ok := nc.(syscall.Conn); ok {
-		if raw, err := sc.SyscallConn(); err == nil {
-			x.raw, x.sock = raw, sockio.NewWriter(raw)
-		}
+	if raw := sockio.Raw(nc); raw != nil {
+		x.raw, x.sock = raw, sockio.NewWriter(raw)
 	}
 	x.readFn = x.tryRead
 	if x.raw != nil {

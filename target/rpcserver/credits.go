@@ -221,7 +221,7 @@ func (c *rdmaConn) takeSlotLocked() *rdmaCall {
 }
 
 func (r *rdmaCall) freeLocked() {
-	slots.Move(&r.state, slotIdle)
+	slots.Must(&r.state, slotIdle)
 	r.dropBufs()
 	c := r.conn
 	s := c.stepOf(r)

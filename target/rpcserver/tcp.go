@@ -84,12 +84,10 @@ func (s *Server) newStream(nc net.Conn) *stream {
 	c.peer.state, c.who = &c.connState, &c.peer
 	c.peer.slots.Store(maxInFlight)
 	c.peer.Addr, c.peer.Local = addrPort(nc.RemoteAddr()), addrPort(nc.LocalAddr())
-	if sc, ok := nc.(syscall.Conn); ok {
-		if raw, err := sc.SyscallConn(); err == nil {
-			c.raw, c.sock = raw, sockio.NewReader(raw)
-			if !s.opt.KeepPacing {
-				unpace(raw, c.peer.Addr, c.peer.Local)
-			}
+	if raw := sockio.Raw(nc); raw != nil {
+		c.raw, c.sock = raw, sockio.NewReader(raw)
+		if !s.opt.KeepPacing {
+			unpace(raw, c.peer.Addr, c.peer.Local)
 		}
 	}
 	c.out.init(c)

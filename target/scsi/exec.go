@@ -120,7 +120,7 @@ func (c *Command) resetExec() {
 // Moved ends the one outstanding DataIn or DataOut. Any goroutine may call it, also from within DataIn or DataOut.
 func (c *Command) Moved(err error) {
 	c.x.mu.Lock()
-	commandMove.Move(&c.x.move, moveEnded)
+	commandMove.Must(&c.x.move, moveEnded) // or memory that is in use again has been moved
 	c.x.moveErr = err
 	c.kickUnlock()
 }

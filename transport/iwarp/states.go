@@ -7,8 +7,8 @@ import (
 )
 
 // A queue pair has three lives: that of its connection, that of the one who sends for it, and that of the one who receives. Each is one
-// enumeration, moved through its table alone. An illegal move panics: in what the owner parses, that ends this connection (QP.defect);
-// elsewhere, where other goroutines share what is spoiled, it ends the process.
+// enumeration, moved through its table alone. Where an illegal move panics (internal/state), one in what the owner parses ends
+// this connection (QP.defect), and any other, where goroutines share what is spoiled, the process.
 
 // phase is the life of the connection. It moves under tx; any goroutine may read it.
 type phase uint8

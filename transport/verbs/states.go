@@ -7,8 +7,8 @@ import (
 )
 
 // A queue pair has two lives: its own, which every goroutine may end, and that of its objects at the adapter, which only its set-up and
-// takeApart touch. Each is one enumeration, moved through its table alone. An illegal move panics, and as goroutines of the device make most moves, it
-// ends the process.
+// takeApart touch. Each is one enumeration, moved through its table alone. Where an illegal move panics (internal/state), it ends the process, as
+// goroutines of the device make most moves.
 
 // qpPhase is the life of the queue pair. It moves under life; any goroutine may read it.
 type qpPhase uint8
