@@ -133,21 +133,35 @@ func (v *Volume) writeEdge(ctx context.Context, u *Unit, part []byte, off int64)
 	defer b.Release()
 	at := off - off%int64(n)
 	old, data := b.Span().Cut(0, n), b.Span().Cut(n, n)
-	swaps := u.MaxCompare >= int64(n)
-	if !swaps {
-		v.edges.Lock()
-		defer v.edges.Unlock()
-	}
-	for range edgeTries {
+	read := func() error {
 		if err := v.ReadSpans(ctx, at, old); err != nil {
 			return err
 		}
 		copy(data.Bytes(), old.Bytes())
 		copy(data.Bytes()[off-at:], part)
-		if !swaps {
-			return v.WriteSpans(ctx, at, false, data)
+		return nil
+	}
+	if u.MaxCompare >= int64(n) {
+		// tgt names a limit for COMPARE AND WRITE, and refuses the command.
+		if err := v.swapBlock(ctx, at, old, data, read); !errors.Is(err, blockdev.ErrUnsupported) {
+			return err
 		}
-		err := v.Do(ctx, &blockdev.Request{Op: blockdev.CompareWrite, Offset: at, Length: int64(n), Compare: []mem.Span{old}, Data: []mem.Span{data}})
+	}
+	v.edges.Lock()
+	defer v.edges.Unlock()
+	if err := read(); err != nil {
+		return err
+	}
+	return v.WriteSpans(ctx, at, false, data)
+}
+
+// swapBlock writes data over a block as read has made it from old, as soon as the block holds old still.
+func (v *Volume) swapBlock(ctx context.Context, at int64, old, data mem.Span, read func() error) error {
+	for range edgeTries {
+		if err := read(); err != nil {
+			return err
+		}
+		err := v.Do(ctx, &blockdev.Request{Op: blockdev.CompareWrite, Offset: at, Length: int64(old.Len), Compare: []mem.Span{old}, Data: []mem.Span{data}})
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return context.Cause(ctx)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand"
 	"net"
 	"os"
@@ -208,6 +209,14 @@ func TestProvisioningAndComparison(t *testing.T) {
 	} else if !errors.Is(err, blockdev.ErrUnsupported) {
 		t.Fatal(err)
 	}
+	// Parts of blocks are written all the same.
+	if _, err := v.WriteAt([]byte("part"), 100); err != nil {
+		t.Fatal(err)
+	}
+	part := make([]byte, 6)
+	if _, err := v.ReadAt(part, 99); err != nil || string(part[1:5]) != "part" || part[5] != one[104] && part[5] != two[104] {
+		t.Fatalf("%q %v", part, err)
+	}
 	if err := v.WriteZeroes(ctx, 0, 1<<20, true); err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +230,10 @@ func TestProvisioningAndComparison(t *testing.T) {
 	if err := v.Discard(ctx, 0, 1<<20); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := v.ReadAt(got, 64<<20); !errors.Is(err, blockdev.ErrRange) {
+	if n, err := v.ReadAt(got, 64<<20); n != 0 || err != io.EOF {
+		t.Fatal(n, err)
+	}
+	if err := v.Discard(ctx, 64<<20, 1<<20); !errors.Is(err, blockdev.ErrRange) {
 		t.Fatal(err)
 	}
 	var se *block.SenseError
