@@ -85,8 +85,17 @@ func (f *File) WriteTo(w io.Writer) (int64, error) {
 
 // Seek sets the position.
 func (f *File) Seek(offset int64, whence int) (int64, error) {
-	if whence == io.SeekCurrent {
+	switch whence {
+	case io.SeekCurrent:
 		offset, whence = f.at+offset, io.SeekStart
+	case io.SeekEnd:
+		ctx, end := f.ctx()
+		defer end()
+		i, err := f.f.StatContext(ctx)
+		if err != nil {
+			return f.at, refusal(err)
+		}
+		offset, whence = i.Size()+offset, io.SeekStart
 	}
 	at, err := f.f.Seek(offset, whence)
 	if err != nil {
