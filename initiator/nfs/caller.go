@@ -225,10 +225,12 @@ func (c *Caller) Readdirplus(ctx context.Context, dir []byte, at *DirPage) ([]Di
 	if r.Status != nfs3.OK {
 		return nil, status(r.Status)
 	}
+	before := at.Cookie
 	if len(l) > 0 {
 		at.Cookie = l[len(l)-1].Cookie
-	} else {
-		at.EOF = true // a server that does not get on would be asked for ever
+	}
+	if !at.EOF && at.Cookie == before {
+		return nil, errNoProgress // it would be asked for ever
 	}
 	return l, nil
 }

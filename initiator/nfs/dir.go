@@ -51,9 +51,9 @@ func (v *FS) list(ctx context.Context, dir []byte) ([]*Info, error) {
 	var missing []*Info
 	var bad error
 	a := nfs3.ReaddirArgs{Plus: true, Dir: dir, DirCount: uint32(v.dsize), MaxCount: uint32(v.dsize)}
+	seen := map[uint64]bool{0: true} // the cookies asked with
 	for eof := false; !eof; {
 		var r nfs3.ReaddirRes
-		before := a.Cookie
 		err := v.call(ctx, nfs3.ProcReaddirplus, a.Append(nil), v.dsize, func(x *xdr.Reader) {
 			if r.Parse(x); r.Status != nfs3.OK {
 				return
@@ -86,9 +86,10 @@ func (v *FS) list(ctx context.Context, dir []byte) ([]*Info, error) {
 		if r.Status != nfs3.OK {
 			return nil, status(r.Status)
 		}
-		if !eof && a.Cookie == before {
-			break // a server that does not get on would be asked for ever
+		if !eof && seen[a.Cookie] {
+			return nil, errNoProgress // it would be asked for ever
 		}
+		seen[a.Cookie] = true
 	}
 	for _, i := range missing {
 		// The server may leave attributes out; a name that has gone meanwhile stays with what is known of it: nothing.

@@ -145,6 +145,8 @@ func checkName(s string) error {
 var (
 	// ErrClosed ends the calls of an FS that was closed; it is fs.ErrClosed too.
 	ErrClosed = rpcclient.ErrClosed
+	// errNoProgress is a listing that is not at its end and does not get on: names may be missing in it.
+	errNoProgress = errors.New("nfs: the server lists a directory without an end: it goes back to where it was before")
 	// ErrLoop says that a path leads through more symbolic links than are followed.
 	ErrLoop = errors.New("nfs: too many symbolic links")
 	// ErrNoDevice says that an RDMA URL needs a fabric.

@@ -28,6 +28,8 @@ type File struct {
 	mu     sync.Mutex
 	dirty  []extent // written and not committed, oldest first
 	size   int      // bytes of dirty
+	end    int64    // where the last of dirty ends in the file
+	taken  int64    // where that ends which a Sync has taken from dirty and does not know to be durable yet
 	syncMu sync.Mutex
 	// writing is held by writes for reading, and for writing while what the server forgot is sent again: a write in
 	// between would be undone by the older data.
@@ -98,18 +100,30 @@ func (v *FS) ReadFile(name string) ([]byte, error) {
 	if i.IsDir() {
 		return nil, pathError("read", name, ErrIsDir)
 	}
-	b := make([]byte, i.Size())
-	n, err := f.ReadAt(b, 0)
-	if errors.Is(err, io.EOF) {
-		err = nil
+	return f.readAll(uint64(i.Size()))
+}
+
+// readAll reads size bytes, or those that there are. The size is the server's word: memory is taken for no more than twice
+// what the server did send.
+func (f *File) readAll(size uint64) ([]byte, error) {
+	b := make([]byte, min(size, readFirst))
+	for done := 0; ; {
+		n, err := f.ReadAt(b[done:], int64(done))
+		done += n
+		switch {
+		case errors.Is(err, io.EOF):
+			return b[:done], nil
+		case err != nil, uint64(done) == size:
+			return b[:done], err
+		}
+		b = append(b, make([]byte, min(size-uint64(done), uint64(done)))...)
 	}
-	return b[:n], err
 }
 
 // Name is the name that the file was opened by.
 func (f *File) Name() string { return f.name }
 
-// Stat asks the server.
+// Stat asks the server. Where the server's file ends before what this File wrote, Stat syncs first: see Sync.
 func (f *File) Stat() (fs.FileInfo, error) {
 	i, err := f.StatContext(context.Background())
 	if err != nil {
@@ -120,7 +134,7 @@ func (f *File) Stat() (fs.FileInfo, error) {
 
 // StatContext is Stat, which the context ends too.
 func (f *File) StatContext(ctx context.Context) (*Info, error) {
-	a, err := f.v.getattr(ctx, f.fh)
+	a, err := f.attrs(ctx, f.v)
 	if err != nil {
 		return nil, pathError("stat", f.name, err)
 	}

@@ -21,6 +21,8 @@ const (
 	streamDepth = 4
 	// streamFirst is its first piece, bytes.
 	streamFirst = 256 << 10
+	// readFirst is the most that ReadFile reads at first, bytes, whatever size the server names.
+	readFirst = parallel * maxTransfer
 	// maxEmpty is how often a reader may give nothing and no error, as bufio has it.
 	maxEmpty = 100
 	// maxDirty is how many bytes of unsynced data a file keeps before it asks the server to commit.

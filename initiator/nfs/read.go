@@ -29,6 +29,21 @@ func (f *File) readAt(ctx context.Context, v *FS, p []byte, off int64) (int, err
 	if off < 0 {
 		return 0, pathError("read", f.name, fs.ErrInvalid)
 	}
+	n, err := f.readThere(ctx, v, p, off)
+	if err != nil && errors.Is(err, io.EOF) && f.keptEnd() > off+int64(n) {
+		// What was written here lies behind this end. attrs brings it back if the server forgot it.
+		if _, err := f.attrs(ctx, v); err != nil {
+			return n, f.readError(err)
+		}
+		var more int
+		more, err = f.readThere(ctx, v, p[n:], off+int64(n))
+		n += more
+	}
+	return n, err
+}
+
+// readThere reads what the server has.
+func (f *File) readThere(ctx context.Context, v *FS, p []byte, off int64) (int, error) {
 	if len(p) <= f.v.rsize {
 		n, err := f.readFull(ctx, v, p, off)
 		return n, f.readError(err)
@@ -97,6 +112,11 @@ func (f *File) ReadSpan(ctx context.Context, s mem.Span, off int64) (int, error)
 		return 0, pathError("read", f.name, fs.ErrInvalid)
 	}
 	n, eof, err := f.readOnce(ctx, f.v, rpcclient.Call{SinkSpan: s}, off)
+	if err == nil && eof && n < s.Len && f.keptEnd() > off+int64(n) {
+		if _, err = f.attrs(ctx, f.v); err == nil { // as in readAt
+			n, eof, err = f.readOnce(ctx, f.v, rpcclient.Call{SinkSpan: s}, off)
+		}
+	}
 	if err == nil && eof && n < s.Len {
 		err = io.EOF
 	}

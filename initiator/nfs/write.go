@@ -66,7 +66,11 @@ func (f *File) limitDirty(ctx context.Context) error {
 
 // write writes unstably and keeps what the server may forget.
 func (f *File) write(ctx context.Context, v *FS, b []byte, off int64) (nfs3.Wcc, error) {
-	f.writing.RLock()
+	if !f.writing.TryRLock() {
+		if err := lock(ctx, f.writing.RLocker()); err != nil {
+			return nfs3.Wcc{}, err
+		}
+	}
 	defer f.writing.RUnlock()
 	return f.writeKept(ctx, v, b, off)
 }
@@ -84,6 +88,7 @@ func (f *File) writeKept(ctx context.Context, v *FS, b []byte, off int64) (nfs3.
 			f.mu.Lock()
 			f.dirty = append(f.dirty, extent{v: v, off: off, data: append([]byte(nil), b[:n]...), verf: r.Verf})
 			f.size += n
+			f.end = max(f.end, off+int64(n))
 			f.mu.Unlock()
 		}
 		b, off = b[n:], off+int64(n)
@@ -124,11 +129,14 @@ func (f *File) Sync() error { return f.sync(context.Background(), f.v) }
 func (f *File) SyncContext(ctx context.Context) error { return f.sync(ctx, f.v) }
 
 func (f *File) sync(ctx context.Context, v *FS) error {
-	f.syncMu.Lock()
+	if err := lock(ctx, &f.syncMu); err != nil {
+		return pathError("sync", f.name, err)
+	}
 	defer f.syncMu.Unlock()
 	for try := 0; ; try++ {
 		l := f.takeDirty()
 		if len(l) == 0 {
+			f.durable() // also what was sent again, if the server wrote it durably
 			return nil
 		}
 		verf, err := f.commit(ctx, v)
@@ -141,6 +149,7 @@ func (f *File) sync(ctx context.Context, v *FS) error {
 			first++
 		}
 		if first == len(l) {
+			f.durable()
 			return nil
 		}
 		if try == maxResend {
@@ -158,13 +167,46 @@ func (f *File) takeDirty() []extent {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l := f.dirty
-	f.dirty, f.size = nil, 0
+	f.taken = max(f.taken, f.end)
+	f.dirty, f.size, f.end = nil, 0, 0
 	return l
+}
+
+// durable says that all that was taken is.
+func (f *File) durable() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.taken = 0
+}
+
+// keptEnd is where the last of what the server may forget ends, 0 if there is nothing.
+func (f *File) keptEnd() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return max(f.end, f.taken)
+}
+
+// attrs asks for the file's attributes. A file that ends before what the server took has lost data in a restart of the
+// server, or was cut by another client: after a Sync, which sends the lost data again, the server knows the true size. Data
+// appended at the lesser one would be overwritten by that Sync.
+func (f *File) attrs(ctx context.Context, v *FS) (Attr, error) {
+	kept := f.keptEnd() // before the call: what is written meanwhile may be missing in the answer
+	a, err := v.getattr(ctx, f.fh)
+	if err != nil || a.Size >= uint64(kept) {
+		return a, err
+	}
+	if err := f.sync(ctx, v); err != nil {
+		return a, err
+	}
+	return v.getattr(ctx, f.fh)
 }
 
 // resend writes again what the server forgot and all that was written after it, in order: the one may overlap the other.
 func (f *File) resend(ctx context.Context, l []extent) error {
-	f.writing.Lock()
+	if err := lock(ctx, &f.writing); err != nil {
+		f.keep(l)
+		return err
+	}
 	defer f.writing.Unlock()
 	l = append(l, f.takeDirty()...)
 	for i, e := range l {
@@ -181,6 +223,7 @@ func (f *File) keepAfter(l []extent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dirty = append(f.dirty, l...)
+	f.end, f.taken = max(f.end, f.taken), 0
 	for _, e := range l {
 		f.size += len(e.data)
 	}
@@ -191,6 +234,7 @@ func (f *File) keep(l []extent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dirty = append(l, f.dirty...)
+	f.end, f.taken = max(f.end, f.taken), 0
 	for _, e := range l {
 		f.size += len(e.data)
 	}

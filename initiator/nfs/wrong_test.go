@@ -1,0 +1,110 @@
+package nfs_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	infs "github.com/sluice-storage/sluice/initiator/nfs"
+	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/target/nfs"
+	"github.com/sluice-storage/sluice/target/rpcserver"
+	"github.com/sluice-storage/sluice/test/lib/stand"
+)
+
+// around is a server whose results of one procedure a test sees before they are sent, to change them or to hold them back.
+type around struct {
+	rpcserver.Program
+	proc nfs3.Proc
+	see  func(out []byte)
+}
+
+func (p around) Serve(c *rpcserver.Call) rpcserver.Verdict {
+	v := p.Program.Serve(c)
+	if v == rpcserver.Done && p.ID() == nfs3.Prog && nfs3.Proc(c.Proc) == p.proc {
+		p.see(c.Out)
+	}
+	return v
+}
+
+func serveAround(t *testing.T, dir string, proc nfs3.Proc, see func(out []byte)) (url string) {
+	wrap := func(p rpcserver.Program) rpcserver.Program { return around{p, proc, see} }
+	_, url = stand.NewFiles(t, stand.FileOptions{Wrap: wrap}, nfs.Export{Path: "/data", Dir: dir, Async: true, Rights: everything}).TCP("127.0.0.1:0")
+	return url
+}
+
+func TestReadFileTakesNoMemoryForASizeThatAServerOnlySays(t *testing.T) {
+	data := random(17<<20 + 5) // more than is read at first
+	for _, says := range []uint64{1<<64 - 1, 1 << 63, 1 << 46, uint64(len(data)) + 1, uint64(len(data)), uint64(len(data)) - 1, 1, 0} {
+		dir := t.TempDir()
+		must(t, os.WriteFile(filepath.Join(dir, "f"), data, 0o600))
+		v := open(t, serveAround(t, dir, nfs3.ProcGetattr, func(out []byte) {
+			attr := out[len(out)-84:] // fattr3, RFC 1813 section 2.6: the size is behind five numbers
+			if infs.FileType(binary.BigEndian.Uint32(attr)) == infs.TypeRegular {
+				binary.BigEndian.PutUint64(attr[20:], says)
+			}
+		}))
+		b, err := v.ReadFile("f")
+		if must(t, err); !bytes.Equal(b, data[:min(says, uint64(len(data)))]) {
+			t.Errorf("a size of %d is said, and %d bytes are read", says, len(b))
+		}
+	}
+}
+
+func TestAListingThatDoesNotGetOnIsAnError(t *testing.T) {
+	dir := t.TempDir()
+	must(t, errors.Join(os.Mkdir(filepath.Join(dir, "d"), 0o755), os.WriteFile(filepath.Join(dir, "d/f"), nil, 0o600)))
+	v := open(t, serveAround(t, dir, nfs3.ProcReaddirplus, func(out []byte) {
+		clear(out[len(out)-4:]) // the end of the directory is never said to be there
+	}))
+	if l, err := v.ReadDir("."); err == nil {
+		t.Errorf("ReadDir ends with %v and without an error", l)
+	}
+	if err := v.RemoveAll(t.Context(), "d"); err == nil {
+		t.Error("RemoveAll has no error either")
+	}
+	at := infs.DirPage{}
+	_, err := v.Self().Readdirplus(t.Context(), v.Root(), &at)
+	must(t, err)
+	if l, err := v.Self().Readdirplus(t.Context(), v.Root(), &at); err == nil {
+		t.Errorf("Readdirplus goes on with %v, at %+v", l, at)
+	}
+}
+
+// A server that is away holds a Sync for as long as it likes; others' contexts end their own waiting.
+func TestAContextEndsASyncThatWaitsForAnother(t *testing.T) {
+	asked, answer := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	v := open(t, serveAround(t, t.TempDir(), nfs3.ProcCommit, func([]byte) {
+		once.Do(func() { close(asked) })
+		<-answer
+	}))
+	f, err := v.Create(t.Context(), "f", 0o600)
+	must(t, err)
+	_, err = f.Write([]byte("text"))
+	must(t, err)
+	first := make(chan error, 1)
+	go func() { first <- f.Sync() }()
+	<-asked
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	second := make(chan error, 1)
+	go func() { second <- f.SyncContext(ctx) }()
+	select {
+	case err := <-second:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(patience / 2):
+		t.Error("the second waits on, without its context")
+	}
+	close(answer)
+	must(t, <-first)
+	must(t, f.Sync()) // the lock is free
+}
