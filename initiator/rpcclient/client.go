@@ -198,6 +198,9 @@ func (c *Client) endLocked(err error) {
 // Do makes a call and waits for its reply, for as long as the context lets it: a server that is away is waited for. A
 // refusal is a *ReplyError.
 func (c *Client) Do(ctx context.Context, call *Call) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("rpc: not sent: %w", err) // a fast reply could win against the context below
+	}
 	p := &pending{call: call, done: make(chan error, 1)}
 	c.mu.Lock()
 	if c.closed {

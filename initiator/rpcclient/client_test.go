@@ -199,6 +199,26 @@ func TestContextEndsACall(t *testing.T) {
 	})
 }
 
+// The caller has given up by then: a WRITE must not take place, however fast its reply would be.
+func TestACallWhoseContextHasEndedIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{t: t}
+		s.conns = []func(net.Conn){echo}
+		c := NewClient(Stream(s.dial), Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := do(ctx, c)
+		synctest.Wait()
+		if !errors.Is(err, context.Canceled) || s.dials != 0 {
+			t.Errorf("%v after %d dials", err, s.dials)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s.wg.Wait()
+	})
+}
+
 func TestRepliesOutOfOrderAndToNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{t: t, conns: []func(net.Conn){func(nc net.Conn) {
