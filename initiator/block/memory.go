@@ -7,16 +7,33 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/mem"
 )
 
-// get returns memory for a request. What others hold is waited for: they give it back when their requests end.
-func (i *Initiator) get(ctx context.Context, n int) (*mem.Buf, error) {
-	b, err := i.pool.Get(n)
+// get returns memory for a call that copies, until put, for which Close waits. What others hold is waited for: they give it
+// back when their requests end.
+func (v *Volume) get(ctx context.Context, n int) (*mem.Buf, error) {
+	if !v.copying.TryRLock() { // it fails while Close waits, and from then on
+		return nil, blockdev.ErrClosed
+	}
+	b, err := v.ini.pool.Get(n)
 	if errors.Is(err, mem.ErrNoMemory) {
-		return waitFor(ctx, i.pool, n)
+		ctx, cancel := context.WithCancelCause(ctx)
+		stop := context.AfterFunc(v.ctx, func() { cancel(blockdev.ErrClosed) })
+		b, err = waitFor(ctx, v.ini.pool, n)
+		stop()
+		cancel(nil)
+	}
+	if err != nil {
+		v.copying.RUnlock()
 	}
 	return b, err
+}
+
+func (v *Volume) put(b *mem.Buf) {
+	b.Release()
+	v.copying.RUnlock()
 }
 
 // waitFor waits for memory of a pool in the order of all that wait for it.

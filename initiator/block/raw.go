@@ -18,11 +18,11 @@ func (v *Volume) Raw(ctx context.Context, cdb, data []byte, in bool) (int, error
 	if len(data) == 0 {
 		return 0, v.do(ctx, r)
 	}
-	b, err := v.ini.get(ctx, len(data))
+	b, err := v.get(ctx, len(data))
 	if err != nil {
 		return 0, err
 	}
-	defer b.Release()
+	defer v.put(b)
 	r.Data = []mem.Span{b.Span()}
 	if !in {
 		copy(b.Bytes(), data)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/mem"
@@ -57,38 +56,31 @@ func (r *Reader) Read(p []byte) (int, error) {
 
 // WriteTo implements io.WriterTo. It reads ahead of what it writes.
 func (r *Reader) WriteTo(w io.Writer) (n int64, err error) {
-	ctx, cancel := context.WithCancel(r.ctx)
-	defer cancel()
-	size := r.v.Size()
-	next := r.at
-	f := newFlight(r.v, ctx)
+	f := newFlight(r.ctx, r.v.ReadAtContext)
 	defer f.drain()
+	next := r.at
 	for {
-		for next < size && len(f.out) < copyAhead {
-			b, err := f.get()
-			if b == nil && err == nil {
-				break // the oldest gives its memory back first
-			}
-			if err != nil {
-				return n, err
-			}
-			to := min(next+f.size-next%f.size, size)
-			f.add(next, to, blockdev.Read, b)
-			next = to
+		for size := r.v.Size(); next < size && len(f.out) < copyAhead; {
+			p := f.piece(min(mem.MaxBuf-next%mem.MaxBuf, size-next))
+			f.add(p, next)
+			next += int64(len(p))
 		}
 		if len(f.out) == 0 {
 			return n, nil
 		}
-		p, err := f.first()
-		if err == nil {
-			var k int
-			if k, err = w.Write(p.bytes()); err == nil && k < p.len() {
-				err = io.ErrShortWrite
-			}
-			n += int64(k)
-			r.at += int64(k)
+		p, k, err := f.first()
+		if errors.Is(err, io.EOF) {
+			err = nil // the volume has become shorter
 		}
-		p.b.Release()
+		if k > 0 {
+			m, werr := w.Write(p[:k])
+			if werr == nil && m < k {
+				werr = io.ErrShortWrite
+			}
+			n += int64(m)
+			r.at += int64(m)
+			err = errors.Join(werr, err)
+		}
 		if err != nil {
 			return n, err
 		}
@@ -119,30 +111,12 @@ func (w *Writer) Write(p []byte) (int, error) {
 
 // ReadFrom implements io.ReaderFrom. It reads ahead of what is being written.
 func (w *Writer) ReadFrom(r io.Reader) (n int64, err error) {
-	block := int64(w.v.unit.Load().Logical)
-	f := newFlight(w.v, w.ctx)
+	f := newFlight(w.ctx, w.v.WriteAtContext)
 	defer f.drain()
-	settle := func() error { // the oldest write
-		p, err := f.first()
-		if err == nil {
-			n += int64(p.len())
-			w.at += int64(p.len())
-		}
-		p.b.Release()
-		return err
-	}
 	for next := w.at; ; {
-		b, err := f.get()
-		for b == nil && err == nil { // the oldest gives its memory back first
-			if err = settle(); err == nil {
-				b, err = f.get()
-			}
-		}
-		if err != nil {
-			return n, err
-		}
-		room := min(f.size-next%f.size, max(w.v.Size()-next, 0))
-		k, rerr := io.ReadFull(r, b.Bytes()[:max(room, 1)])
+		room := min(mem.MaxBuf-next%mem.MaxBuf, max(w.v.Size()-next, 0))
+		p := f.piece(max(room, 1))
+		k, rerr := io.ReadFull(r, p)
 		end := errors.Is(rerr, io.EOF) || errors.Is(rerr, io.ErrUnexpectedEOF)
 		if end {
 			rerr = nil
@@ -150,26 +124,14 @@ func (w *Writer) ReadFrom(r io.Reader) (n int64, err error) {
 		switch {
 		case k > 0 && room == 0:
 			rerr = fmt.Errorf("%w: the volume ends at %d", blockdev.ErrRange, w.v.Size())
-			fallthrough
-		case k == 0:
-			b.Release()
-		case next%block != 0 || int64(k)%block != 0: // its edges need what is there
-			part := slices.Clone(b.Bytes()[:k])
-			b.Release() // WriteAt waits for memory of its own
-			for len(f.out) > 0 && err == nil {
-				err = settle()
-			}
-			if err == nil {
-				var m int
-				m, err = w.v.WriteAtContext(w.ctx, part, next)
-				n, w.at, next = n+int64(m), w.at+int64(m), next+int64(m)
-			}
-		default:
-			f.add(next, next+int64(k), blockdev.Write, b)
+		case k > 0:
+			f.add(p[:k], next)
 			next += int64(k)
 		}
 		for err == nil && len(f.out) > 0 && (end || rerr != nil || len(f.out) == copyAhead) {
-			err = settle()
+			_, k, err = f.first()
+			n += int64(k)
+			w.at += int64(k)
 		}
 		if err != nil || rerr != nil || end {
 			return n, errors.Join(err, rerr)
@@ -177,88 +139,68 @@ func (w *Writer) ReadFrom(r io.Reader) (n int64, err error) {
 	}
 }
 
-// flight is requests under way for one stream, in the order of their places.
+// flight is calls under way for one stream, in the order of their places. Its pieces lie in memory of the program: while a
+// stream waits for its other end it holds none of the pool's, since that end may be a Volume that waits for just that.
 type flight struct {
-	v    *Volume
-	ctx  context.Context
-	size int64 // of a piece
-	out  []*piece
+	ctx    context.Context
+	cancel context.CancelFunc
+	call   func(context.Context, []byte, int64) (int, error)
+	out    []*piece
+	free   [][]byte
+	last   []byte // of the piece that first has returned
 }
 
-// piece is one of them: the bytes from lo to hi, and the whole blocks around them in a buffer.
+// piece is one of them.
 type piece struct {
-	lo, hi, at int64
-	b          *mem.Buf
-	req        blockdev.Request
-	done       chan struct{}
+	data []byte
+	n    int
+	err  error
+	done chan struct{}
 }
 
-func (p *piece) len() int      { return int(p.hi - p.lo) }
-func (p *piece) bytes() []byte { return p.b.Bytes()[p.lo-p.at : p.hi-p.at] }
-
-func newFlight(v *Volume, ctx context.Context) *flight {
-	return &flight{v: v, ctx: ctx, size: mem.MaxBuf}
+func newFlight(ctx context.Context, call func(context.Context, []byte, int64) (int, error)) *flight {
+	f := &flight{call: call}
+	f.ctx, f.cancel = context.WithCancel(ctx)
+	return f
 }
 
-// get returns memory for a piece. It waits for memory only while the flight has none itself: streams that each hold some and
-// wait for more would wait for each other. Otherwise it returns nothing where there is none. Pieces become shorter where an
-// adapter has no room for such buffers.
-func (f *flight) get() (*mem.Buf, error) {
-	for {
-		var b *mem.Buf
-		var err error
-		if len(f.out) == 0 {
-			b, err = f.v.ini.get(f.ctx, int(f.size))
-		} else if b, err = f.v.ini.pool.Get(int(f.size)); errors.Is(err, mem.ErrNoMemory) {
-			return nil, nil
-		}
-		if !errors.Is(err, mem.ErrNoRoom) || f.size <= mem.PageSize {
-			return b, err
-		}
-		f.size /= 4
+// piece returns memory for a piece.
+func (f *flight) piece(n int64) []byte {
+	if k := len(f.free) - 1; k >= 0 && int64(cap(f.free[k])) >= n {
+		p := f.free[k]
+		f.free = f.free[:k]
+		return p[:n]
 	}
+	return make([]byte, n)
 }
 
-// add begins to move the bytes from lo to hi. The buffer is the flight's from now on.
-func (f *flight) add(lo, hi int64, op blockdev.Op, b *mem.Buf) {
-	at, last := f.v.unit.Load().around(lo, int(hi-lo))
-	p := &piece{lo: lo, hi: hi, at: at, b: b, done: make(chan struct{})}
-	p.req = blockdev.Request{Op: op, Offset: at, Length: last - at, Data: []mem.Span{b.Span().Cut(0, int(last-at))}}
-	p.req.Done = func(*blockdev.Request) { close(p.done) }
-	if op == blockdev.Write { // no write of a part of these blocks is under way meanwhile
-		edges := &f.v.edges
-		edges.RLock()
-		p.req.Done = func(*blockdev.Request) {
-			edges.RUnlock()
-			close(p.done)
-		}
+// add begins to move p, which is the flight's from now on.
+func (f *flight) add(p []byte, at int64) {
+	c := &piece{data: p, done: make(chan struct{})}
+	f.out = append(f.out, c)
+	go func() {
+		defer close(c.done)
+		c.n, c.err = f.call(f.ctx, p, at)
+	}()
+}
+
+// first waits for the oldest, and returns how many bytes of it have moved. Its memory is the caller's until the next call.
+func (f *flight) first() ([]byte, int, error) {
+	if f.last != nil {
+		f.free, f.last = append(f.free, f.last), nil
 	}
-	f.out = append(f.out, p)
-	f.v.Submit(&p.req)
-}
-
-// first waits for the oldest.
-func (f *flight) first() (*piece, error) {
 	p := f.out[0]
 	f.out = f.out[1:]
-	select {
-	case <-p.done:
-	case <-f.ctx.Done():
-		f.v.Cancel(&p.req)
-		<-p.done
-		if errors.Is(p.req.Err, ErrCancelled) {
-			return p, context.Cause(f.ctx)
-		}
-	}
-	return p, p.req.Err
+	<-p.done
+	f.last = p.data
+	return p.data, p.n, p.err
 }
 
 // drain ends what is left.
 func (f *flight) drain() {
+	f.cancel()
 	for _, p := range f.out {
-		f.v.Cancel(&p.req)
 		<-p.done
-		p.b.Release()
 	}
 	f.out = nil
 }

@@ -17,31 +17,30 @@ func (v *Volume) Submit(b *blockdev.Request) {
 	v.start(r)
 }
 
-// SubmitAll is Submit of several. They leave together where there is one path. The slice is the caller's again on return.
+// SubmitAll is Submit of several. They leave together where there is one path. The slice is the caller's again on return, as it was.
 func (v *Volume) SubmitAll(rs []*blockdev.Request) {
 	for _, b := range rs {
 		stateOf(b).begin()
 	}
-	active := *v.active.Load()
-	if len(active) == 1 && !v.held.Load() {
-		k := 0
-		for _, b := range rs {
-			if v.admit(stateOf(b)) {
-				rs[k] = b
-				k++
-			}
+	for len(rs) > 0 {
+		n := 0
+		for n < len(rs) && v.admit(stateOf(rs[n])) {
+			n++
 		}
-		rs = rs[:k]
-		if s := active[0].sess.Load(); s != nil && (k == 0 || s.submitAll(rs)) {
+		v.together(rs[:n])
+		rs = rs[min(n+1, len(rs)):] // rs[n] has ended
+	}
+}
+
+// together routes requests that have their places.
+func (v *Volume) together(rs []*blockdev.Request) {
+	if active := *v.active.Load(); len(active) == 1 && !v.held.Load() {
+		if s := active[0].sess.Load(); s != nil && s.submitAll(rs) {
 			return
 		}
-		for _, b := range rs {
-			v.route(stateOf(b))
-		}
-		return
 	}
 	for _, b := range rs {
-		v.start(stateOf(b))
+		v.route(stateOf(b))
 	}
 }
 

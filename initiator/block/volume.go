@@ -12,20 +12,21 @@ import (
 
 // Volume is one logical unit. All methods may be called by any goroutine; Close once, last.
 type Volume struct {
-	ini    *Initiator
-	paths  []*path
-	unit   atomic.Pointer[Unit]
-	active atomic.Pointer[[]*path] // where commands may go now
-	turn   atomic.Uint32
-	seq    atomic.Uint64
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	power  power
-	edges  sync.RWMutex // held by writes of parts of blocks, where the target has no COMPARE AND WRITE for them
-	held   atomic.Bool  // a path is loose: what changes the medium waits
-	events events
-	close  func() error // of what Open made for this volume alone; nil for nothing
+	ini     *Initiator
+	paths   []*path
+	unit    atomic.Pointer[Unit]
+	active  atomic.Pointer[[]*path] // where commands may go now
+	turn    atomic.Uint32
+	seq     atomic.Uint64
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	power   power
+	edges   sync.RWMutex // held by writes of parts of blocks, where the target has no COMPARE AND WRITE for them
+	copying sync.RWMutex // read by calls that have memory of the pool, locked by Close for good
+	held    atomic.Bool  // a path is loose: what changes the medium waits
+	events  events
+	close   func() error // of what Open made for this volume alone; nil for nothing
 
 	mu      sync.Mutex
 	parked  reqList // wait for a path or for a fence, in the order of submission
@@ -63,7 +64,7 @@ func (v *Volume) sleep(d time.Duration) bool {
 	}
 }
 
-// Close logs out and ends every path. Requests still out end with blockdev.ErrClosed.
+// Close logs out and ends every path. Requests still out end with blockdev.ErrClosed, and Close waits for the calls that copy.
 func (v *Volume) Close() error {
 	v.mu.Lock()
 	if v.closed {
@@ -88,6 +89,7 @@ func (v *Volume) Close() error {
 		}
 	}
 	v.wg.Wait()
+	v.copying.Lock() // their requests have ended, and what they wait for too
 	v.ports()
 	if v.close != nil {
 		return v.close()

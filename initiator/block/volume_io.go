@@ -126,11 +126,11 @@ func (v *Volume) writeWhole(ctx context.Context, p []byte, off int64) (int64, er
 // writeEdge writes a part of one block.
 func (v *Volume) writeEdge(ctx context.Context, u *Unit, part []byte, off int64) error {
 	n := u.Logical
-	b, err := v.ini.get(ctx, 2*n)
+	b, err := v.get(ctx, 2*n)
 	if err != nil {
 		return err
 	}
-	defer b.Release()
+	defer v.put(b)
 	at := off - off%int64(n)
 	old, data := b.Span().Cut(0, n), b.Span().Cut(n, n)
 	read := func() error {
@@ -194,7 +194,7 @@ func (v *Volume) pieces(ctx context.Context, first, last int64, f func(at int64,
 	part := func(k int) {
 		at, size := first+int64(k)*mem.MaxBuf, int64(mem.MaxBuf)
 		for end := min(at+mem.MaxBuf, last); at < end && errs[k] == nil; {
-			b, err := v.ini.get(ctx, int(min(size, end-at)))
+			b, err := v.get(ctx, int(min(size, end-at)))
 			if errors.Is(err, mem.ErrNoRoom) && size > mem.PageSize {
 				size /= 4 // there are smaller buffers
 				continue
@@ -205,7 +205,7 @@ func (v *Volume) pieces(ctx context.Context, first, last int64, f func(at int64,
 			}
 			errs[k] = f(at, b)
 			at += int64(b.Len())
-			b.Release()
+			v.put(b)
 		}
 	}
 	if n == 1 {
@@ -255,11 +255,11 @@ func (v *Volume) CompareAndWrite(ctx context.Context, off int64, compare, data [
 	if len(compare) != len(data) || len(data) == 0 || len(data) > mem.MaxBuf/2 {
 		return 0, ErrBadRequest
 	}
-	b, err := v.ini.get(ctx, 2*len(data))
+	b, err := v.get(ctx, 2*len(data))
 	if err != nil {
 		return 0, err
 	}
-	defer b.Release()
+	defer v.put(b)
 	n := len(data)
 	copy(b.Bytes(), compare)
 	copy(b.Bytes()[n:], data)
