@@ -17,10 +17,10 @@ var ErrTooManyReads = errors.New("transport: more RDMA Reads posted than the con
 // ErrQueueFull is Post's and PostRecv's answer when QPOptions are used up.
 var ErrQueueFull = errors.New("transport: work queue full")
 
-// ErrRejected is Dial's error when the listener's upper protocol refused; Private is what it said.
-type ErrRejected struct{ Private []byte }
+// RejectedError is Dial's error when the listener's upper protocol refused; Private is what it said.
+type RejectedError struct{ Private []byte }
 
-func (e *ErrRejected) Error() string {
+func (e *RejectedError) Error() string {
 	return "transport: the peer refused the connection; is the service at this address an RDMA one?"
 }
 

@@ -22,16 +22,16 @@ func RandomISID(qualifier uint16) ISID {
 	return i
 }
 
-// ErrName is an iSCSI name that RFC 7143 section 4.2.7 does not allow.
-type ErrName struct{ Name, Detail string }
+// NameError is an iSCSI name that RFC 7143 section 4.2.7 does not allow.
+type NameError struct{ Name, Detail string }
 
-func (e *ErrName) Error() string {
+func (e *NameError) Error() string {
 	return fmt.Sprintf("iscsi: %q is not an iSCSI name: %s (RFC 7143 section 4.2.7)", e.Name, e.Detail)
 }
 
 // CheckName verifies an iSCSI name of the formats iqn., eui. and naa. in its normalised, lower-case form.
 func CheckName(s string) error {
-	bad := func(d string) error { return &ErrName{Name: clip(s), Detail: d} }
+	bad := func(d string) error { return &NameError{Name: clip(s), Detail: d} }
 	switch {
 	case s == "":
 		return bad("it is empty")

@@ -131,7 +131,7 @@ func TestNames(t *testing.T) {
 	}
 	for _, s := range []string{"", "iqn.", "iqn.2001-13.com.x", "iqn.2001-04.", "iqn.2001-04.com.Example", "iqn.2001-04.com.x/y", "eui.123",
 		"naa.52004567BA64678", "disk1", "iqn.2001-04.com.x y", "iqn.2001-04.c\x00m", "iqn.2001-04.\xff" + string(make([]byte, 300))} {
-		var e *ErrName
+		var e *NameError
 		if err := CheckName(s); !errors.As(err, &e) {
 			t.Errorf("%q passes: %v", s, err)
 		}

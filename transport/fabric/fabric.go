@@ -34,7 +34,7 @@ var (
 // WholeSlab is the exposure that adapters want which cannot show a peer the bytes of one I/O alone.
 const WholeSlab = "whole-slab"
 
-// AckTimeout is what an ErrWord calls Options.AckTimeout.
+// AckTimeout is what a WordError calls Options.AckTimeout.
 const AckTimeout = "the acknowledgement timeout"
 
 var policies = []iwarp.CRC{iwarp.CRCAuto, iwarp.CRCOn, iwarp.CRCPeer, iwarp.CRCOff}
@@ -55,14 +55,14 @@ type Options struct {
 	Log *zap.Logger // nil logs nothing
 }
 
-// ErrWord is a name or word that means nothing here, or nothing with a provider.
-type ErrWord struct {
+// WordError is a name or word that means nothing here, or nothing with a provider.
+type WordError struct {
 	What, Word string
 	Known      []string
 	With       string // the provider, where Word is known
 }
 
-func (e *ErrWord) Error() string {
+func (e *WordError) Error() string {
 	if e.With != "" {
 		return fmt.Sprintf("%s %q is of RDMA adapters (provider %s), and means nothing with provider %s", e.What, e.Word, Verbs, e.With)
 	}
@@ -76,7 +76,7 @@ func Check(provider string, o Options) error {
 		known      []string
 	}{{"the provider", provider, Providers}, {"the checksum", o.CRC, CRCs}, {"the exposure", o.Exposure, Exposures}} {
 		if w.word != "" && !slices.Contains(w.known, w.word) {
-			return &ErrWord{What: w.what, Word: w.word, Known: w.known}
+			return &WordError{What: w.what, Word: w.word, Known: w.known}
 		}
 	}
 	return CheckAckTimeout(o.AckTimeout)
@@ -98,10 +98,10 @@ func New(provider string, o Options) (transport.Device, error) {
 		return d, nil
 	}
 	if o.Exposure == WholeSlab {
-		return nil, &ErrWord{What: "the exposure", Word: o.Exposure, With: IWARP}
+		return nil, &WordError{What: "the exposure", Word: o.Exposure, With: IWARP}
 	}
 	if o.AckTimeout != 0 {
-		return nil, &ErrWord{What: AckTimeout, Word: o.AckTimeout.String(), With: IWARP}
+		return nil, &WordError{What: AckTimeout, Word: o.AckTimeout.String(), With: IWARP}
 	}
 	return iwarp.New(iwarp.Options{CRC: policies[max(0, slices.Index(CRCs, o.CRC))], Revision: o.Revision, PeerToPeer: o.PeerToPeer}), nil
 }

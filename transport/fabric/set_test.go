@@ -37,7 +37,7 @@ func TestASetMakesOneDeviceForEachProviderAndExposure(t *testing.T) {
 	if len(said) != 1 || !strings.Contains(said[0], "twin0") || !strings.Contains(said[0], WholeSlab) {
 		t.Errorf("said %q", said)
 	}
-	var word *ErrWord
+	var word *WordError
 	if _, err := s.Device(IWARP, WholeSlab); !errors.As(err, &word) || !strings.Contains(err.Error(), Verbs) {
 		t.Errorf("whole slabs over software iWARP: %v", err)
 	}

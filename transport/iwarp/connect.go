@@ -152,7 +152,7 @@ func (d *Device) initiate(ctx context.Context, c *net.TCPConn, q *QP, p transpor
 	peer := peerOf(c, &rep)
 	switch {
 	case rep.Reject:
-		return peer, &transport.ErrRejected{Private: rep.Private}
+		return peer, &transport.RejectedError{Private: rep.Private}
 	case rep.Revision > req.Revision || req.Enhanced != rep.Enhanced:
 		return peer, fmt.Errorf("iwarp: the MPA Reply is of revision %d, enhanced %t; the Request was of revision %d, enhanced %t (RFC 6581 section 10)",
 			rep.Revision, rep.Enhanced, req.Revision, req.Enhanced)

@@ -190,7 +190,7 @@ func TestInitiatorRefusesBadReplies(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, e, err := rawFrom(t, c.o, transport.ConnParams{}, c.reply)
-			var rej *transport.ErrRejected
+			var rej *transport.RejectedError
 			switch {
 			case err == nil:
 				t.Fatal("taken")

@@ -150,7 +150,7 @@ func reject(s *scene) {
 		if e := <-rejected; e != nil {
 			s.Fatal(e)
 		}
-		var no *transport.ErrRejected
+		var no *transport.RejectedError
 		if !errors.As(err, &no) || !bytes.Equal(s.unpadded(no.Private, n), private) {
 			s.Fatalf("a refusal with %d bytes of private data came as %v", n, err)
 		}

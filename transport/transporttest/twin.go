@@ -388,7 +388,7 @@ func (r *request) Reject(private []byte) error {
 	if r.state != reqOpen {
 		return fmt.Errorf("twin: reject: the dialler is gone or was answered: %w", transport.ErrClosed)
 	}
-	r.refuseLocked(&transport.ErrRejected{Private: r.dev.padded(private, adapterReject)})
+	r.refuseLocked(&transport.RejectedError{Private: r.dev.padded(private, adapterReject)})
 	return nil
 }
 

@@ -298,7 +298,7 @@ func cmErr(e *cmEvent, dst netip.AddrPort) error {
 		if e.Status == cmNoService {
 			return fmt.Errorf("verbs: nothing listens for RDMA at %s: %w", dst, unix.ECONNREFUSED)
 		}
-		return &transport.ErrRejected{Private: e.Private}
+		return &transport.RejectedError{Private: e.Private}
 	case cmUnreachable:
 		return fmt.Errorf("verbs: %s does not answer over RDMA: is the service started, with RDMA, and the network's RDMA devices up? %w", dst, errno(e.Status))
 	case cmConnectError:

@@ -309,7 +309,7 @@ func TestARequestThatIsNotAnsweredIsRefusedInTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.(*request).timer.Reset(0)
-	var no *transport.ErrRejected
+	var no *transport.RejectedError
 	if err := <-got; !errors.As(err, &no) {
 		t.Errorf("a request that is not answered ended with %v", err)
 	}

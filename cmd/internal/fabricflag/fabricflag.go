@@ -108,13 +108,13 @@ func say(w io.Writer) func(string) {
 
 // Explain gives an error of package fabric its exit code.
 func Explain(err error) error {
-	var word *fabric.ErrWord
+	var word *fabric.WordError
 	if errors.As(err, &word) {
 		flag := map[string]string{"the provider": "--provider", "the checksum": "--crc", "the exposure": "--exposure", fabric.AckTimeout: "--" + ackTimeout}[word.What]
 		if flag == "" {
 			return ui.Usage(err)
 		}
-		return ui.Usage(&fabric.ErrWord{What: flag, Word: word.Word, Known: word.Known, With: word.With})
+		return ui.Usage(&fabric.WordError{What: flag, Word: word.Word, Known: word.Known, With: word.With})
 	}
 	var ack *fabric.AckTimeoutError
 	if errors.As(err, &ack) && ack.Err == nil {

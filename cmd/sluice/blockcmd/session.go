@@ -115,8 +115,8 @@ func explain(err error) error {
 		sense *block.SenseError
 		bad   *block.URLError
 		op    *net.OpError
-		no    *transport.ErrRejected
-		word  *fabric.ErrWord
+		no    *transport.RejectedError
+		word  *fabric.WordError
 		dns   *net.DNSError
 		code  ui.ExitError
 	)

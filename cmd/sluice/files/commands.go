@@ -61,8 +61,8 @@ func options(f fabricflag.Flags, say io.Writer) (nfs.Options, func() error, erro
 func explain(err error) error {
 	var code ui.ExitError
 	var m *nfs.MountError
-	var no *transport.ErrRejected
-	var word *fabric.ErrWord
+	var no *transport.RejectedError
+	var word *fabric.WordError
 	switch {
 	case errors.As(err, &word):
 		return ui.Usage(err)

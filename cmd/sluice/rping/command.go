@@ -177,7 +177,7 @@ func (f *flags) server(c *cobra.Command) error {
 // coded gives an error the exit code that scripts look for.
 func coded(err error) error {
 	var data *DataError
-	var rejected *transport.ErrRejected
+	var rejected *transport.RejectedError
 	var op *net.OpError
 	switch {
 	case errors.As(err, &data):

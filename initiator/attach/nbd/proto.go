@@ -93,12 +93,12 @@ const (
 	contextID  = 1
 )
 
-// ErrProtocol is what a client did against the protocol; it ends that connection.
-type ErrProtocol struct{ Detail string }
+// ProtocolError is what a client did against the protocol; it ends that connection.
+type ProtocolError struct{ Detail string }
 
-func (e *ErrProtocol) Error() string { return "nbd: the client broke the protocol: " + e.Detail }
+func (e *ProtocolError) Error() string { return "nbd: the client broke the protocol: " + e.Detail }
 
-func broke(format string, a ...any) error { return &ErrProtocol{fmt.Sprintf(format, a...)} }
+func broke(format string, a ...any) error { return &ProtocolError{fmt.Sprintf(format, a...)} }
 
 // errnoOf is the error number of a reply (doc/proto.md, "Error values"); the protocol knows no others.
 func errnoOf(err error) uint32 {

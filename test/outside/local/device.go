@@ -333,7 +333,7 @@ func (r *request) Reject(private []byte) error {
 	case r.done:
 		return fmt.Errorf("local: reject: the dialler is gone or was answered: %w", transport.ErrClosed)
 	}
-	r.answer(&transport.ErrRejected{Private: append([]byte(nil), private...)})
+	r.answer(&transport.RejectedError{Private: append([]byte(nil), private...)})
 	return nil
 }
 
