@@ -49,8 +49,9 @@
 //
 //   - every completion of every work request and receive that was posted has been handed to Completed,
 //   - every Read and Send that was queued and never posted has been handed to it too, with ErrClosed,
-//   - every piece of work that was kept has been performed or, as the handler decides, dropped, or is in the hands of a goroutine
-//     that lost the connection in it: such work may hang for as long as a medium does, and the handler waits for it or not,
+//   - every piece of work that was kept has been given to Perform, which performs it, drops it or has it performed apart. One piece
+//     may be in the hands of each goroutine that lost the connection in it: such work may hang for as long as a medium does, and the
+//     handler waits for it or not,
 //   - no Post is under way and none is made any more.
 //
 // So no byte lands in any buffer from then on (transport, rule 6), and the handler may release them.

@@ -12,7 +12,7 @@ type Handler[W any] interface {
 	// Completed handles completions. over says that the connection has ended: then they are accounted for, and nothing is begun.
 	// Before that an error ends the connection, and all of wcs has been accounted for all the same.
 	Completed(wcs []transport.WC, over bool) error
-	// Perform does work that was kept. With over set it may drop it.
+	// Perform does work that was kept. With over set it may drop it, and must not wait for a medium: Drain waits for it.
 	Perform(w W, over bool)
 	// PeakLocked is how many requests the peer lately had here at once.
 	PeakLocked() int
@@ -47,26 +47,26 @@ func (e *Engine[W]) Init(h Handler[W], mu *sync.Mutex, qp transport.QP) {
 	e.h, e.mu, e.QP = h, mu, qp
 }
 
-// Run owns the connection until it ends, on this goroutine or those that it is handed on to, and returns why it ended. The
-// queue pair must be connected.
+// Run returns when the connection has ended, and says why. Goroutines of its own are the owners: one of them may be in a piece of work
+// for as long as a medium hangs, and the end does not wait for it. The queue pair must be connected.
 func (e *Engine[W]) Run(ctx context.Context) error {
 	depth := e.QP.Depth().Out
 	e.mu.Lock()
 	e.depth = depth
 	e.mu.Unlock()
 	e.ended = make(chan error, 1)
-	e.handoff.Init(BlockTime, func() {
-		e.h.HandedOff()
+	own := func() {
 		if err, mine := e.loop(ctx); mine {
 			e.ended <- err
 		}
+	}
+	e.handoff.Init(BlockTime, func() {
+		e.h.HandedOff()
+		own()
 	})
 	defer e.handoff.Stop()
-	err, mine := e.loop(ctx)
-	if !mine {
-		err = <-e.ended
-	}
-	return err
+	go own()
+	return <-e.ended
 }
 
 // loop is the owner's, until the connection ends or has another owner.

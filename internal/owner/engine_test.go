@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,18 +75,32 @@ func TestAHandoffWhileCompletionsArrive(t *testing.T) {
 	})
 }
 
-// The connection ends while one owner blocks and work is kept: what the blocked one queues is accounted for too.
+// The connection ends while one owner blocks, the first or a later one, and work is kept. Drain ends all the same: work may hang for as long
+// as a medium does. What the blocked ones queue in the end is accounted for too.
 func TestDrainWithWorkKept(t *testing.T) {
-	for name, wait := range map[string]time.Duration{"before a handoff": 0, "after it": 3 * BlockTime} {
+	for name, c := range map[string]struct {
+		wait    time.Duration
+		blocked int
+	}{"before a handoff": {0, 1}, "after one": {BlockTime + BlockTime/2, 2}, "after more": {10 * BlockTime, 4}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				gate := make(chan struct{})
-				p := connect(t, setup{peak: 16, work: func(work) { <-gate }})
+				var blocked atomic.Int32
+				p := connect(t, setup{peak: 16, work: func(work) {
+					blocked.Add(1)
+					<-gate
+				}})
 				p.ask("w")
 				p.ask("wwwrra")
-				time.Sleep(wait)
+				time.Sleep(c.wait)
+				if n := int(blocked.Load()); n != c.blocked {
+					t.Errorf("%d owners block, want %d", n, c.blocked)
+				}
 				p.qp.Close(transport.Reason{})
-				time.Sleep(wait)
+				p.drained(time.Second)
+				if g := p.a.Gauges(); g.Sends != 0 || g.Receives != 0 || g.ReadSinks != 0 || g.Connections != 0 {
+					t.Errorf("left on the device while work hangs: %+v", g)
+				}
 				close(gate)
 				p.end()
 				if p.performed+p.dropped != p.kept || p.kept != 4 {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
@@ -288,6 +289,17 @@ func (p *pair) settle() {
 			p.ended = err
 			return
 		}
+	}
+}
+
+// drained waits until Drain has ended.
+func (p *pair) drained(limit time.Duration) {
+	p.t.Helper()
+	select {
+	case err := <-p.run:
+		p.run <- err
+	case <-time.After(limit):
+		p.t.Error("Drain has not ended")
 	}
 }
 

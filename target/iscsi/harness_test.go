@@ -497,8 +497,15 @@ func rw10(op byte, lba, blocks int) []byte {
 // ready takes the unit attention that a new session finds.
 func (p *peer) ready() {
 	p.t.Helper()
+	p.readyOn(0)
+}
+
+func (p *peer) readyOn(lun uint16) {
+	p.t.Helper()
 	for range 4 {
-		p.send(p.command(make([]byte, 6)), nil, nil)
+		c := p.command(make([]byte, 6))
+		c.LUN = scsi.EncodeLUN(lun)
+		p.send(c, nil, nil)
 		r := p.want(iscsi.OpSCSIResponse)
 		if r.b[3] == 0 {
 			return

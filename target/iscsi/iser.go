@@ -28,7 +28,8 @@ type iserDatamover struct {
 	caps transport.Caps
 	inv  bool // both sides take Send with Invalidate
 
-	depth transport.Depth
+	depth     transport.Depth
+	overtaken []deviceWork // that the end has overtaken; of the goroutine that drains
 
 	// Guarded by c.mu.
 	owner     owner.Engine[deviceWork]

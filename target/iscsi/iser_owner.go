@@ -55,8 +55,32 @@ func (x *iserDatamover) Completed(wcs []transport.WC, over bool) error {
 	return broken
 }
 
-// Perform performs a request, also one that the connection's end has overtaken: its data had arrived.
-func (x *iserDatamover) Perform(w deviceWork, _ bool) { w.by.Perform(w.r) }
+// Perform performs a request, also one that the connection's end has overtaken: its data had arrived. Such a one is left to
+// performOvertaken, since a medium that hangs must not keep the end from coming.
+func (x *iserDatamover) Perform(w deviceWork, over bool) {
+	if over {
+		x.overtaken = append(x.overtaken, w)
+		return
+	}
+	w.by.Perform(w.r)
+}
+
+// performOvertaken performs what the connection's end has overtaken. Each device has a goroutine, so that one that hangs keeps no
+// other device's requests, and a connection costs no more threads than it has devices.
+func (x *iserDatamover) performOvertaken() {
+	byDevice := make(map[blockdev.Performer][]*blockdev.Request)
+	for _, w := range x.overtaken {
+		byDevice[w.by] = append(byDevice[w.by], w.r)
+	}
+	x.overtaken = nil
+	for by, rs := range byDevice {
+		go func() {
+			for _, r := range rs {
+				by.Perform(r)
+			}
+		}()
+	}
+}
 
 // PeakLocked is how many commands the initiator lately had here at once.
 func (x *iserDatamover) PeakLocked() int { return x.c.peak }

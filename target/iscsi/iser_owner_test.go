@@ -2,6 +2,7 @@ package iscsi
 
 import (
 	"bytes"
+	"context"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/internal/owner"
+	"github.com/sluice-storage/sluice/target/scsi"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -137,31 +139,78 @@ func TestAnOwnerThatBlocksIsReplaced(t *testing.T) {
 	})
 }
 
-// The connection ends while its owner is in a write, and more writes wait for it.
+// The connection ends while its owners are in writes that hang, the first or more of them, and more writes wait. While they hang, nothing
+// of the connection is left but their commands: others use the units, and the server can close.
 func TestAConnectionEndsWhileItsOwnerIsInAWrite(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"before a handoff": 0, "after it": 3 * owner.BlockTime} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newTwinFixture(t)
 				l := lend(f)
+				lu, g := f.unit("second")
+				second := &lender{Device: g.Device, valve: l.valve, entered: l.entered}
+				g.Device = second
+				must(t, f.st.AddLUN(1, lu))
 				p, other := f.dialISER(iscsi.CMPrivate(true)), f.dialISER(iscsi.CMPrivate(true))
 				other.isid[5] = 2
 				p.loginISER()
 				p.ready()
-				p.blocking(l, 0, true)
-				for i := range 3 {
-					c := p.command(write10(64+8*i, 1))
-					c.Write, c.EDTL = true, 512
-					p.sendISER(&iscsi.ISERHeader{WriteValid: true}, c, nil, pattern(512, i))
+				p.readyOn(1)
+				// An RDMA Read that p does not answer, for it does not poll.
+				c := p.command(write10(0, 8))
+				c.LUN, c.Write, c.EDTL = scsi.EncodeLUN(1), true, 4096
+				_, rem, _ := p.expose(4096, transport.RemoteRead)
+				p.sendISER(&iscsi.ISERHeader{WriteValid: true, WriteSTag: rem.STag, WriteBase: rem.Off}, c, nil, nil)
+				synctest.Wait()
+				if g := f.rnic.Gauges(); g.ReadSinks != 1 {
+					t.Fatalf("%d RDMA Reads under way", g.ReadSinks)
 				}
+				for i, w := range []struct {
+					lun   uint16
+					first byte
+				}{{0, 0xff}, {0, 0xff}, {1, 1}} {
+					c := p.command(write10(64+8*i, 1))
+					c.LUN, c.Write, c.EDTL = scsi.EncodeLUN(w.lun), true, 512
+					p.sendISER(&iscsi.ISERHeader{WriteValid: true}, c, nil, bytes.Repeat([]byte{w.first}, 512))
+				}
+				<-l.entered
 				time.Sleep(wait)
 				p.wire().close()
-				time.Sleep(wait)
+				time.Sleep(10 * owner.BlockTime)
+				if g := f.rnic.Gauges(); g.ReadSinks != 0 || g.Connections != 1 {
+					t.Errorf("%d connections, %d RDMA Reads under way", g.Connections, g.ReadSinks)
+				}
+				if n := second.performed.Load(); n != 1 {
+					t.Errorf("%d writes of the unit that does not hang were performed", n)
+				}
 				other.loginISER()
 				other.ready()
+				other.readyOn(1)
+				reset := &iscsi.TaskRequest{Immediate: true, Function: iscsi.LogicalUnitReset, LUN: scsi.EncodeLUN(1), ITT: 77, RefTag: iscsi.Reserved, CmdSN: other.cmdSN, ExpStatSN: other.statSN}
+				other.send(reset, nil, nil)
+				if r := other.want(iscsi.OpTaskResponse); r.b[2] != 0 {
+					t.Errorf("the reset of the unit that does not hang: response %d", r.b[2])
+				}
+				// The other unit's reset says that no write of the lost session comes later, which is not so yet.
+				reset.LUN, reset.ITT, reset.ExpStatSN = 0, 78, other.statSN
+				other.send(reset, nil, nil)
+				synctest.Wait()
+				if other.wire().poll(); len(other.wire().in) != 0 {
+					t.Error("a reset was answered while a write hangs")
+				}
+				closed := make(chan error, 1)
+				go func() { closed <- f.srv.Close(context.Background()) }()
+				select {
+				case err := <-closed:
+					if err == nil {
+						t.Error("Close says nothing of a medium that hangs")
+					}
+				case <-time.After(time.Minute):
+					t.Error("Close waits for a medium that hangs")
+				}
 				close(l.valve)
 				synctest.Wait()
-				if n := len(f.srv.Sessions()); n != 1 {
+				if n := len(f.srv.Sessions()); n != 0 {
 					t.Errorf("%d sessions", n)
 				}
 				// The fixture's end would find buffers, goroutines and commands that are left.

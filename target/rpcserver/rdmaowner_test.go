@@ -221,12 +221,25 @@ func TestRepliesWaitForCompany(t *testing.T) {
 	})
 }
 
-// The connection ends while its first owner is in a call, whether another goroutine has it by then or none.
+// gone is how many connections know that their clients have gone.
+func (s *Server) gone() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.closers {
+		if r, is := c.(*rdmaConn); is && r.gone() {
+			n++
+		}
+	}
+	return n
+}
+
+// The connection ends while its first owner is in a call, whether another goroutine has it by then or none. While the call hangs, nothing
+// of the connection is under way any more, and those who ask are told that the client has gone.
 func TestAConnectionEndsWhileItsOwnerIsInACall(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"before a handoff": 0, "after it": 2 * owner.BlockTime} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				_, p, connect, end := serveFabric(t, Options{})
+				s, p, connect, end := serveFabric(t, Options{})
 				p.prompt.Store(true)
 				c, other := connect(), connect()
 				c.waits(p)
@@ -238,7 +251,10 @@ func TestAConnectionEndsWhileItsOwnerIsInACall(t *testing.T) {
 				if err := c.qp.Close(transport.Reason{}); err != nil {
 					t.Error(err)
 				}
-				time.Sleep(wait)
+				time.Sleep(10 * owner.BlockTime)
+				if n := s.gone(); n != 1 {
+					t.Errorf("%d connections know that their clients have gone, want 1", n)
+				}
 				other.granted(creditsPerStep)
 				close(p.gate)
 				synctest.Wait()
