@@ -230,7 +230,7 @@ func (c *Command) flushThen(next func(*Command) stepResult) stepResult {
 func (c *Command) submitFlush() {
 	p := c.x.tr.at(0)
 	p.req.Op, p.req.Offset, p.req.Length, p.req.Data, p.req.FUA, p.req.Err = blockdev.Flush, 0, 0, nil, false, nil
-	c.x.lu.dev.Submit(&p.req)
+	p.submit(c.x.lu.dev)
 }
 
 func beginSyncCache(c *Command) stepResult {

@@ -127,7 +127,7 @@ func (c *Command) Moved(err error) {
 
 func (c *Command) deviceDone(p *piece) {
 	c.x.mu.Lock()
-	p.done = true
+	ioLife.Must(&p.io, ioEnded) // or a later request would count as ended, and what is in its memory as read
 	c.kickUnlock()
 }
 
@@ -153,8 +153,8 @@ func (c *Command) noteLocked() bool {
 	case runWait:
 		commandRun.Move(&c.x.run, runStep)
 		return true
-	case runStep, runNone: // of a command that is over there is nothing to note: an illegal move
-		commandRun.Move(&c.x.run, runAgain)
+	case runStep, runNone: // of a command that is over there is nothing to note, and it may be another one soon
+		commandRun.Must(&c.x.run, runAgain)
 	}
 	return false
 }

@@ -73,6 +73,24 @@ var pieceLife = state.New("a piece of a transfer", []string{"free", "filling", "
 	pieceSending: {pieceFree},
 })
 
+// ioState says what becomes of a piece's device request. x.mu guards it.
+type ioState uint8
+
+const (
+	// ioNone: no device has the request.
+	ioNone ioState = iota
+	// ioUnderWay: a device has it, until Done.
+	ioUnderWay
+	// ioEnded: the device has called Done, and the runner has not looked yet.
+	ioEnded
+)
+
+var ioLife = state.New("a device request", []string{"none", "under way", "ended"}, state.Next[ioState]{
+	ioNone:     {ioUnderWay},
+	ioUnderWay: {ioEnded},
+	ioEnded:    {ioNone},
+})
+
 // abortState says whether task management has aborted a command, and who is told. The task set's lock and x.mu guard it: both
 // are held to change it, one to read it.
 type abortState uint8

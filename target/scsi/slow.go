@@ -75,21 +75,16 @@ func (c *Command) alloc(n int) ([]*mem.Buf, error) {
 
 // submit begins a device request on slot i; the caller has set nothing but what it names.
 func (c *Command) submit(lu *LogicalUnit, i int, set blockdev.Request) {
-	r := &c.x.tr.piece[i].req
-	done := r.Done
-	*r = set
-	r.Done = done
-	lu.dev.Submit(r)
+	p := &c.x.tr.piece[i]
+	set.Done = p.req.Done
+	p.req = set
+	p.submit(lu.dev)
 }
 
 // await waits for slot i.
 func (c *Command) await(i int) error {
 	p := &c.x.tr.piece[i]
-	_ = c.until(false, func() bool {
-		done := p.done
-		p.done = false
-		return done
-	})
+	_ = c.until(false, p.takeDoneLocked)
 	return p.req.Err
 }
 

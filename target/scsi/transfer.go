@@ -12,13 +12,28 @@ type piece struct {
 	spans []mem.Span
 	off   int64 // into the command's data
 	state pieceState
-	done  bool // the device request has ended; guarded by x.mu
+	io    ioState // guarded by x.mu once the device has the request
 }
 
 func (p *piece) release() {
+	pieceLife.Must(&p.state, pieceFree) // or others are given memory that is in use
 	p.bufs = release(p.bufs)
 	p.spans = p.spans[:0]
-	pieceLife.Move(&p.state, pieceFree)
+}
+
+// submit gives the piece's request to a device. The runner calls it.
+func (p *piece) submit(dev blockdev.Device) {
+	ioLife.Move(&p.io, ioUnderWay) // without the lock: no one else knows of the request yet
+	dev.Submit(&p.req)
+}
+
+// takeDoneLocked reports whether the device request has ended, once.
+func (p *piece) takeDoneLocked() bool {
+	if p.io != ioEnded {
+		return false
+	}
+	ioLife.Move(&p.io, ioNone)
+	return true
 }
 
 // setSpans names the first n bytes of the buffers.
@@ -67,9 +82,7 @@ func (c *Command) fail(err error) {
 func (c *Command) takeDone(p *piece) bool {
 	c.x.mu.Lock()
 	defer c.x.mu.Unlock()
-	done := p.done
-	p.done = false
-	return done
+	return p.takeDoneLocked()
 }
 
 // nextPiece takes memory for the piece at the tail: as much as is left, less while memory is short, or nothing. Only a
@@ -166,7 +179,7 @@ func stepRead(c *Command) stepResult {
 		if p := c.nextPiece(); p != nil {
 			pieceLife.Move(&p.state, pieceBusy)
 			p.req.Op, progress = blockdev.Read, true
-			c.x.lu.dev.Submit(&p.req)
+			p.submit(c.x.lu.dev)
 		}
 		if t.head == t.tail && t.next >= t.total {
 			return stepDone
@@ -213,7 +226,7 @@ func stepWrite(c *Command) stepResult {
 				pieceLife.Move(&p.state, pieceBusy)
 				busy, progress = true, true
 				p.req.Deferrer, _ = c.Mover.(blockdev.Deferrer)
-				c.x.lu.dev.Submit(&p.req)
+				p.submit(c.x.lu.dev)
 			}
 		}
 		for t.head != t.tail && t.at(t.head).state == pieceFree {
