@@ -53,16 +53,17 @@ type conn struct {
 	expCmdSN uint32
 	maxCmdSN uint32
 
-	window    int      // how many commands may be in progress now
-	active    int      // non-immediate commands in progress
-	immediate int      // immediate ones, task management included
-	managing  []uint32 // tags of task management requests that are not answered yet
-	peak      int      // most active, or taken in one batch, since the last tick
-	burst     int      // taken in the batch under way
-	edge      uint32   // MaxCmdSN when the batch under way was begun
-	control   int      // queued PDUs that no window bounds
-	unsent    int      // SCSI responses that have not left, as far as is known
-	behind    int      // of them, how many may have left and complete behind a Read (transport, rule 4)
+	window    int                    // how many commands may be in progress now
+	active    int                    // non-immediate commands in progress
+	immediate int                    // immediate ones, task management included
+	managing  []uint32               // tags of task management requests that are not answered yet
+	logouts   []iscsi.LogoutResponse // to be sent when the tasks have ended
+	peak      int                    // most active, or taken in one batch, since the last tick
+	burst     int                    // taken in the batch under way
+	edge      uint32                 // MaxCmdSN when the batch under way was begun
+	control   int                    // queued PDUs that no window bounds
+	unsent    int                    // SCSI responses that have not left, as far as is known
+	behind    int                    // of them, how many may have left and complete behind a Read (transport, rule 4)
 	unasked   unasked
 	tasks     []*task
 	itts      []uint32 // initiator task tags of tasks, side by side: each command is looked up once

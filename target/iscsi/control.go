@@ -275,35 +275,56 @@ func (c *conn) logout(b iscsi.BHS) {
 		c.reject(b, iscsi.RejectField)
 		return
 	}
-	answer := func() {
-		c.mu.Lock()
-		var h [iscsi.BHSLen]byte
-		resp.Put(h[:])
-		c.numbersLocked(h[:], true)
-		c.controlLocked(h[:], nil)
-		if resp.Response == iscsi.LogoutOK {
-			if c.killErr == nil {
-				c.killErr = errLoggedOut
-			}
-			c.datamover.closeAfterFlushLocked()
-		}
-		c.kickLocked()
-		c.mu.Unlock()
-	}
+	c.hold()
 	if resp.Response != iscsi.LogoutOK {
-		answer()
+		c.logoutAnswerLocked(&resp)
+		c.kickLocked()
+		c.letGo()
 		return
 	}
-	c.hold()
 	c.endingLocked()
+	another := len(c.logouts) > 0
+	if another && c.immediate >= maxImmediate {
+		c.rejectLocked(b, iscsi.RejectImmediate)
+		c.kickLocked()
+		c.letGo()
+		return
+	}
+	c.immediate++ // until it is answered, as with task management
+	c.logouts = append(c.logouts, resp)
 	nexus := c.nexus
 	c.nexus = nil // closed here, not in finish
 	c.letGo()
-	if nexus == nil {
-		answer()
-		return
+	switch {
+	case another: // answered with the first, whose tasks may still run
+	case nexus == nil:
+		c.loggedOut()
+	default:
+		c.closeNexus(nexus, c.loggedOut)
 	}
-	c.closeNexus(nexus, answer)
+}
+
+// loggedOut answers each logout, and closes the connection behind the answers.
+func (c *conn) loggedOut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.logouts {
+		c.immediate--
+		c.logoutAnswerLocked(&c.logouts[i])
+	}
+	c.logouts = nil
+	if c.killErr == nil {
+		c.killErr = errLoggedOut
+	}
+	c.datamover.closeAfterFlushLocked()
+	c.kickLocked()
+}
+
+func (c *conn) logoutAnswerLocked(r *iscsi.LogoutResponse) {
+	var h [iscsi.BHSLen]byte
+	r.Put(h[:])
+	c.numbersLocked(h[:], true)
+	c.controlLocked(h[:], nil)
 }
 
 // closeNexus aborts every task, ending moves that wait for the initiator, and calls done after the last.

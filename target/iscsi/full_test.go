@@ -158,6 +158,43 @@ func TestLogoutWaitsForCommands(t *testing.T) {
 	})
 }
 
+// A second logout is answered no earlier than the first: it says too that the tasks have ended. Those beyond a bound are rejected.
+func TestASecondLogoutWaitsForCommandsToo(t *testing.T) {
+	both(t, func(t *testing.T, f *fixture, dial func() *peer) {
+		p := dial()
+		p.enter()
+		p.ready()
+		f.dev.shut()
+		p.startWrite(0, 1)
+		<-f.dev.arrived
+		ch := p.arrivals()
+		for i := range uint32(maxImmediate + 1) {
+			p.send(&iscsi.LogoutRequest{Immediate: true, ITT: 700 + i, CmdSN: p.cmdSN}, nil, nil)
+			synctest.Wait()
+		}
+		rejects := 0
+		for len(ch) > 0 {
+			if r := <-ch; r.b.Opcode() != iscsi.OpReject || rejects > 0 {
+				t.Fatalf("received % x", []byte(r.b))
+			}
+			rejects++
+		}
+		if rejects != 1 {
+			t.Errorf("%d of %d logouts were rejected, want 1", rejects, maxImmediate+1)
+		}
+		f.dev.open()
+		for i := range uint32(maxImmediate) {
+			if r := <-ch; r.b.Opcode() != iscsi.OpLogoutResp || r.b[2] != byte(iscsi.LogoutOK) || r.b.ITT() != 700+i {
+				t.Fatalf("received % x", []byte(r.b))
+			}
+		}
+		if r, more := <-ch; more {
+			t.Errorf("received % x behind the answers", []byte(r.b))
+		}
+		p.w.close()
+	})
+}
+
 func (p *peer) tmf(fn iscsi.TaskFunction, ref uint32) {
 	p.t.Helper()
 	p.send(&iscsi.TaskRequest{Immediate: true, Function: fn, ITT: 5000, RefTag: ref, RefCmdSN: p.cmdSN, CmdSN: p.cmdSN, ExpStatSN: p.statSN}, nil, nil)
