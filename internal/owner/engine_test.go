@@ -325,12 +325,64 @@ func TestWhatPostDidNotTakeKeepsItsPlace(t *testing.T) {
 	}
 }
 
-// stub is a queue pair of which only Post is asked.
+// Receives that a full queue did not take stay, in order, and with them the Sends that grant their use: a message that the peer sends
+// then would find no receive. An error of another kind ends the connection, and nothing more is posted.
+func TestSendsWaitForTheReceivesThatTheyGrant(t *testing.T) {
+	for _, failed := range []error{nil, errStep} {
+		u := &upper{t: t, queued: make(map[uint64]int), completed: make(map[uint64]int)}
+		q := &stub{QP: closes{}, post: func(wrs []transport.WR) (int, error) { return len(wrs), nil }}
+		var taken []uint64
+		room := 1
+		q.recv = func(rs []transport.Recv) (int, error) {
+			if failed != nil {
+				return 0, failed
+			}
+			n := min(room, len(rs))
+			for _, r := range rs[:n] {
+				taken = append(taken, r.Token)
+			}
+			if n < len(rs) {
+				return n, transport.ErrQueueFull
+			}
+			return n, nil
+		}
+		u.e.Init(u, &u.mu, q)
+		u.mu.Lock()
+		for i := range uint64(3) {
+			u.e.RecvLocked(transport.Recv{Token: i})
+		}
+		u.answerLocked()
+		u.e.FlushLocked()
+		if q.calls != 0 || len(taken) != 1 && failed == nil {
+			t.Errorf("%v: %d Posts, receives %v", failed, q.calls, taken)
+		}
+		room = 3
+		u.e.FlushLocked()
+		u.mu.Unlock()
+		if failed != nil {
+			if q.calls != 0 || !errors.Is(u.failed, failed) {
+				t.Errorf("%d Posts, the handler was told %v", q.calls, u.failed)
+			}
+		} else if q.calls != 1 || !slices.Equal(taken, []uint64{0, 1, 2}) {
+			t.Errorf("%d Posts, receives %v", q.calls, taken)
+		}
+	}
+}
+
+// stub is a queue pair that is only posted to.
 type stub struct {
 	transport.QP
 	post  func([]transport.WR) (int, error)
+	recv  func([]transport.Recv) (int, error)
 	calls int
 }
+
+func (q *stub) PostRecv(rs []transport.Recv) (int, error) { return q.recv(rs) }
+
+// closes is a queue pair that can be closed.
+type closes struct{ transport.QP }
+
+func (closes) Close(transport.Reason) error { return nil }
 
 func (q *stub) Post(wrs []transport.WR) (int, error) {
 	q.calls++

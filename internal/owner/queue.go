@@ -94,14 +94,10 @@ func (e *Engine[W]) FlushLocked() {
 	e.posting = true
 	for e.postableLocked() {
 		e.again = false
-		e.postRecvsLocked()
-		batch := e.takeLocked()
-		e.mu.Unlock()
-		n, err := e.QP.Post(batch)
-		e.mu.Lock()
-		e.backLocked(batch[n:])
-		clear(batch)
-		e.spare = batch[:0]
+		err := e.postRecvsLocked()
+		if err == nil {
+			err = e.postLocked()
+		}
 		switch {
 		case err == nil:
 			continue
@@ -127,15 +123,26 @@ func (e *Engine[W]) postableLocked() bool {
 	return !e.stopped && e.QP != nil && (len(e.sends) > 0 || len(e.reads) > 0 && e.out < e.depth)
 }
 
-func (e *Engine[W]) postRecvsLocked() {
+// postRecvsLocked posts the receives. What PostRecv does not take stays, and the Sends that grant their use with it.
+func (e *Engine[W]) postRecvsLocked() error {
 	if len(e.recvs) == 0 {
-		return
+		return nil
 	}
-	if _, err := e.QP.PostRecv(e.recvs); err != nil {
-		e.h.FailedLocked(err)
-	}
-	clear(e.recvs)
-	e.recvs = e.recvs[:0]
+	n, err := e.QP.PostRecv(e.recvs)
+	e.recvs = slices.Delete(e.recvs, 0, n)
+	return err
+}
+
+// postLocked posts Sends, Writes and Reads, without the lock, and has it again when it returns.
+func (e *Engine[W]) postLocked() error {
+	batch := e.takeLocked()
+	e.mu.Unlock()
+	n, err := e.QP.Post(batch)
+	e.mu.Lock()
+	e.backLocked(batch[n:])
+	clear(batch)
+	e.spare = batch[:0]
+	return err
 }
 
 // takeLocked takes what is to be posted next off the queue.
