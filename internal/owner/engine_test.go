@@ -369,6 +369,33 @@ func TestSendsWaitForTheReceivesThatTheyGrant(t *testing.T) {
 	}
 }
 
+// Memory of queues is given back when nothing is in them, a receive neither.
+func TestTrimLeavesWhatIsQueued(t *testing.T) {
+	u := &upper{}
+	q := &stub{}
+	taken := 0
+	q.post = func(wrs []transport.WR) (int, error) { return len(wrs), nil }
+	q.recv = func(rs []transport.Recv) (int, error) {
+		taken += len(rs)
+		return len(rs), nil
+	}
+	u.e.Init(u, &u.mu, q)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.e.RecvLocked(transport.Recv{})
+	u.e.TrimLocked()
+	u.e.SendLocked(0, transport.WR{Op: transport.OpSend})
+	u.e.TrimLocked()
+	u.e.FlushLocked()
+	if taken != 1 || q.calls != 1 {
+		t.Errorf("%d receives and %d Posts after Trim, want 1 and 1", taken, q.calls)
+	}
+	u.e.TrimLocked()
+	if cap(u.e.recvs)+cap(u.e.sends)+cap(u.e.spare) != 0 {
+		t.Error("empty queues keep memory")
+	}
+}
+
 // stub is a queue pair that is only posted to.
 type stub struct {
 	transport.QP

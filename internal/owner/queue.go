@@ -70,7 +70,7 @@ func (e *Engine[W]) EmptyLocked() bool { return len(e.sends)+len(e.reads) == 0 &
 
 // TrimLocked gives back the memory of queues that are empty.
 func (e *Engine[W]) TrimLocked() {
-	if e.EmptyLocked() {
+	if e.EmptyLocked() && len(e.recvs) == 0 {
 		e.recvs, e.sends, e.reads, e.spare, e.spans = nil, nil, nil, nil, nil
 	}
 }
