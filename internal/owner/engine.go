@@ -2,6 +2,7 @@ package owner
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/sluice-storage/sluice/transport"
@@ -114,7 +115,7 @@ func (e *Engine[W]) turn() (w W, some bool) {
 // Completed and RestLocked: an owner that waits does not look for work.
 func (e *Engine[W]) KeepLocked(w W) {
 	if len(e.work) == cap(e.work) && 2*e.next >= len(e.work) { // under load there may always be some work: its memory is used again
-		e.work, e.next = cutFront(e.work, e.next), 0
+		e.work, e.next = slices.Delete(e.work, 0, e.next), 0
 	}
 	e.work = append(e.work, w)
 }

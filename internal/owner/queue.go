@@ -163,7 +163,7 @@ func (e *Engine[W]) takeLocked() []transport.WR {
 		e.begun++
 	}
 	e.out += k
-	e.reads = cutFront(e.reads, k)
+	e.reads = slices.Delete(e.reads, 0, k)
 	return batch
 }
 
@@ -188,11 +188,4 @@ func (e *Engine[W]) backLocked(rest []transport.WR) {
 			}
 		}
 	}
-}
-
-// cutFront takes the first n off l, in its memory.
-func cutFront[T any](l []T, n int) []T {
-	rest := copy(l, l[n:])
-	clear(l[rest:])
-	return l[:rest]
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -245,7 +246,7 @@ func (c *rdmaConn) takeHeld(mine bool) (some bool) {
 			return some
 		}
 		h, r := c.held[0], c.takeSlotLocked()
-		c.held = cutFront(c.held, 1)
+		c.held = slices.Delete(c.held, 0, 1)
 		c.mu.Unlock()
 		c.take(r, h.recv, h.n, mine)
 		some = true
@@ -378,14 +379,4 @@ func (c *rdmaConn) resume() {
 		c.later = nil
 	}
 	c.owner.FlushLocked()
-}
-
-// cutFront takes the first n off l, in its memory.
-func cutFront[T any](l []T, n int) []T {
-	if n == 0 {
-		return l
-	}
-	rest := copy(l, l[n:])
-	clear(l[rest:])
-	return l[:rest]
 }
