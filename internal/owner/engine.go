@@ -129,7 +129,7 @@ func (e *Engine[W]) takeWorkLocked() W {
 }
 
 // OverLocked reports that Drain has ended: nothing of the connection is under way, nor will be.
-func (e *Engine[W]) OverLocked() bool { return e.over }
+func (e *Engine[W]) OverLocked() bool { return e.life == queueOver }
 
 // Drain ends the connection; doc.go says what it guarantees. It is called once, behind Run or instead of it, by the goroutine that
 // made the connection.
@@ -138,7 +138,7 @@ func (e *Engine[W]) Drain(why transport.Reason) {
 	if e.QP != nil {
 		_ = e.QP.Close(why) // whatever it says, Poll tells the end
 		e.mu.Lock()
-		e.stopped = true
+		e.StopLocked()
 		e.mu.Unlock()
 		_ = e.Poller.Drain(e.account)
 	}
@@ -168,9 +168,9 @@ func (e *Engine[W]) account(wcs []transport.WC) {
 // awaitPost waits for a Post that was begun before the end and can only fail now.
 func (e *Engine[W]) awaitPost() {
 	e.mu.Lock()
-	e.stopped = true
+	e.StopLocked()
 	var idle chan struct{}
-	if e.posting {
+	if e.poster != posterNone {
 		idle = make(chan struct{})
 		e.idle = idle
 	}
@@ -189,7 +189,9 @@ func (e *Engine[W]) abandon() bool {
 	sends, reads := e.sends, e.reads
 	e.out += len(reads) // the handler counts each as ended
 	e.sends, e.reads, e.recvs, e.bytes = nil, nil, nil, 0
-	e.over = len(sends)+len(reads) == 0
+	if len(sends)+len(reads) == 0 {
+		queueLife.Move(&e.life, queueOver)
+	}
 	e.mu.Unlock()
 	wcs := make([]transport.WC, 0, len(sends)+len(reads))
 	for i := range sends {

@@ -18,11 +18,9 @@ type queue struct {
 	begun uint64           // how often out was no longer 0
 	depth int              // how many Reads may be under way
 
-	posting bool // a goroutine is in FlushLocked
-	again   bool // another one was there meanwhile
-	stopped bool // nothing is posted any more
-	over    bool // Drain has ended
-	idle    chan struct{}
+	poster posterState
+	life   queueState
+	idle   chan struct{} // closed when the poster ends, for Drain
 
 	// Of the goroutine that posts:
 	spare []transport.WR
@@ -39,7 +37,7 @@ type read struct {
 // SendLocked queues Sends and Writes behind those that wait. payload is how many bytes of data they bear; it returns how many
 // wait now. Nothing is queued when the connection is over.
 func (e *Engine[W]) SendLocked(payload int, wrs ...transport.WR) (waiting int) {
-	if !e.over {
+	if e.life != queueOver {
 		e.sends = append(e.sends, wrs...)
 		e.bytes += payload
 	}
@@ -48,7 +46,7 @@ func (e *Engine[W]) SendLocked(payload int, wrs ...transport.WR) (waiting int) {
 
 // ReadLocked queues an RDMA Read. It completes with token, signaled; ReadEndedLocked is to be called for it then.
 func (e *Engine[W]) ReadLocked(token uint64, from transport.Remote, to mem.Span) {
-	if !e.over {
+	if e.life != queueOver {
 		e.reads = append(e.reads, read{token, from, to})
 	}
 }
@@ -66,7 +64,9 @@ func (e *Engine[W]) ReadsLocked() (out int, begun uint64) { return e.out, e.begu
 func (e *Engine[W]) RecvLocked(r transport.Recv) { e.recvs = append(e.recvs, r) }
 
 // EmptyLocked reports that nothing waits to be posted, nor is being posted.
-func (e *Engine[W]) EmptyLocked() bool { return len(e.sends)+len(e.reads) == 0 && !e.posting }
+func (e *Engine[W]) EmptyLocked() bool {
+	return len(e.sends)+len(e.reads) == 0 && e.poster == posterNone
+}
 
 // TrimLocked gives back the memory of queues that are empty.
 func (e *Engine[W]) TrimLocked() {
@@ -76,7 +76,11 @@ func (e *Engine[W]) TrimLocked() {
 }
 
 // StopLocked keeps anything more from being posted. What waits is abandoned by Drain.
-func (e *Engine[W]) StopLocked() { e.stopped = true }
+func (e *Engine[W]) StopLocked() {
+	if e.life == queueOpen {
+		queueLife.Move(&e.life, queueStopped)
+	}
+}
 
 // dueLocked reports whether what waits leaves although the owner will be back soon; doc.go has the reason.
 func (e *Engine[W]) dueLocked() bool {
@@ -87,13 +91,19 @@ func (e *Engine[W]) dueLocked() bool {
 // FlushLocked posts what waits, and Reads as far as the depth allows. Where another goroutine is posting, that one posts it. The
 // lock is not held during Post.
 func (e *Engine[W]) FlushLocked() {
-	if e.posting {
-		e.again = true
+	switch e.poster {
+	case posterThere:
+		posterLife.Move(&e.poster, posterAgain)
 		return
+	case posterAgain:
+		return
+	case posterNone:
+		posterLife.Move(&e.poster, posterThere)
 	}
-	e.posting = true
 	for e.postableLocked() {
-		e.again = false
+		if e.poster == posterAgain {
+			posterLife.Move(&e.poster, posterThere)
+		}
 		err := e.postRecvsLocked()
 		if err == nil {
 			err = e.postLocked()
@@ -103,16 +113,16 @@ func (e *Engine[W]) FlushLocked() {
 			continue
 		case errors.Is(err, transport.ErrQueueFull), errors.Is(err, transport.ErrTooManyReads):
 			// Completions make room, and the owner flushes after each Poll. It may have been here already.
-			if e.again {
+			if e.poster == posterAgain {
 				continue
 			}
 		default:
-			e.stopped = true
+			e.StopLocked()
 			e.h.FailedLocked(err)
 		}
 		break
 	}
-	e.posting = false
+	posterLife.Move(&e.poster, posterNone)
 	if e.idle != nil {
 		close(e.idle)
 		e.idle = nil
@@ -120,7 +130,7 @@ func (e *Engine[W]) FlushLocked() {
 }
 
 func (e *Engine[W]) postableLocked() bool {
-	return !e.stopped && e.QP != nil && (len(e.sends) > 0 || len(e.reads) > 0 && e.out < e.depth)
+	return e.life == queueOpen && e.QP != nil && (len(e.sends) > 0 || len(e.reads) > 0 && e.out < e.depth)
 }
 
 // postRecvsLocked posts the receives. What PostRecv does not take stays, and the Sends that grant their use with it.
