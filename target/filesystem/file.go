@@ -10,7 +10,8 @@ import (
 // file is what all nodes of one file share, by whatever handles and exports they came.
 type file struct {
 	id   fileID
-	refs int // nodes; guarded by fileTable
+	born uint64 // each has another: of two, the older one's change is locked first
+	refs int    // nodes; guarded by fileTable
 
 	// change serialises what is bracketed by weak cache consistency data: attributes before and after an operation mean
 	// something only if no other operation of ours came between (RFC 1813 section 2.6).
@@ -31,8 +32,9 @@ type file struct {
 type fileID struct{ dev, ino uint64 }
 
 type fileTable struct {
-	mu sync.Mutex
-	m  map[fileID]*file
+	mu   sync.Mutex
+	m    map[fileID]*file
+	born uint64
 }
 
 func (t *fileTable) get(id fileID) *file {
@@ -40,7 +42,8 @@ func (t *fileTable) get(id fileID) *file {
 	defer t.mu.Unlock()
 	f := t.m[id]
 	if f == nil || f.removed() { // the number is another file's now
-		f = &file{id: id, keeper: -1}
+		t.born++
+		f = &file{id: id, born: t.born, keeper: -1}
 		t.m[id] = f
 	}
 	f.refs++

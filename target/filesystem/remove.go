@@ -93,7 +93,9 @@ func (o *Object) Rename(oldName []byte, to *Object, newName []byte, wFrom, wTo *
 	case f == t:
 		err = s.changing(to.n, wTo, &stTo, move)
 		*wFrom = *wTo
-	case f.id.ino < t.id.ino: // two directories are always locked in one order
+	case f.born < t.born:
+		// Two directories are always locked in one order. It is not that of their inode numbers: roots of btrfs's subvolumes, which are no
+		// mount points, all have the number 256.
 		err = s.changing(o.n, wFrom, &stFrom, func() error { return s.changing(to.n, wTo, &stTo, move) })
 	default:
 		err = s.changing(to.n, wTo, &stTo, func() error { return s.changing(o.n, wFrom, &stFrom, move) })
