@@ -56,6 +56,7 @@ type FS struct {
 	storage Storage
 	lender  Lender // storage, if it is one
 	newData func() any
+	setting sync.Mutex // of those that replace the table, or look whether they could: each closes what the next table has no more
 	table   atomic.Pointer[exportTable]
 	verf    atomic.Uint64
 
@@ -105,6 +106,8 @@ func New(opt Options, exports ...Export) (*FS, error) {
 // SetExports replaces the exports. Clients keep their handles on those whose ID stays; one that is the same as before is not
 // touched.
 func (s *FS) SetExports(exports ...Export) error {
+	s.setting.Lock()
+	defer s.setting.Unlock()
 	was := s.table.Load()
 	t, err := s.openExports(was, s.log, exports)
 	if err != nil {
@@ -125,6 +128,8 @@ func (s *FS) SetExports(exports ...Export) error {
 
 // Check says whether SetExports would take the exports.
 func (s *FS) Check(exports ...Export) error {
+	s.setting.Lock()
+	defer s.setting.Unlock()
 	was := s.table.Load()
 	t, err := s.openExports(was, zap.NewNop(), exports)
 	if err == nil {
