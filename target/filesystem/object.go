@@ -36,7 +36,9 @@ type Caller struct {
 	Cred Credential
 	// MayWait says that the operation may wait; without it what would have to wait is ErrWait.
 	MayWait bool
-	// Export is what ExportOf has said of the handle just now, for a caller that must not wait.
+	// Named is what ExportOf has said of the handle just now, for a caller that must not wait.
+	Named *Served
+	// Export is that of the last handle that was found, also where the caller has no right. A handle that is not found leaves it.
 	Export *Served
 }
 
@@ -83,12 +85,11 @@ func (s *FS) decide(c *Caller, e *Served) (r Rights, ok, unsure bool) {
 // unasked is what is known of names where nothing may be waited for.
 func unasked(question) (yes, known bool) { return false, false }
 
-// Find resolves a handle and the caller's rights. On OK the object has to be ended. Caller.Export is the handle's export then, also where the
-// caller has no right.
+// Find resolves a handle and the caller's rights. On OK the object has to be ended.
 func (s *FS) Find(c *Caller, h []byte, o *Object) Errno {
 	n := s.nodes.cached(h)
 	if n != nil {
-		e := c.Export
+		e := c.Named
 		if c.MayWait || e == nil { // it may have waited since it looked
 			e = s.table.Load().byID[n.e.ID]
 		}
@@ -100,7 +101,6 @@ func (s *FS) Find(c *Caller, h []byte, o *Object) Errno {
 			n = nil
 		}
 	}
-	c.Export = nil
 	if n != nil && n.e.mayHang && !c.MayWait {
 		s.nodes.leave(n)
 		return ErrWait

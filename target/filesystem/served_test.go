@@ -127,7 +127,7 @@ func TestFilesAreServedWithoutAProtocol(t *testing.T) {
 		t.Errorf("a forged handle: %v", e)
 	}
 	// A caller that must not wait is told so where the handle is not in the cache, and may come again.
-	hasty := filesystem.Caller{Peer: p, Export: fs.ExportOf(h)}
+	hasty := filesystem.Caller{Peer: p, Named: fs.ExportOf(h)}
 	if e := fs.Find(&hasty, h, &file); e != filesystem.ErrWait {
 		t.Errorf("without leave to wait: %v", e)
 	}

@@ -104,7 +104,7 @@ func (p *program) Serve(c *rpcserver.Call) rpcserver.Verdict {
 		defer in.Leave()
 	}
 	a.caller = callerOf(c)
-	a.caller.Export = a.export
+	a.caller.Named = a.export
 	from := hist.Clock()
 	v := pr.run(s, c, a)
 	if v != rpcserver.Again {
