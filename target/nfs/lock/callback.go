@@ -20,29 +20,39 @@ import (
 
 var errNoAnswer = errors.New("lock: the client does not answer")
 
-// callBack makes a call at a client, again and again for a while. Only so many are on their way at a time.
-func (m *Manager) callBack(from, to netip.Addr, prog, vers, proc uint32, args []byte) (reply []byte, err error) {
+// callBack makes a call at a client, again and again for a while, which begins at once. Only so many are on their way at a time, as slots has room
+// for.
+func (m *Manager) callBack(slots chan struct{}, from, to netip.Addr, prog, vers, proc uint32, args []byte) (reply []byte, err error) {
+	// A client that does not answer keeps its locks, and others from them, no longer for waiting behind other calls to it.
+	ctx, cancel := context.WithTimeout(m.ctx, callTries*(callTime+callPause))
+	defer cancel()
 	for range callTries {
-		if reply, err = m.callOnce(from, to, prog, vers, proc, args); err == nil {
+		if reply, err = m.callOnce(ctx, slots, from, to, prog, vers, proc, args); err == nil {
 			return reply, nil
 		}
 		select {
 		case <-time.After(callPause):
-		case <-m.ctx.Done():
-			return nil, m.ctx.Err()
+		case <-ctx.Done():
+			return nil, errors.Join(err, m.ctx.Err())
 		}
 	}
 	return nil, err
 }
 
-func (m *Manager) callOnce(from, to netip.Addr, prog, vers, proc uint32, args []byte) ([]byte, error) {
-	select {
-	case m.calls <- struct{}{}:
-		defer func() { <-m.calls }()
-	case <-m.ctx.Done():
-		return nil, m.ctx.Err()
+// callOnce waits for its turn in the client's line, and then for one of the slots, so that clients that do not answer leave most of them to
+// others.
+func (m *Manager) callOnce(ctx context.Context, slots chan struct{}, from, to netip.Addr, prog, vers, proc uint32, args []byte) ([]byte, error) {
+	l := m.lines.join(to)
+	defer m.lines.leave(to)
+	for _, turn := range [...]chan struct{}{l.turns, slots} {
+		select {
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
+		case <-ctx.Done():
+			return nil, errors.Join(errNoAnswer, ctx.Err())
+		}
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, callTime)
+	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	return m.opt.Call(ctx, from, to, prog, vers, proc, args)
 }

@@ -3,9 +3,12 @@ package lock
 import "time"
 
 const (
-	// maxLocks bounds ranges held over all files; each takes some 100 bytes.
+	// maxLocks bounds ranges held, waiters, shares and callbacks that have not ended, over all files; each takes some 100 bytes, the last a
+	// goroutine.
 	maxLocks = 100_000
-	// maxFileLocks bounds ranges and waiters of one file: every lock looks at all of them.
+	// maxHostLocks bounds those of one client, by its address, so that it leaves some to others.
+	maxHostLocks = maxLocks / 4
+	// maxFileLocks bounds the ranges, the waiters and the shares of one file: every lock looks at all of them, and copies the ranges.
 	maxFileLocks = 4096
 	// maxHosts bounds clients in the state file, and ports of clients that are remembered.
 	maxHosts = 10_000
@@ -19,8 +22,15 @@ const (
 	resend = 500 * time.Millisecond
 	// maxReply bounds what a client's lock manager answers, bytes.
 	maxReply = 4096
-	// maxCallbacks bounds callbacks on their way at a time.
-	maxCallbacks = 64
-	// maxAnswers bounds answers to asynchronous procedures that wait to be sent; what comes beyond them is dropped.
-	maxAnswers = 256
+	// maxCallbacks bounds callbacks on their way at a time, each with a socket, and maxHostCallbacks those to one client: there are some for others
+	// where dozens do not answer.
+	maxCallbacks     = 256
+	maxHostCallbacks = 4
+	// maxNotices bounds notifications of a restart on their way at a time. They have slots of their own: most clients of the last life may be gone,
+	// and those that have come back wait for their locks.
+	maxNotices = 64
+	// maxAnswers bounds answers to asynchronous procedures that wait to be sent, and maxHostAnswers those to one client; what comes beyond them is
+	// dropped.
+	maxAnswers     = 256
+	maxHostAnswers = 32
 )

@@ -35,7 +35,7 @@ func TestRangesAgainstAModel(t *testing.T) {
 			start := rapid.Uint64Range(0, size-1).Draw(t, "start")
 			end := rapid.Uint64Range(start, size-1).Draw(t, "end")
 			if rapid.Bool().Draw(t, "unlock") {
-				f.clear(&held{owner: owner, start: start, end: end})
+				f.locks = f.without(&held{owner: owner, start: start, end: end})
 				for i := start; i <= end; i++ {
 					delete(model[i], owner)
 				}
@@ -52,7 +52,7 @@ func TestRangesAgainstAModel(t *testing.T) {
 				t.Fatalf("%+v: free %v, the model says %v; %+v", l, got, free, f.locks)
 			}
 			if free {
-				f.set(l)
+				f.locks = f.with(l)
 				for i := start; i <= end; i++ {
 					model[i][owner] = l.exclusive
 				}

@@ -45,12 +45,16 @@ type Manager struct {
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 	calls   chan struct{} // one for each callback on its way
+	notices chan struct{} // one for each notification of a restart on its way
 	answers chan struct{} // one for each answer to an asynchronous procedure that has not been sent
+	lines   lines
 
 	mu      sync.Mutex
 	table   map[filesystem.FileKey]*file
 	handles map[string]filesystem.FileKey // of files that have locks, to their keys
-	count   int
+	count   int                           // ranges
+	used    int                           // of maxLocks
+	of      map[netip.Addr]int            // of maxHostLocks, by the client's address
 	grace   bool
 	cookie  uint64
 	cookies map[uint64]*waiter // of GRANTED_MSG on their way
@@ -60,7 +64,7 @@ type Manager struct {
 // NewManager loads the list of clients, and tells them of the restart if there are any.
 func NewManager(opt Options, files Files) (*Manager, error) {
 	m := &Manager{opt: opt, log: opt.Log, files: files, table: make(map[filesystem.FileKey]*file), handles: make(map[string]filesystem.FileKey), cookies: make(map[uint64]*waiter),
-		calls: make(chan struct{}, maxCallbacks), answers: make(chan struct{}, maxAnswers)}
+		of: make(map[netip.Addr]int), calls: make(chan struct{}, maxCallbacks), notices: make(chan struct{}, maxNotices), answers: make(chan struct{}, maxAnswers)}
 	if m.log == nil {
 		m.log = zap.NewNop()
 	}
@@ -198,17 +202,35 @@ func (m *Manager) tidyLocked(key filesystem.FileKey) {
 	}
 }
 
-// setLocked gives a range to its owner, clearLocked takes it away.
-func (m *Manager) setLocked(f *file, l held) {
-	before := len(f.locks)
-	f.set(l)
-	m.count += len(f.locks) - before
+// fitsLocked reports whether a client may have n more of what is bounded: ranges, waiters, shares, and callbacks that have not ended.
+func (m *Manager) fitsLocked(addr netip.Addr, n int) bool {
+	return n <= 0 || m.used+n <= maxLocks && m.of[addr]+n <= maxHostLocks
 }
 
-func (m *Manager) clearLocked(f *file, l *held) {
-	before := len(f.locks)
-	f.clear(l)
-	m.count += len(f.locks) - before
+// chargeLocked counts n more of that for a client.
+func (m *Manager) chargeLocked(addr netip.Addr, n int) {
+	m.used += n
+	if m.of[addr] += n; m.of[addr] == 0 {
+		delete(m.of, addr)
+	}
+}
+
+// putLocked gives f other ranges; those that differ are of the client at addr.
+func (m *Manager) putLocked(f *file, locks []held, addr netip.Addr) {
+	n := len(locks) - len(f.locks)
+	f.locks = locks
+	m.count += n
+	m.chargeLocked(addr, n)
+}
+
+// growLocked is putLocked within the bounds. free is what is given back with it. It reports false, and changes nothing, where the ranges would be
+// too many: a range that is split takes room as a new one does. What makes them no more is always done.
+func (m *Manager) growLocked(f *file, locks []held, addr netip.Addr, free int) bool {
+	if n := len(locks) - len(f.locks); n > 0 && (len(locks) > maxFileLocks || !m.fitsLocked(addr, n-free)) {
+		return false
+	}
+	m.putLocked(f, locks, addr)
+	return true
 }
 
 // lock grants, refuses or queues. to is where the answer to a waiter goes.
@@ -228,42 +250,47 @@ func (m *Manager) lock(key filesystem.FileKey, a *nlm4.LockArgs, to answerTo) nl
 		if !a.Block {
 			return nlm4.Denied
 		}
-		for _, w := range f.waiters {
-			if w.lock.same(&l) {
-				w.to = to // a retransmission, or a client that asks again, perhaps after a reconnect
-				return nlm4.Blocked
-			}
+		if w := f.waiter(&l); w != nil {
+			w.to = to // a retransmission, or a client that asks again, perhaps after a reconnect
+			return nlm4.Blocked
 		}
-		if len(f.waiters) >= maxFileLocks {
+		if len(f.waiters) >= maxFileLocks || !m.fitsLocked(to.addr, 1) {
 			return nlm4.DeniedNolocks
 		}
+		m.chargeLocked(to.addr, 1)
 		f.waiters = append(f.waiters, &waiter{key: key, lock: l, wire: clone(&a.Lock), to: to, done: make(chan nlm4.Stat, 1)})
 		return nlm4.Blocked
 	}
-	if len(f.locks) >= maxFileLocks || m.count >= maxLocks {
+	waits := 0
+	if f.waiter(&l) != nil {
+		waits = 1
+	}
+	if !m.growLocked(f, f.with(l), to.addr, waits) {
 		return nlm4.DeniedNolocks
 	}
-	m.setLocked(f, l)
 	f.settle(&l) // the client hears of its lock by this answer
 	m.dropWaiterLocked(f, &l)
 	return nlm4.Granted
 }
 
-// unlock releases a range; unlocking what is not locked is fine.
-func (m *Manager) unlock(key filesystem.FileKey, a *nlm4.UnlockArgs, to answerTo) {
+// unlock releases a range; unlocking what is not locked is fine. What is in the middle of a range leaves two, for which there may be no room.
+func (m *Manager) unlock(key filesystem.FileKey, a *nlm4.UnlockArgs, to answerTo) nlm4.Stat {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer rpcserver.Guard()
 	key = m.sameLocked(key, a.Lock.FH)
 	f := m.table[key]
 	if f == nil {
-		return
+		return nlm4.Granted
 	}
 	l := lockOf(&a.Lock, false, to)
-	m.clearLocked(f, &l)
+	if !m.growLocked(f, f.without(&l), to.addr, 0) {
+		return nlm4.DeniedNolocks
+	}
 	f.settle(&l)
 	m.wakeLocked(key, f)
 	m.tidyLocked(key)
+	return nlm4.Granted
 }
 
 // drop frees all that clients had: they have restarted and know nothing of it. Who speaks from a port that any user may
@@ -275,13 +302,14 @@ func (m *Manager) drop(match func(hostID) bool, secure bool) {
 	for key, f := range m.table {
 		hosts := make(map[hostID]bool)
 		f.hosts(hosts)
-		before := len(f.locks)
 		for h := range hosts {
 			if match(h) {
+				locks, all := len(f.locks), f.size()
 				f.dropHost(h, secure)
+				m.count += len(f.locks) - locks
+				m.chargeLocked(h.addr, f.size()-all)
 			}
 		}
-		m.count += len(f.locks) - before
 		m.wakeLocked(key, f)
 		m.tidyLocked(key)
 	}

@@ -59,23 +59,21 @@ func (p *nlm) Serve(c *rpcserver.Call) rpcserver.Verdict {
 	if !to.msg {
 		return m.serve(c, proc, to)
 	}
-	select {
-	case m.answers <- struct{}{}:
-	default:
+	if !m.mayAnswer(to.addr) {
 		return rpcserver.Drop // the client asks again
 	}
 	mark := len(c.Out)
 	v := m.serve(c, proc, to)
 	if v != rpcserver.Done || len(c.Out) == mark {
-		<-m.answers
+		m.answered(to.addr)
 		return v
 	}
 	result := append([]byte(nil), c.Out[mark:]...)
 	c.Out = c.Out[:mark]
 	m.wg.Go(func() {
-		defer func() { <-m.answers }()
+		defer m.answered(to.addr)
 		// Lost, if it cannot be had; the client asks again.
-		_, _ = m.callOnce(to.local, to.addr, nlm4.Prog, nlm4.Vers, proc-nlm4.ProcTest+nlm4.ProcTestRes, result)
+		_, _ = m.callOnce(m.ctx, m.calls, to.local, to.addr, nlm4.Prog, nlm4.Vers, proc-nlm4.ProcTest+nlm4.ProcTestRes, result)
 	})
 	return rpcserver.Done
 }
@@ -108,8 +106,7 @@ func (m *Manager) serve(c *rpcserver.Call, proc uint32, to answerTo) rpcserver.V
 		if e != filesystem.OK {
 			return refuse(c, a.Cookie, e)
 		}
-		m.unlock(key, &a, to)
-		return answer(c, a.Cookie, nlm4.Granted)
+		return answer(c, a.Cookie, m.unlock(key, &a, to))
 	case nlm4.ProcShare, nlm4.ProcUnshare:
 		return m.serveShare(c, proc == nlm4.ProcShare, to)
 	case nlm4.ProcFreeAll:
@@ -256,6 +253,7 @@ func (m *Manager) share(key filesystem.FileKey, a *nlm4.ShareArgs, sharing bool,
 	key = m.sameLocked(key, a.FH)
 	f := m.fileLocked(key, a.FH)
 	defer m.tidyLocked(key)
+	before := len(f.shares)
 	switch {
 	case !sharing:
 		f.clearShare(s.host, s.owner)
@@ -263,11 +261,12 @@ func (m *Manager) share(key filesystem.FileKey, a *nlm4.ShareArgs, sharing bool,
 		return nlm4.DeniedGrace
 	case !f.mayShare(s):
 		return nlm4.Denied
-	case len(f.shares) >= maxFileLocks:
+	case !f.shared(s) && (before >= maxFileLocks || !m.fitsLocked(to.addr, 1)):
 		return nlm4.DeniedNolocks
 	default:
 		f.setShare(s)
 	}
+	m.chargeLocked(to.addr, len(f.shares)-before)
 	return nlm4.Granted
 }
 

@@ -189,7 +189,7 @@ func (m *Manager) notify(h host) {
 	n := nlm4.Notify{Name: []byte(m.opt.Name), State: m.state.number()}
 	var err error
 	for m.InGrace() && m.ctx.Err() == nil {
-		if _, err = m.callBack(h.Local, h.Addr, nlm4.NSMProg, nlm4.NSMVers, nlm4.NSMProcNotify, n.Append(nil)); err == nil {
+		if _, err = m.callBack(m.notices, h.Local, h.Addr, nlm4.NSMProg, nlm4.NSMVers, nlm4.NSMProcNotify, n.Append(nil)); err == nil {
 			return
 		}
 	}

@@ -63,10 +63,10 @@ func (f *file) conflict(l *held) *held {
 	return nil
 }
 
-// clear takes l's range away from its owner, and splits what reaches beyond it.
-func (f *file) clear(l *held) {
+// without returns the ranges as they are when l's is taken away from its owner: what reaches beyond it is split. f stays as it is.
+func (f *file) without(l *held) []held {
 	start, end := l.start, l.end
-	var out []held
+	out := make([]held, 0, len(f.locks)+2)
 	for _, h := range f.locks {
 		if !h.sameOwner(l) || !h.overlaps(start, end) {
 			out = append(out, h)
@@ -83,14 +83,13 @@ func (f *file) clear(l *held) {
 			out = append(out, right)
 		}
 	}
-	f.locks = out
+	return out
 }
 
-// set gives an owner a range in place of what it had there.
-func (f *file) set(l held) {
-	f.clear(&l)
+// with returns the ranges as they are when an owner gets one in place of what it had there. f stays as it is.
+func (f *file) with(l held) []held {
 	// Merging: what touches l on either side and is of its kind.
-	f.locks = slices.DeleteFunc(f.locks, func(h held) bool {
+	out := slices.DeleteFunc(f.without(&l), func(h held) bool {
 		if !h.sameOwner(&l) || h.exclusive != l.exclusive {
 			return false
 		}
@@ -104,8 +103,8 @@ func (f *file) set(l held) {
 		}
 		return false
 	})
-	f.locks = append(f.locks, l)
-	slices.SortFunc(f.locks, func(a, b held) int { return cmp.Compare(a.start, b.start) })
+	at, _ := slices.BinarySearchFunc(out, l.start, func(h held, start uint64) int { return cmp.Compare(h.start, start) })
+	return slices.Insert(out, at, l)
 }
 
 // dropHost takes all of a client's locks, waiters and shares away; those from ports that only root may use only if secure
@@ -137,6 +136,9 @@ func (f *file) hosts(to map[hostID]bool) {
 	}
 }
 
+// size is what f takes of the bounds: the ranges, waiters and shares.
+func (f *file) size() int { return len(f.locks) + len(f.waiters) + len(f.shares) }
+
 func (f *file) empty() bool {
 	return len(f.locks) == 0 && len(f.waiters) == 0 && len(f.granted) == 0 && len(f.shares) == 0
 }
@@ -157,6 +159,11 @@ func (f *file) mayShare(s share) bool {
 		}
 	}
 	return true
+}
+
+// shared reports whether the owner of s has a share, which s replaces.
+func (f *file) shared(s share) bool {
+	return slices.ContainsFunc(f.shares, func(o share) bool { return o.host == s.host && o.owner == s.owner })
 }
 
 func (f *file) setShare(s share) {

@@ -31,11 +31,20 @@ type answerTo struct {
 	secure bool // it speaks from a port that only root may use
 }
 
+// waiter is the request for l that waits, or nil.
+func (f *file) waiter(l *held) *waiter {
+	if i := slices.IndexFunc(f.waiters, func(w *waiter) bool { return w.lock.same(l) }); i >= 0 {
+		return f.waiters[i]
+	}
+	return nil
+}
+
 // dropWaiterLocked removes a request that has been granted or given up.
 func (m *Manager) dropWaiterLocked(f *file, l *held) bool {
 	i := slices.IndexFunc(f.waiters, func(w *waiter) bool { return w.lock.same(l) })
 	if i >= 0 {
 		f.waiters = slices.Delete(f.waiters, i, i+1)
+		m.chargeLocked(l.host.addr, -1)
 	}
 	return i >= 0
 }
@@ -64,7 +73,7 @@ func (m *Manager) cancelWait(key filesystem.FileKey, a *nlm4.CancelArgs, to answ
 	for _, w := range f.granted {
 		if w.lock.same(&l) {
 			f.settle(&l)
-			m.clearLocked(f, &l)
+			m.putLocked(f, f.without(&l), to.addr) // whatever it splits: a client that does not know of a lock would not give it back
 			m.wakeLocked(key, f)
 			return nlm4.Granted
 		}
@@ -72,16 +81,16 @@ func (m *Manager) cancelWait(key filesystem.FileKey, a *nlm4.CancelArgs, to answ
 	return nlm4.Denied
 }
 
-// wakeLocked gives waiters what has become free, in their order, and calls them back.
+// wakeLocked gives waiters what has become free, in their order, and calls them back. One that there is no room for waits on: its client asks again,
+// and hears of that. What a waiter takes of the bounds is its callback's until that has ended.
 func (m *Manager) wakeLocked(key filesystem.FileKey, f *file) {
 	for i := 0; i < len(f.waiters); {
 		w := f.waiters[i]
-		if m.closed || f.conflict(&w.lock) != nil {
+		if m.closed || f.conflict(&w.lock) != nil || !m.growLocked(f, f.with(w.lock), w.lock.host.addr, 0) {
 			i++
 			continue
 		}
 		f.waiters = slices.Delete(f.waiters, i, i+1)
-		m.setLocked(f, w.lock)
 		f.granted = append(f.granted, w)
 		m.cookie++
 		cookie := m.cookie
@@ -98,6 +107,7 @@ func (m *Manager) grant(w *waiter, cookie uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.cookies, cookie)
+	m.chargeLocked(w.lock.host.addr, -1)
 	f := m.table[w.key]
 	if f == nil {
 		return
@@ -112,7 +122,7 @@ func (m *Manager) grant(w *waiter, cookie uint64) {
 		return
 	}
 	m.log.Warn("a lock that was waited for goes back: its client did not take it", zap.String("client", w.lock.host.name), zap.Stringer("address", w.lock.host.addr), zap.Error(err))
-	m.clearLocked(f, &w.lock)
+	m.putLocked(f, f.without(&w.lock), w.lock.host.addr)
 	m.wakeLocked(w.key, f)
 }
 
@@ -124,7 +134,7 @@ func (m *Manager) tell(w *waiter, cookie uint64) (nlm4.Stat, error) {
 	a := nlm4.TestArgs{Cookie: binary.BigEndian.AppendUint64(nil, cookie), Exclusive: w.lock.exclusive, Lock: w.wire}
 	args := a.Append(nil)
 	if !to.msg {
-		reply, err := m.callBack(to.local, to.addr, nlm4.Prog, nlm4.Vers, nlm4.ProcGranted, args)
+		reply, err := m.callBack(m.calls, to.local, to.addr, nlm4.Prog, nlm4.Vers, nlm4.ProcGranted, args)
 		if err != nil {
 			return nlm4.Failed, err
 		}
@@ -134,7 +144,7 @@ func (m *Manager) tell(w *waiter, cookie uint64) (nlm4.Stat, error) {
 		return r.Stat, x.Err()
 	}
 	for range callTries {
-		if _, err := m.callBack(to.local, to.addr, nlm4.Prog, nlm4.Vers, nlm4.ProcGrantedMsg, args); err != nil {
+		if _, err := m.callBack(m.calls, to.local, to.addr, nlm4.Prog, nlm4.Vers, nlm4.ProcGrantedMsg, args); err != nil {
 			return nlm4.Failed, err
 		}
 		select {
