@@ -5,12 +5,14 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 )
 
 // The reply cache makes procedures that are not idempotent safe to retransmit: CREATE GUARDED, REMOVE, RENAME and their
 // like (RFC 1813 section 4.5). It is one for all transports, so that a client that reconnects, perhaps from another
-// port, still finds its reply. A call is the same when client address, XID, procedure and a checksum over the whole
-// message agree; the record mark of a stream is no part of it.
+// port, still finds its reply. A call is the same when client address, XID, procedure, user and a checksum over the
+// arguments agree. The credential is no part of it: old kernels of Linux make a new stamp for a repetition.
 //
 // Only what was executed for a caller who has shown a right is kept: others could fill the cache with calls that do nothing.
 
@@ -20,6 +22,8 @@ type cacheKey struct {
 	addr             netip.Addr
 	xid              uint32
 	prog, vers, proc uint32
+	flavor           uint32
+	uid, gid         uint32 // with AUTH_SYS
 	sum              uint64
 }
 
@@ -69,7 +73,10 @@ func (r *replyCache) init() {
 }
 
 func (r *replyCache) begin(c *Call) (*cacheEntry, cacheState) {
-	k := cacheKey{addr: c.Peer.Addr.Addr(), xid: c.XID, prog: c.Prog, vers: c.Vers, proc: c.Proc, sum: maphash.Bytes(r.seed, c.msg)}
+	k := cacheKey{addr: c.Peer.Addr.Addr(), xid: c.XID, prog: c.Prog, vers: c.Vers, proc: c.Proc, flavor: c.Cred.Flavor, sum: maphash.Bytes(r.seed, c.msg[c.start:])}
+	if k.flavor == oncrpc.AuthSys {
+		k.uid, k.gid = c.Sys.UID, c.Sys.GID
+	}
 	s := &r.shards[k.sum%cacheShards]
 	now := time.Now()
 	s.mu.Lock()
