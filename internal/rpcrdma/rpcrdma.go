@@ -86,7 +86,7 @@ type Header struct {
 	segs []Segment // backs Writes and Reply
 }
 
-// Chunk is one write chunk: Segments[From:To] of its header.
+// Chunk is one write chunk: Segments[From:To] of its header. An empty one says that its item is to stay in the message.
 type Chunk struct{ From, To int }
 
 // Segments are the segments of write chunk c.
@@ -221,14 +221,15 @@ func (h *Header) parseLists(r *xdr.Reader) error {
 			return &ChunkError{Reason: fmt.Sprintf("a write list of more than %d chunks", MaxWriteChunks)}
 		}
 		from := len(h.segs)
-		if err := h.parseSegments(r); err != nil {
+		// RFC 8166 section 3.4.6: a write chunk may be empty. Its item comes back inline (section 4.3.2.3).
+		if err := h.parseSegments(r, 0); err != nil {
 			return err
 		}
 		h.Writes = append(h.Writes, Chunk{From: from, To: len(h.segs)})
 	}
 	if r.Bool() {
 		from := len(h.segs)
-		if err := h.parseSegments(r); err != nil {
+		if err := h.parseSegments(r, 1); err != nil {
 			return err
 		}
 		h.Reply, h.HasReply = h.segs[from:len(h.segs):len(h.segs)], true
@@ -236,10 +237,10 @@ func (h *Header) parseLists(r *xdr.Reader) error {
 	return nil
 }
 
-func (h *Header) parseSegments(r *xdr.Reader) error {
+func (h *Header) parseSegments(r *xdr.Reader, least uint32) error {
 	n := r.Uint32()
-	if r.Err() == nil && (n == 0 || n > MaxSegments) {
-		return &ChunkError{Reason: fmt.Sprintf("a chunk of %d segments; 1 to %d are taken", n, MaxSegments)}
+	if r.Err() == nil && (n < least || n > MaxSegments) {
+		return &ChunkError{Reason: fmt.Sprintf("a chunk of %d segments; %d to %d are taken", n, least, MaxSegments)}
 	}
 	for ; n > 0 && r.Err() == nil; n-- {
 		h.segs = append(h.segs, parseSegment(r))

@@ -26,7 +26,7 @@ func genHeader(t *rapid.T) *Header {
 	}
 	segs := rapid.SliceOfN(rapid.Custom(genSegment), 1, 4)
 	for range rapid.IntRange(0, MaxWriteChunks).Draw(t, "writes") {
-		h.AddWrite(segs.Draw(t, "write")...)
+		h.AddWrite(rapid.SliceOfN(rapid.Custom(genSegment), 0, 4).Draw(t, "write")...)
 	}
 	if rapid.Bool().Draw(t, "has reply") {
 		h.SetReply(segs.Draw(t, "reply"))
@@ -78,8 +78,13 @@ func TestErrors(t *testing.T) {
 	h = Header{}
 	h.Reset()
 	h.AddWrite()
+	if err := parse(h.Append(nil)); err != nil {
+		t.Errorf("an empty write chunk: %v", err)
+	}
+	h.Reset()
+	h.SetReply(nil)
 	if err := parse(h.Append(nil)); !errors.As(err, &ce) {
-		t.Errorf("a chunk of no segments: %v", err)
+		t.Errorf("a reply chunk of no segments: %v", err)
 	}
 	h.Reset()
 	h.AddWrite(make([]Segment, MaxSegments+1)...)
@@ -118,6 +123,8 @@ func FuzzHeader(f *testing.F) {
 	h.Reads = append(h.Reads, ReadSegment{Position: 148, Segment: Segment{1, 4096, 8}})
 	h.AddWrite(Segment{2, 4096, 8})
 	h.SetReply([]Segment{{3, 4096, 8}})
+	f.Add(h.Append(nil))
+	h.AddWrite()
 	f.Add(h.Append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var h Header

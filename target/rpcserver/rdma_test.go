@@ -118,6 +118,43 @@ func TestMultiSegmentChunks(t *testing.T) {
 	})
 }
 
+// An empty write chunk asks for its item inline, and comes back empty (RFC 8166 section 4.3.2.3); what stands behind it is unused. With a reply chunk
+// the item is in the long reply.
+func TestAnEmptyWriteChunkLeavesItsItemInline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, _, connect, end := serveFabric(t, Options{})
+		defer end()
+		c := connect()
+		for _, second := range []bool{false, true} {
+			for _, long := range []bool{false, true} {
+				const payload = 1001
+				h := c.header()
+				h.AddWrite()
+				if second {
+					h.AddWrite(c.bind(0, 4096, transport.RemoteWrite))
+				}
+				if long {
+					h.SetReply([]rpcrdma.Segment{c.bind(8192, 4096, transport.RemoteWrite)})
+				}
+				c.send(append(h.Append(nil), c.msg(procMiddle, payload)...))
+				msg := c.last.rest
+				if long {
+					if c.last.h.Proc != rpcrdma.Nomsg || len(msg) != 0 {
+						t.Fatalf("a long reply has procedure %d and %d bytes inline", c.last.h.Proc, len(msg))
+					}
+					msg = c.bulk(8192, int(c.last.h.Reply[0].Len)).Bytes()
+				}
+				v, rest := c.value(msg)
+				checkMiddle(t, payload, v, rest)
+				w := c.last.h.Writes
+				if len(w) != len(h.Writes) || len(c.last.h.Segments(w[0])) != 0 || second && rpcrdma.Total(c.last.h.Segments(w[1])) != 0 {
+					t.Errorf("the write list came back as %+v", c.last.h)
+				}
+			}
+		}
+	})
+}
+
 // RFC 8166 section 4.5: ERR_VERS names the versions there are, ERR_CHUNK refuses what cannot be used; and the
 // connection, with its credits, goes on.
 func TestErrVersAndErrChunk(t *testing.T) {

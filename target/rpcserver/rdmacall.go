@@ -233,7 +233,7 @@ func (r *rdmaCall) build(call *Call) (bool, error) {
 	for i, w := range r.h.Writes {
 		segs := r.h.Segments(w)
 		used := 0
-		if i == 0 && payload > 0 {
+		if i == 0 && len(segs) > 0 && payload > 0 { // section 4.3.2.3: what an empty chunk stands for stays in the message
 			used = payload
 		}
 		if uint64(used) > rpcrdma.Total(segs) {
