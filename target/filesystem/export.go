@@ -82,6 +82,7 @@ type Served struct {
 	medium   *medium
 	mayHang  bool
 	block    int64       // of its file system, bytes
+	shares   bool        // its files may have blocks in common
 	inMemory bool        // its files are nowhere else, so that a call hardly ever blocks
 	noLoans  atomic.Bool // the file system lends no pages
 	flushes  rounds      // of the whole file system
@@ -129,7 +130,7 @@ func (e *Served) open() error {
 		_ = unix.Close(fd)
 		return fmt.Errorf("nfs: export %s: %w", e.Path, err)
 	}
-	e.dev, e.ino, e.mayHang, e.inMemory, e.block = st.Dev, st.Ino, mayHang(fd), inMemory(fd), blockSize(fd)
+	e.dev, e.ino, e.mayHang, e.inMemory, e.block, e.shares = st.Dev, st.Ino, mayHang(fd), inMemory(fd), blockSize(fd), shares(fd)
 	if e.kind = kindInode; !e.InodeHandles {
 		e.kind = probeHandles(fd)
 	}

@@ -34,15 +34,15 @@ func inMemory(fd int) bool {
 	return unix.Fstatfs(fd, &st) == nil && (uint32(st.Type) == unix.TMPFS_MAGIC || uint32(st.Type) == unix.RAMFS_MAGIC)
 }
 
-// blockSize is in what units a file system takes room, bytes; 0 for those that are not known to tell holes from data: in the kernel's
-// general answer to SEEK_DATA all of a file is data.
+// blockSize is in what units a file system takes room, bytes; 0 for those that are not known to tell holes from data, in the kernel's
+// general answer to SEEK_DATA all of a file is data, and for those that write elsewhere what is written over: btrfs and f2fs take room for it.
 func blockSize(fd int) int64 {
 	var st unix.Statfs_t
 	if unix.Fstatfs(fd, &st) != nil {
 		return 0
 	}
 	switch uint32(st.Type) {
-	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
 	default:
 		return 0
 	}
@@ -50,4 +50,11 @@ func blockSize(fd int) int64 {
 		return min(st.Frsize, st.Bsize)
 	}
 	return st.Bsize
+}
+
+// shares reports a file system of those that blockSize knows whose files may have blocks in common (ioctl_ficlone(2)): what is written over those
+// takes room.
+func shares(fd int) bool {
+	var st unix.Statfs_t
+	return unix.Fstatfs(fd, &st) != nil || uint32(st.Type) == unix.XFS_SUPER_MAGIC
 }

@@ -55,6 +55,8 @@ const (
 	maxAside = 256
 	// maxOverData bounds the blocks of a WRITE that are asked for before it (overData): 128 KiB of most file systems.
 	maxOverData = 32
+	// maxExtents bounds the extents of such a WRITE that are looked at; most lie in one.
+	maxExtents = 8
 	// openTime is how long an export's directory may take to be opened: a disk that sleeps takes ten seconds.
 	openTime = 30 * time.Second
 	// maxDepth bounds the way from a directory up to its export's root: names of one byte in a path of PATH_MAX.

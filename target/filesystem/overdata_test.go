@@ -2,6 +2,7 @@ package filesystem
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,6 +82,105 @@ func TestAWriteOverDataIsKnown(t *testing.T) {
 	sparse := unix.Stat_t{Size: 4 * unit, Blocks: 3 * unit / 512, Mode: st.Mode}
 	if e.overData(int(f.Fd()), &sparse, 0, int(unit)) {
 		t.Error("a file that takes less room than its size has no holes")
+	}
+}
+
+// Where files may have blocks in common, a WRITE over one that is another file's too takes room, until it has been made; one over a block of the file's
+// own takes none. File systems that write elsewhere what is written over are not asked.
+func TestAWriteOverABlockThatIsSharedTakesRoom(t *testing.T) {
+	need.Root(t)
+	need.Mount(t)
+	need.Device(t, "/dev/loop-control")
+	tool := need.Tool(t, "mkfs.xfs", "xfsprogs")
+	run := func(name string, args ...string) {
+		t.Helper()
+		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+		}
+	}
+	image, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()
+	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 320<<20)); err != nil {
+		t.Fatal(err)
+	}
+	run(tool, "-q", "-m", "reflink=1", image)
+	run("mount", "-o", "loop", image, dir)
+	t.Cleanup(func() { run("umount", dir) })
+	e := Export{Path: "/a", Dir: dir}
+	x, err := e.prepare()
+	if err == nil {
+		err = x.open()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.close()
+	const block = 4096
+	names := [2]string{filepath.Join(dir, "f"), filepath.Join(dir, "g")}
+	var files [2]*os.File
+	for i, name := range names {
+		if files[i], err = os.Create(name); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = files[i].Close() }()
+	}
+	f := int(files[0].Fd())
+	write := func(at, n int64) {
+		t.Helper()
+		if _, err := files[0].WriteAt(make([]byte, n*block), at*block); err != nil {
+			t.Fatal(err)
+		}
+	}
+	over := func(at, n int64) bool {
+		t.Helper()
+		var st unix.Stat_t
+		if err := unix.Fstat(f, &st); err != nil {
+			t.Fatal(err)
+		}
+		return x.overData(f, &st, at*block, int(n*block))
+	}
+	write(0, 16)
+	if !over(0, 16) || !over(3, 5) {
+		t.Error("a WRITE over data that is in the cache alone takes no room")
+	}
+	if err := files[0].Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if !over(0, 16) || !over(3, 5) {
+		t.Error("a WRITE over data takes no room")
+	}
+	r := unix.FileCloneRange{Src_fd: int64(f), Src_offset: 4 * block, Src_length: 4 * block}
+	if err := unix.IoctlFileCloneRange(int(files[1].Fd()), &r); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		at, n int64
+		want  bool
+	}{{0, 4, true}, {8, 8, true}, {4, 1, false}, {7, 1, false}, {0, 16, false}, {3, 2, false}, {7, 2, false}} {
+		if over(c.at, c.n) != c.want {
+			t.Errorf("a WRITE over blocks %d to %d, where 4 to 7 are shared: %v", c.at, c.at+c.n-1, !c.want)
+		}
+	}
+	write(4, 4)
+	if over(4, 4) {
+		t.Error("the room for what was written over shared blocks has not been taken yet")
+	}
+	if err := files[0].Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if !over(4, 4) || !over(0, 16) {
+		t.Error("blocks that the file has for itself again are taken for shared ones")
+	}
+}
+
+// overData asks without allocating: it stands before each WRITE.
+func TestToAskWhetherBlocksAreSharedAllocatesNothing(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if n := testing.AllocsPerRun(100, func() { alone(int(f.Fd()), 0, 4096) }); n != 0 {
+		t.Errorf("%v allocations", n)
 	}
 }
 
