@@ -2,8 +2,10 @@ package block_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"strings"
@@ -224,6 +226,37 @@ func TestACopyThatFails(t *testing.T) {
 	cancel()
 	if _, err = io.Copy(io.Discard, v.Reader(ctx)); !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+// A source that breaks off has not ended, whatever its error looks like: a part of an image is not to pass for all of it.
+func TestACopyOfASourceThatBreaksOffFails(t *testing.T) {
+	v := open(t, target(t, stand.BlockOptions{}).URL("iscsi"), block.Options{})
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	if _, err := z.Write(random(100_000, 9)); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cut, err := gzip.NewReader(bytes.NewReader(packed.Bytes()[:packed.Len()/2]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(v.Writer(t.Context()), cut); n == 0 || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("half of an archive: %d, %v", n, err)
+	}
+	for k, want := range []error{io.ErrUnexpectedEOF, fmt.Errorf("the body was cut: %w", io.EOF), fmt.Errorf("it is gone: %w", io.ErrUnexpectedEOF)} {
+		data := random(1000+mem.MaxBuf*k, uint64(k))
+		n, err := io.Copy(v.Writer(t.Context()), io.MultiReader(bytes.NewReader(data), iotest.ErrReader(want)))
+		if n != int64(len(data)) || !errors.Is(err, want) {
+			t.Errorf("%v: %d of %d, %v", want, n, len(data), err)
+		}
+		got := make([]byte, len(data))
+		if _, err := v.ReadAt(got, 0); err != nil || !bytes.Equal(got, data) {
+			t.Errorf("%v: what came before it is not there: %v", want, err)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/source"
 	"github.com/sluice-storage/sluice/mem"
 )
 
@@ -109,15 +110,15 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return n, errors.Join(err, end)
 }
 
-// ReadFrom implements io.ReaderFrom. It reads ahead of what is being written.
+// ReadFrom implements io.ReaderFrom. It reads ahead of what is being written. What r gave before it failed is written.
 func (w *Writer) ReadFrom(r io.Reader) (n int64, err error) {
 	f := newFlight(w.ctx, w.v.WriteAtContext)
 	defer f.drain()
 	for next := w.at; ; {
 		room := min(mem.MaxBuf-next%mem.MaxBuf, max(w.v.Size()-next, 0))
 		p := f.piece(max(room, 1))
-		k, rerr := io.ReadFull(r, p)
-		end := errors.Is(rerr, io.EOF) || errors.Is(rerr, io.ErrUnexpectedEOF)
+		k, rerr := source.Fill(r, p)
+		end := rerr == io.EOF //nolint:errorlint // a wrapped one is a failure of r
 		if end {
 			rerr = nil
 		}

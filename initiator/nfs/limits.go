@@ -23,8 +23,6 @@ const (
 	streamFirst = 256 << 10
 	// readFirst is the most that ReadFile reads at first, bytes, whatever size the server names.
 	readFirst = parallel * maxTransfer
-	// maxEmpty is how often a reader may give nothing and no error, as bufio has it.
-	maxEmpty = 100
 	// maxDirty is how many bytes of unsynced data a file keeps before it asks the server to commit.
 	maxDirty = 32 << 20
 	// maxMemory bounds Memory of a mount that is not over RDMA, bytes: the same as over it.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+
+	"github.com/sluice-storage/sluice/internal/source"
 )
 
 // ReadFrom writes what r gives at the file's position, until r ends, in pieces of megabytes: io.Copy calls it. What was read
@@ -15,7 +17,7 @@ func (f *File) ReadFrom(r io.Reader) (int64, error) {
 	var done int64
 	buf := make([]byte, streamFirst)
 	for {
-		n, rerr := fill(r, buf)
+		n, rerr := source.Fill(r, buf)
 		if n > 0 {
 			w, err := f.WriteAt(buf[:n], f.pos)
 			f.pos, done = f.pos+int64(w), done+int64(w)
@@ -31,21 +33,6 @@ func (f *File) ReadFrom(r io.Reader) (int64, error) {
 		}
 		buf = f.larger(buf, f.v.wsize)
 	}
-}
-
-// fill reads until p is full or r has an error: io.ReadFull's own for a short read could not be told from r's.
-func fill(r io.Reader, p []byte) (n int, err error) {
-	for empty := 0; n < len(p) && err == nil; {
-		var k int
-		if k, err = r.Read(p[n:]); k == 0 && err == nil {
-			if empty++; empty == maxEmpty {
-				return n, io.ErrNoProgress
-			}
-			continue
-		}
-		n, empty = n+k, 0
-	}
-	return n, err
 }
 
 // larger is the buffer for what follows a first piece: small files need no large one.
