@@ -33,12 +33,14 @@ func (c *tcpConn) read(s *session) error {
 			return gone(err)
 		}
 		if err := c.pdu(s); err != nil {
+			err = gone(err)
 			s.kill(err)
-			return gone(err)
+			return err
 		}
 	}
 }
 
+// gone keeps io.EOF out of what callers see: there it means the end of the volume.
 func gone(err error) error {
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("the target closed the connection: %w", io.ErrUnexpectedEOF)

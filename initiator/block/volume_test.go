@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -225,6 +226,38 @@ func TestTheLimitInVirtualTime(t *testing.T) {
 			t.Error(err)
 		}
 		synctest.Wait()
+	})
+}
+
+// io.EOF says that the volume ends, and nothing else does: a connection that breaks within a PDU is no end of what is copied.
+func TestABrokenConnectionIsNoEndOfTheVolume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(t)
+		v := f.mustOpen(Options{ReconnectLimit: 10 * time.Second}, "")
+		f.set(func() {
+			f.hook = func(c *fakeConn, b iscsi.BHS, _ []byte) bool {
+				if b.Opcode() != iscsi.OpSCSICommand || b.CDB()[0] != opRead16 {
+					return false
+				}
+				f.set(func() { f.ignored = true }) // no other reason takes the place of this one: the next login hangs
+				pdu := iscsi.Append(nil, &iscsi.DataIn{ITT: b.ITT(), TTT: iscsi.Reserved, Numbers: c.numbers()})
+				iscsi.BHS(pdu).SetDataLen(512)
+				_, _ = c.nc.Write(append(pdu, make([]byte, 100)...))
+				_ = c.nc.Close()
+				return true
+			}
+		})
+		if n, err := io.Copy(io.Discard, v.Reader(t.Context())); n != 0 || !errors.Is(err, ErrNoPath) || errors.Is(err, io.EOF) {
+			t.Errorf("a copy ends after %d bytes with %v", n, err)
+		}
+		var se *SessionError
+		if err := v.Paths()[0].Err; errors.Is(err, io.EOF) || !errors.As(err, &se) {
+			t.Errorf("the path: %v", err)
+		}
+		if _, err := v.ReadAt(make([]byte, 512), 0); !errors.Is(err, ErrNoPath) || errors.Is(err, io.EOF) {
+			t.Errorf("a read ends with %v", err)
+		}
+		closeAll(t, f, v)
 	})
 }
 
