@@ -90,6 +90,9 @@ func (s *session) statusLocked(t *task, status uint8, sense []byte, residual int
 	if !over {
 		moved = max(t.edtl-residual, 0)
 	}
+	if t.in {
+		moved = min(moved, t.rcvd)
+	}
 	switch status {
 	case statusGood, statusConditionMet:
 		s.succeededLocked(t, moved, residual)

@@ -37,6 +37,8 @@ func (c *iserConn) send(s *session, batch []*task) error {
 		a := transport.RemoteWrite
 		if t.out {
 			a = transport.RemoteRead
+		} else {
+			t.rcvd = t.edtl
 		}
 		t.bound = true
 		wrs = append(wrs, transport.WR{Op: transport.OpBind, Access: a, Window: t.win, Local: t.spans})

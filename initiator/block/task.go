@@ -43,9 +43,10 @@ type task struct {
 	sendNo uint64
 	lent   bool
 
+	rcvd int64 // bytes of Data-In that have come; over iSER what the target says of it is all that is known, and all of it counts
+
 	// TCP
-	queued int // PDUs in the transmit queue that name this task
-	rcvd   int64
+	queued int    // PDUs in the transmit queue that name this task
 	dataSN uint32 // expected of Data-In
 	r2tSN  uint32
 }

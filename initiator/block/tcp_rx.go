@@ -105,6 +105,7 @@ func (c *tcpConn) pdu(s *session) error {
 // answered ends a task whose response is in, unless its data is still being sent.
 func (c *tcpConn) answered(s *session, t *task) error {
 	if t.in && t.err == nil && t.req.Op != rawCommand && t.req.Op != blockdev.Status && t.rcvd != t.edtl {
+		taskLives.Move(&t.life, taskSent) // nothing that such a peer says is an outcome
 		return &iscsi.ProtocolError{Clause: "11.4.5", Detail: fmt.Sprintf("GOOD status with %d of %d bytes delivered", t.rcvd, t.edtl)}
 	}
 	if t.queued > 0 {

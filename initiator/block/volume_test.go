@@ -71,6 +71,15 @@ func TestTargetsThatBreakRules(t *testing.T) {
 			c.send(&iscsi.DataIn{ITT: b.ITT(), Numbers: c.numbers()}, make([]byte, 512))
 		}, "11.7"},
 		"GOOD without the data": {read, func(c *fakeConn, b iscsi.BHS) { c.status(b.ITT(), 0, nil) }, "11.4.5"},
+		"GOOD with half of the data": {read, func(c *fakeConn, b iscsi.BHS) {
+			n := c.numbers()
+			c.statSN--
+			c.send(&iscsi.DataIn{ITT: b.ITT(), TTT: iscsi.Reserved, Numbers: n}, make([]byte, 2048))
+			c.status(b.ITT(), 0, nil)
+		}, "11.4.5"},
+		"GOOD in a Data-In that is not the last": {read, func(c *fakeConn, b iscsi.BHS) {
+			c.send(&iscsi.DataIn{ITT: b.ITT(), TTT: iscsi.Reserved, Final: true, HasStatus: true, Numbers: c.numbers()}, make([]byte, 512))
+		}, "11.4.5"},
 		"R2T to a read": {read, func(c *fakeConn, b iscsi.BHS) {
 			c.send(&iscsi.R2T{ITT: b.ITT(), Length: 512, Numbers: c.numbers()}, nil)
 		}, "11.8"},
@@ -103,19 +112,49 @@ func TestTargetsThatBreakRules(t *testing.T) {
 			})
 			s := v.paths[0].sess.Load()
 			go func() { <-s.ended; seen <- s.reason() }()
-			data := make([]byte, 4096)
-			if _, err := v.WriteAt(bytes.Repeat([]byte{7}, 4096), 0); err != nil {
+			want := bytes.Repeat([]byte{7}, 4096)
+			if _, err := v.WriteAt(want, 0); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := v.ReadAt(data, 0); err != nil || data[4095] != 7 {
+			buf, err := v.Memory().Get(4096)
+			if err != nil {
 				t.Fatal(err)
 			}
-			err := <-seen
+			defer buf.Release()
+			data := buf.Span().Cut(0, 4096)
+			copy(data.Bytes(), bytes.Repeat([]byte{0xee}, 4096)) // what nothing has been read into is not what was written
+			if err := v.ReadSpans(t.Context(), 0, data); err != nil || !bytes.Equal(data.Bytes(), want) {
+				t.Fatalf("% x ... % x, %v", data.Bytes()[:4], data.Bytes()[4092:], err)
+			}
+			err = <-seen
 			var pe *iscsi.ProtocolError
 			if !errors.As(err, &pe) || pe.Clause != c.clause {
 				t.Fatalf("%v", err)
 			}
 		})
+	}
+}
+
+// A raw command has moved what has come, whatever the target says of it.
+func TestARawCommandHasMovedWhatHasCome(t *testing.T) {
+	f := newFake(t)
+	v := f.mustOpen(Options{}, "")
+	f.set(func() {
+		f.hook = func(c *fakeConn, b iscsi.BHS, _ []byte) bool {
+			if b.Opcode() != iscsi.OpSCSICommand || b.CDB()[0] != opModeSense6 {
+				return false
+			}
+			c.expCmd = b.CmdSN() + 1
+			n := c.numbers()
+			c.statSN--
+			c.send(&iscsi.DataIn{ITT: b.ITT(), TTT: iscsi.Reserved, Numbers: n}, []byte("abcd"))
+			c.status(b.ITT(), 0, nil)
+			return true
+		}
+	})
+	b := make([]byte, 64)
+	if n, err := v.Raw(t.Context(), []byte{opModeSense6, 0, 0x3f, 0, 64, 0}, b, true); n != 4 || err != nil || string(b[:4]) != "abcd" {
+		t.Errorf("%d bytes, %v, %q", n, err, b[:4])
 	}
 }
 
