@@ -140,16 +140,11 @@ func (c *Caller) Symlink(ctx context.Context, dir []byte, name, target string) (
 
 // Remove removes a file's name, or with isDir an empty directory.
 func (c *Caller) Remove(ctx context.Context, dir []byte, name string, isDir bool) error {
-	where := nfs3.DirOp{Dir: dir, Name: []byte(name)}
-	p := nfs3.ProcRemove
+	t := TypeRegular
 	if isDir {
-		p = nfs3.ProcRmdir
+		t = TypeDir
 	}
-	var r nfs3.WccRes
-	if err := c.v.call(ctx, p, where.Append(nil), 0, r.Parse); err != nil {
-		return err
-	}
-	return status(r.Status)
+	return c.v.removeObject(ctx, nfs3.DirOp{Dir: dir, Name: []byte(name)}, t)
 }
 
 // Rename moves a name, in place of what has the new one.

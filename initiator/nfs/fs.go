@@ -339,17 +339,23 @@ func (v *FS) Remove(ctx context.Context, name string) error {
 	if err == nil {
 		var o object
 		if o, err = v.lookup(ctx, where.Dir, string(where.Name)); err == nil {
-			p := nfs3.ProcRemove
-			if o.attr.Type == TypeDir {
-				p = nfs3.ProcRmdir
-			}
-			var r nfs3.WccRes
-			if err = v.call(ctx, p, where.Append(nil), 0, r.Parse); err == nil {
-				err = status(r.Status)
-			}
+			err = v.removeObject(ctx, where, o.attr.Type)
 		}
 	}
 	return pathError("remove", name, err)
+}
+
+// removeObject removes a name of a file of a type.
+func (v *FS) removeObject(ctx context.Context, where nfs3.DirOp, t FileType) error {
+	p := nfs3.ProcRemove
+	if t == TypeDir {
+		p = nfs3.ProcRmdir
+	}
+	var r nfs3.WccRes
+	if err := v.call(ctx, p, where.Append(nil), 0, r.Parse); err != nil {
+		return err
+	}
+	return status(r.Status)
 }
 
 // Rename gives a file another name, in place of what has it.

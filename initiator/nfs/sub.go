@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path"
+
+	"github.com/sluice-storage/sluice/internal/nfs3"
 )
 
 // Sub is the FS of a directory below: fs.Sub calls it. It goes through the connection of v, which is closed with v; its own Close does
@@ -60,30 +62,42 @@ func (v *FS) MkdirAll(ctx context.Context, name string, perm fs.FileMode) error 
 }
 
 // RemoveAll removes a name and, if it is a directory, what is in it. A name that is not there is no error. Symbolic links are
-// removed, not followed.
+// removed, not followed, those neither that another client puts in the place of a directory meanwhile.
 func (v *FS) RemoveAll(ctx context.Context, name string) error {
-	i, err := v.LstatContext(ctx, name)
+	where, err := v.dirOf(ctx, name)
+	if err != nil {
+		return absent(pathError("remove", name, err))
+	}
+	return v.removeTree(ctx, where, name)
+}
+
+// absent is nil for an error that says that there is no such name.
+func absent(err error) error {
 	if errors.Is(err, ErrNoEntry) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	if i.IsDir() {
-		l, err := v.ReadDirContext(ctx, name)
-		if err != nil {
-			return err
-		}
+	return err
+}
+
+// removeTree removes what a name in a directory is. It goes from handle to handle: a path could lead elsewhere each time.
+func (v *FS) removeTree(ctx context.Context, where nfs3.DirOp, name string) error {
+	o, err := v.lookup(ctx, where.Dir, string(where.Name))
+	if err == nil && o.attr.Type == TypeDir {
+		var l []*Info
+		l, err = v.sorted(ctx, o.fh)
 		for _, e := range l {
-			if err := v.RemoveAll(ctx, path.Join(name, e.Name())); err != nil {
+			if err := v.removeTree(ctx, nfs3.DirOp{Dir: o.fh, Name: []byte(e.name)}, path.Join(name, e.name)); err != nil {
 				return err
 			}
 		}
+		if errors.Is(err, ErrStale) {
+			err = nil // another removed it meanwhile
+		}
 	}
-	if err := v.Remove(ctx, name); !errors.Is(err, ErrNoEntry) {
-		return err
+	if err == nil {
+		err = v.removeObject(ctx, where, o.attr.Type)
 	}
-	return nil // another removed it meanwhile
+	return absent(pathError("remove", name, err)) // another may have removed it meanwhile
 }
 
 // WriteFile makes a file of data, or gives the one there is this content, and returns when it is durable.

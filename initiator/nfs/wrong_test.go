@@ -77,6 +77,34 @@ func TestAListingThatDoesNotGetOnIsAnError(t *testing.T) {
 	}
 }
 
+// Another client puts a symbolic link in the place of a directory that is being removed: what it leads to stays.
+func TestRemoveAllFollowsNoLinkThatComesMeanwhile(t *testing.T) {
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	must(t, errors.Join(os.MkdirAll(in("d/below"), 0o755), os.Mkdir(in("precious"), 0o755)))
+	must(t, errors.Join(os.WriteFile(in("d/below/f"), nil, 0o600), os.WriteFile(in("precious/f"), []byte("text"), 0o600)))
+	var once sync.Once
+	v := open(t, serveAround(t, dir, nfs3.ProcLookup, func([]byte) {
+		once.Do(func() {
+			if err := errors.Join(os.Rename(in("d"), in("moved")), os.Symlink("precious", in("d"))); err != nil {
+				t.Error(err)
+			}
+		})
+	}))
+	if err := v.RemoveAll(t.Context(), "d"); err == nil {
+		t.Error("a directory that is there no more was removed")
+	}
+	if b, err := os.ReadFile(in("precious/f")); err != nil || string(b) != "text" {
+		t.Errorf("what the link leads to is gone: %v", err)
+	}
+	if _, err := os.Lstat(in("d")); err != nil {
+		t.Errorf("the link: %v", err)
+	}
+	must(t, v.RemoveAll(t.Context(), "d")) // the link alone
+	_, err := os.ReadFile(in("precious/f"))
+	must(t, err)
+}
+
 // A server that is away holds a Sync for as long as it likes; others' contexts end their own waiting.
 func TestAContextEndsASyncThatWaitsForAnother(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan struct{})
