@@ -95,7 +95,8 @@ type conn interface {
 	start(p *pending)
 	// forget is told that no caller waits for a call any more; its memory is not to be touched after the return.
 	forget(p *pending)
-	// close ends the connection; its end is reported to the client by ended, once, on another goroutine.
+	// close ends the connection; its end is reported to the client by ended, once, on another goroutine, when nothing touches the
+	// memory of calls any more.
 	close()
 }
 
@@ -238,11 +239,11 @@ func (c *Client) wait(ctx context.Context, p *pending) error {
 			delete(c.pending, p.xid)
 			conn := c.conn
 			c.mu.Unlock()
-			if !open {
-				return p.finish(<-p.done) // its reply is here, or being filled in just now
-			}
 			if conn != nil {
 				conn.forget(p)
+			}
+			if !open {
+				return p.finish(<-p.done) // its reply is here, or being filled in just now
 			}
 			return fmt.Errorf("rpc: no reply: %w", ctx.Err())
 		case <-t.C:

@@ -1,8 +1,16 @@
 package rpcclient
 
 import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -21,6 +29,111 @@ type closing struct {
 func (q closing) Close(transport.Reason) error {
 	close(q.told)
 	return nil
+}
+
+// stuck is a connection whose Write of the data of a call goes on until it is let go, whatever becomes of the connection: a system
+// call that copies from the caller's memory.
+type stuck struct {
+	net.Conn
+	data    int // bytes
+	entered chan struct{}
+	letGo   chan struct{}
+}
+
+func (c *stuck) Write(p []byte) (int, error) {
+	if len(p) == c.data {
+		close(c.entered)
+		<-c.letGo
+	}
+	return c.Conn.Write(p)
+}
+
+func isOver(c <-chan error) bool {
+	synctest.Wait()
+	return len(c) > 0
+}
+
+// While the system call runs that sends a call its memory is read, also when the connection has ended, or when the server has answered
+// what it has not read: the memory is not the caller's yet.
+func TestMemoryIsTheCallersAgainWhenTheWriterHasLeftIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		serve  func(nc net.Conn, xid uint32)
+		cancel bool
+		want   error
+	}{
+		"the connection ends, and the caller gives up": {func(net.Conn, uint32) {}, true, context.Canceled},
+		"the server answers early": {func(nc net.Conn, xid uint32) {
+			reply(nc, xid, 42)
+			_, _ = io.Copy(io.Discard, nc)
+		}, false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &stuck{data: 1000, entered: make(chan struct{}), letGo: make(chan struct{})}
+				s := &script{t: t}
+				s.conns = []func(net.Conn){func(nc net.Conn) {
+					head := make([]byte, 4+4) // the rest of the message is read with what comes behind the data
+					if _, err := io.ReadFull(nc, head); err != nil {
+						return
+					}
+					n, _ := oncrpc.ParseMark(head)
+					_, _ = io.CopyN(io.Discard, nc, int64(n-4-w.data))
+					<-w.entered
+					c.serve(nc, binary.BigEndian.Uint32(head[4:]))
+				}}
+				cl := NewClient(Stream(func(ctx context.Context) (net.Conn, error) {
+					nc, err := s.dial(ctx)
+					if err != nil {
+						return nil, err
+					}
+					w.Conn = nc
+					return w, nil
+				}), Options{})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				over := make(chan error, 1)
+				go func() { over <- cl.Do(ctx, &Call{Prog: 1, Vers: 1, Proc: 1, Data: make([]byte, w.data)}) }()
+				<-w.entered
+				synctest.Wait()
+				if c.cancel {
+					cancel()
+				}
+				if isOver(over) {
+					t.Errorf("the call is over while its memory is being sent: %v", <-over)
+					over <- c.want
+				}
+				close(w.letGo)
+				if err := <-over; !errors.Is(err, c.want) {
+					t.Error(err)
+				}
+				if err := cl.Close(); err != nil {
+					t.Error(err)
+				}
+				s.wg.Wait()
+			})
+		})
+	}
+}
+
+// A server that takes no bytes does not hold a caller who gives up.
+func TestAServerThatDoesNotReadHoldsNoCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{t: t}
+		end := make(chan struct{})
+		s.conns = []func(net.Conn){func(net.Conn) { <-end }}
+		c := NewClient(Stream(s.dial), Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		began := time.Now()
+		if _, err := do(ctx, c); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 10*time.Second+stallTimeout {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		close(end)
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		s.wg.Wait()
+	})
 }
 
 // Where an STag is a whole slab's, a caller who gives up has its memory back when the connection is gone and not before: what was

@@ -15,6 +15,9 @@ const (
 	// minBackoff and maxBackoff bound the pause between attempts to connect.
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 10 * time.Second
+	// stallTimeout is how long a caller who gives up waits for the server to take the rest of the call, which is being sent, before the
+	// connection is made again.
+	stallTimeout = time.Second
 	// dialTimeout bounds one attempt to connect.
 	dialTimeout = 15 * time.Second
 

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -38,7 +40,7 @@ func Stream(dial func(context.Context) (net.Conn, error)) Dialer {
 		if err != nil {
 			return nil, err
 		}
-		t := &stream{c: c, nc: nc}
+		t := &stream{c: c, nc: nc, written: make(chan struct{})}
 		if raw := sockio.Raw(nc); raw != nil {
 			t.out = sockio.NewWriter(raw)
 		}
@@ -74,11 +76,14 @@ type stream struct {
 	nc  net.Conn
 	out *sockio.Writer // nil where nc has no descriptor
 
-	mu      sync.Mutex
-	wake    sync.Cond
-	queue   []*pending
-	writing *pending
-	closed  bool
+	written chan struct{} // closed when the writer has ended
+
+	mu       sync.Mutex
+	wake     sync.Cond
+	queue    []*pending
+	writing  *pending
+	answered bool // writing is: the writer tells its caller
+	closed   bool
 }
 
 func (t *stream) start(p *pending) {
@@ -90,19 +95,39 @@ func (t *stream) start(p *pending) {
 	t.mu.Unlock()
 }
 
-// forget waits until the call's memory is not being written any more.
+// forget waits until the call's memory is not being written any more, also where the connection has ended: the system call that
+// reads it may still run. A server that takes no more bytes loses the connection.
 func (t *stream) forget(p *pending) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p.forgot = true
-	for i, x := range t.queue {
-		if x == p {
-			t.queue = append(t.queue[:i], t.queue[i+1:]...)
-			return
-		}
+	t.unqueueLocked(p)
+	if t.writing != p {
+		return
 	}
-	for t.writing == p && !t.closed {
+	stalled := time.AfterFunc(stallTimeout, t.close)
+	defer stalled.Stop()
+	for t.writing == p {
 		t.wake.Wait()
+	}
+}
+
+func (t *stream) unqueueLocked(p *pending) {
+	if i := slices.Index(t.queue, p); i >= 0 {
+		t.queue = slices.Delete(t.queue, i, i+1)
+	}
+}
+
+// told ends a call whose reply is here. A server may answer what it has not read: the writer ends such a call when its memory is not
+// being read any more.
+func (t *stream) told(p *pending) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unqueueLocked(p)
+	if t.writing == p {
+		t.answered = true
+	} else {
+		p.done <- nil
 	}
 }
 
@@ -116,12 +141,16 @@ func (t *stream) close() {
 
 func (t *stream) write() {
 	defer t.c.wg.Done()
+	defer close(t.written)
 	var mark [oncrpc.MarkLen]byte
 	var pad [4]byte
 	var bufs [4]unix.Iovec
 	for {
 		t.mu.Lock()
-		t.writing = nil
+		if t.answered {
+			t.writing.done <- nil
+		}
+		t.writing, t.answered = nil, false
 		t.wake.Broadcast()
 		for len(t.queue) == 0 && !t.closed {
 			t.wake.Wait()
@@ -166,10 +195,11 @@ func (t *stream) read() {
 		}
 		if p := t.c.take(binary.BigEndian.Uint32(msg)); p != nil {
 			p.call.reply = msg
-			p.done <- nil
+			t.told(p)
 		}
 	}
 	t.close()
+	<-t.written
 	t.c.ended(t)
 }
 
