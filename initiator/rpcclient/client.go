@@ -116,17 +116,18 @@ type Client struct {
 	woken   func() <-chan struct{}
 	timeout time.Duration
 
-	mu      sync.Mutex
-	conn    conn
-	dead    conn // the last one that ended before it was in use
-	dialing bool
-	closed  bool
-	xid     uint32
-	pending map[uint32]*pending
-	ctx     context.Context
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup
-	stats   Stats
+	mu       sync.Mutex
+	conn     conn
+	dead     conn // the last one that ended before all calls were given to it
+	dialing  bool
+	starting bool // calls are being given to conn, which is there until that is done, dead or not: it guards their memory
+	closed   bool
+	xid      uint32
+	pending  map[uint32]*pending
+	ctx      context.Context
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
+	stats    Stats
 }
 
 // Stats count what happened to a client.
@@ -139,9 +140,10 @@ type pending struct {
 	msg  []byte // header and arguments
 	done chan error
 	// The connection's, guarded by its lock:
-	slot   *slot
-	staged *mem.Buf // Data, copied before there was a slot
-	forgot bool     // by the connection: not to be sent any more
+	slot    *slot
+	staged  *mem.Buf // Data, copied before there was a slot
+	copying bool     // Data is being copied
+	forgot  bool     // by the connection: not to be sent any more
 }
 
 // Options configure a client.
@@ -167,13 +169,15 @@ func NewClient(dial Dialer, o Options) *Client {
 	return c
 }
 
-// Close ends the connection and all calls.
+// Close ends the connection and all calls. Callers are told when nothing touches their memory any more.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
 	conn := c.conn
 	c.cancel()
-	c.endLocked(ErrClosed)
+	if conn == nil {
+		c.endLocked(ErrClosed)
+	}
 	c.mu.Unlock()
 	if conn != nil {
 		conn.close()
@@ -298,7 +302,7 @@ func (c *Client) connect() {
 				conn.close()
 				return
 			}
-			c.conn, c.dialing = conn, false
+			c.conn, c.dialing, c.starting = conn, false, true
 			first := c.stats.Connects == 0
 			c.stats.Connects++
 			l := make([]*pending, 0, len(c.pending))
@@ -313,6 +317,7 @@ func (c *Client) connect() {
 				conn.start(p)
 			}
 			c.mu.Lock()
+			c.starting = false
 			gone := c.dead == conn
 			c.mu.Unlock()
 			if gone {
@@ -343,12 +348,15 @@ func (c *Client) connect() {
 func (c *Client) ended(from conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.conn != from {
+	if c.conn != from || c.starting {
 		c.dead = from
 		return
 	}
-	c.conn = nil
-	if len(c.pending) > 0 {
+	c.conn, c.dead = nil, nil
+	switch {
+	case c.closed:
+		c.endLocked(ErrClosed)
+	case len(c.pending) > 0:
 		c.connectLocked()
 	}
 }

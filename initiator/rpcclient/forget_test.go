@@ -15,6 +15,122 @@ import (
 	"github.com/sluice-storage/sluice/transport"
 )
 
+// byHand is a connection whose steps the test makes.
+type byHand struct {
+	started chan struct{} // start was called
+	letGo   chan struct{} // start returns, and with it forget
+	closed  chan struct{}
+}
+
+func (k *byHand) start(*pending) {
+	close(k.started)
+	<-k.letGo
+}
+func (k *byHand) forget(*pending) { <-k.letGo }
+func (k *byHand) close()          { close(k.closed) }
+
+// A connection that is closed is not out of reach of callers' memory before it says so.
+func TestCloseTellsCallersWhenTheConnectionHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &byHand{make(chan struct{}), make(chan struct{}), make(chan struct{})}
+		close(k.letGo)
+		c := NewClient(dialFunc(func(context.Context, *Client) (conn, error) { return k, nil }), Options{})
+		over, closed := make(chan error, 1), make(chan error, 1)
+		go func() { over <- c.Do(t.Context(), &Call{}) }()
+		<-k.started
+		synctest.Wait()
+		go func() { closed <- c.Close() }()
+		<-k.closed
+		if isOver(over) {
+			t.Error("the call is over while its memory can be reached")
+		}
+		c.ended(k)
+		if err := <-over; !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A call may be about to be sent by the goroutine that has connected when its caller gives up, or the client is closed, although the
+// connection has ended by then.
+func TestACallThatIsBeingGivenToADeadConnectionIsNotOver(t *testing.T) {
+	for name, end := range map[string]func(c *Client, cancel func()){
+		"the caller gives up":  func(_ *Client, cancel func()) { cancel() },
+		"the client is closed": func(c *Client, _ func()) { go func() { _ = c.Close() }() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := &byHand{make(chan struct{}), make(chan struct{}), make(chan struct{})}
+				dials := 0
+				c := NewClient(dialFunc(func(context.Context, *Client) (conn, error) {
+					if dials++; dials > 1 {
+						return nil, errNobody
+					}
+					return k, nil
+				}), Options{})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				over := make(chan error, 1)
+				go func() { over <- c.Do(ctx, &Call{}) }()
+				<-k.started
+				c.ended(k)
+				end(c, cancel)
+				if isOver(over) {
+					t.Error("the call is over while it is being sent")
+				}
+				close(k.letGo)
+				if err := <-over; !errors.Is(err, context.Canceled) && !errors.Is(err, ErrClosed) {
+					t.Error(err)
+				}
+				_ = c.Close()
+			})
+		})
+	}
+}
+
+// registering is what a pool registers slabs with, which takes until the test lets it go.
+type registering struct{ begun, letGo chan struct{} }
+
+func (r *registering) Register(*mem.Slab) error {
+	close(r.begun)
+	<-r.letGo
+	return nil
+}
+func (r *registering) Unregister(*mem.Slab) error { return nil }
+
+// The data of a call is copied without the lock, and by another goroutine than the caller's where the call is sent again.
+func TestDataThatIsBeingCopiedIsNotTheCallersYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pool, reg := mem.NewPool(8<<20), &registering{make(chan struct{}), make(chan struct{})}
+		if err := pool.OnSlab(reg); err != nil {
+			t.Fatal(err)
+		}
+		l := &rdma{r: &RDMA{pool: pool}, quota: pool.Quota(8 << 20), maxSend: inline}
+		l.copied.L = &l.mu
+		p := &pending{call: &Call{Data: make([]byte, 64<<10)}}
+		var started, back = make(chan error, 1), make(chan error, 1)
+		go func() { l.start(p); started <- nil }()
+		<-reg.begun
+		go func() { l.forget(p); back <- nil }()
+		if isOver(back) {
+			t.Error("the data is the caller's again while it is being copied")
+		}
+		close(reg.letGo)
+		<-back
+		<-started
+		if len(l.queue) > 0 || p.staged != nil || l.quota.Held() != 0 {
+			t.Errorf("%d calls are queued, %d bytes held", len(l.queue), l.quota.Held())
+		}
+		l.quota.Close()
+		if err := pool.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // slabDevice is a device without windows.
 type slabDevice struct{ transport.Device }
 
@@ -48,6 +164,7 @@ func (c *stuck) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
+// isOver reports whether something has come when nothing else is left to do.
 func isOver(c <-chan error) bool {
 	synctest.Wait()
 	return len(c) > 0

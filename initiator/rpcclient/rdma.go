@@ -42,6 +42,7 @@ func (r *RDMA) Close() error { return r.pool.Close() }
 func (r *RDMA) Dialer(addr string) Dialer {
 	return dialFunc(func(ctx context.Context, c *Client) (conn, error) {
 		t := &rdma{c: c, r: r, granted: 1, quota: r.pool.Quota(rdmaMemory / 2)}
+		t.copied.L = &t.mu
 		if err := t.connect(ctx, addr); err != nil {
 			t.quota.Close()
 			return nil, err
@@ -69,6 +70,7 @@ type rdma struct {
 	maxRecv int
 
 	mu      sync.Mutex
+	copied  sync.Cond // a call's copying has ended
 	slots   [credits]slot
 	idle    *slot
 	byXID   map[uint32]*slot
@@ -179,16 +181,16 @@ func (t *rdma) unmap() error {
 }
 
 func (t *rdma) start(p *pending) {
-	staged := t.stage(p)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed || p.forgot {
-		if staged != nil {
-			staged.Release()
-		}
 		return
 	}
-	p.staged = staged
+	t.stageLocked(p)
+	if t.closed || p.forgot {
+		p.unstage()
+		return
+	}
 	t.queue = append(t.queue, p)
 	if !t.held {
 		t.fillLocked()
@@ -242,19 +244,24 @@ func (t *rdma) gatherLocked() {
 	}
 }
 
-// stage copies bulk data that is not registered to memory that is, before the call has a slot and outside the lock.
-// Without memory the call waits for it in the queue.
-func (t *rdma) stage(p *pending) *mem.Buf {
-	n := len(p.call.Data)
-	if n == 0 || p.call.DataSpan.Slab != nil || t.fitsInline(p, n) {
-		return nil
+// stageLocked copies bulk data that is not registered to memory that is, before the call has a slot and without the lock, which is held
+// on entry and return. Without memory the call waits for it in the queue. The data is the caller's, who may give up meanwhile: forget waits.
+func (t *rdma) stageLocked(p *pending) {
+	data := p.call.Data
+	if len(data) == 0 || p.call.DataSpan.Slab != nil || t.fitsInline(p, len(data)) {
+		return
 	}
-	b, err := t.quota.Get(n)
-	if err != nil {
-		return nil
+	p.copying = true
+	t.mu.Unlock()
+	b, err := t.quota.Get(len(data))
+	if err == nil {
+		copy(b.Bytes(), data)
 	}
-	copy(b.Bytes(), p.call.Data)
-	return b
+	t.mu.Lock()
+	if p.copying = false; err == nil {
+		p.staged = b
+	}
+	t.copied.Broadcast()
 }
 
 // fitsInline reports data that goes inline: for small data a copy is cheaper than a window, and the server need not
@@ -278,6 +285,9 @@ func (t *rdma) refill() {
 func (t *rdma) forget(p *pending) {
 	t.mu.Lock()
 	p.forgot = true
+	for p.copying {
+		t.copied.Wait()
+	}
 	for i, x := range t.queue {
 		if x == p {
 			t.queue = append(t.queue[:i], t.queue[i+1:]...)
