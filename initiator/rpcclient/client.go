@@ -120,7 +120,10 @@ type Client struct {
 	conn     conn
 	dead     conn // the last one that ended before all calls were given to it
 	dialing  bool
-	starting bool // calls are being given to conn, which is there until that is done, dead or not: it guards their memory
+	began    time.Time       // when the last connection was begun, or could not be made
+	pause    time.Duration   // from then to the next attempt; 0 after a reply
+	wake     <-chan struct{} // ends the pause: of woken, from before the last attempt
+	starting bool            // calls are being given to conn, which is there until that is done, dead or not: it guards their memory
 	closed   bool
 	xid      uint32
 	pending  map[uint32]*pending
@@ -201,7 +204,7 @@ func (c *Client) endLocked(err error) {
 }
 
 // Do makes a call and waits for its reply, for as long as the context lets it: a server that is away is waited for. A
-// refusal is a *ReplyError.
+// refusal is a *ReplyError, and a reply that breaks the protocol a *ProtocolError.
 func (c *Client) Do(ctx context.Context, call *Call) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("rpc: not sent: %w", err) // a fast reply could win against the context below
@@ -290,57 +293,81 @@ func (c *Client) connectLocked() {
 
 func (c *Client) connect() {
 	defer c.wg.Done()
-	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		woken := c.woken() // before the attempt: what comes while it is made counts
+	for c.rest() {
 		ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
 		conn, err := c.dialer.dial(ctx, c)
 		cancel()
-		if err == nil {
-			c.mu.Lock()
-			if c.closed {
-				c.mu.Unlock()
-				conn.close()
-				return
-			}
-			c.conn, c.dialing, c.starting = conn, false, true
-			first := c.stats.Connects == 0
-			c.stats.Connects++
-			l := make([]*pending, 0, len(c.pending))
-			for _, p := range c.pending {
-				l = append(l, p)
-			}
-			if !first {
-				c.stats.Resent += uint64(len(l))
-			}
-			c.mu.Unlock()
-			for _, p := range l {
-				conn.start(p)
-			}
-			c.mu.Lock()
-			c.starting = false
-			gone := c.dead == conn
-			c.mu.Unlock()
-			if gone {
-				c.ended(conn)
-			}
-			return
-		}
 		c.mu.Lock()
-		if c.closed || c.stats.Connects == 0 {
+		switch {
+		case err == nil && c.closed:
+			c.mu.Unlock()
+			conn.close()
+			return
+		case err == nil:
+			c.useAndUnlock(conn)
+			return
+		case c.closed || c.stats.Connects == 0:
 			// The first attempt tells whether the address is right at all.
 			c.dialing = false
 			c.endLocked(err)
 			c.mu.Unlock()
 			return
 		}
+		c.began = time.Now()
 		c.mu.Unlock()
+	}
+}
+
+// rest waits until a connection may be tried again, and reports false when the client is closed. Also one that was made and ended before
+// there was a reply is followed by a pause: what a server says to a call may end each.
+func (c *Client) rest() bool {
+	c.mu.Lock()
+	pause, wake := time.Until(c.began.Add(c.pause)), c.wake
+	c.mu.Unlock()
+	woken := false
+	if pause > 0 {
+		t := time.NewTimer(pause)
+		defer t.Stop()
 		select {
-		case <-time.After(backoff):
-		case <-woken:
-			backoff = minBackoff
+		case <-t.C:
+		case <-wake:
+			woken = true
 		case <-c.ctx.Done():
-			return
+			return false
 		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if woken {
+		c.pause = 0
+	}
+	c.wake = c.woken() // before the attempt: what comes while it is made counts
+	c.began, c.pause = time.Now(), min(max(2*c.pause, minBackoff), maxBackoff)
+	return true
+}
+
+// useAndUnlock gives a new connection all pending calls. The lock is held on entry.
+func (c *Client) useAndUnlock(conn conn) {
+	c.conn, c.dialing, c.starting = conn, false, true
+	first := c.stats.Connects == 0
+	c.stats.Connects++
+	l := make([]*pending, 0, len(c.pending))
+	for _, p := range c.pending {
+		l = append(l, p)
+	}
+	if !first {
+		c.stats.Resent += uint64(len(l))
+	}
+	c.mu.Unlock()
+	for _, p := range l {
+		conn.start(p)
+	}
+	c.mu.Lock()
+	c.starting = false
+	gone := c.dead == conn
+	c.mu.Unlock()
+	if gone {
+		c.ended(conn)
 	}
 }
 
@@ -363,6 +390,18 @@ func (c *Client) ended(from conn) {
 
 // take finds the call that a reply is for and removes it, so that only one reply counts.
 func (c *Client) take(xid uint32) *pending {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.pending[xid]
+	if p != nil {
+		delete(c.pending, xid)
+		c.pause = 0 // the connection is good for something
+	}
+	return p
+}
+
+// takeFailed is take for a reply that breaks a rule, which ends the connection: to send the call again would bring the same reply.
+func (c *Client) takeFailed(xid uint32) *pending {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.pending[xid]

@@ -127,7 +127,7 @@ func TestAConnectionIsMadeAtOnceWhenThePortIsBack(t *testing.T) {
 		s := &script{t: t}
 		s.conns = []func(net.Conn){
 			func(nc net.Conn) { _, _ = call(nc) }, // takes the call and dies
-			nil, nil, nil, nil, nil, nil,          // the last pause begins after 3.1 s and lasts 3.2
+			nil, nil, nil, nil, nil,               // the last pause begins after 3.1 s and lasts 3.2
 			echo,
 		}
 		c := NewClient(Stream(s.dial), Options{Woken: func() <-chan struct{} { return woken }})
@@ -144,6 +144,94 @@ func TestAConnectionIsMadeAtOnceWhenThePortIsBack(t *testing.T) {
 		}
 		s.wg.Wait()
 	})
+}
+
+// A server that takes connections and ends each without a reply is asked at growing intervals, and at once again after a reply.
+func TestConnectionsThatEndWithoutAReplyAreNotMadeInALoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{t: t}
+		for range 1000 {
+			s.conns = append(s.conns, func(nc net.Conn) { _, _ = call(nc) })
+		}
+		c := NewClient(Stream(s.dial), Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := do(ctx, c); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		// After 0.1, 0.2, 0.4, ... 6.4 s and then every 10 s.
+		if s.dials < 10 || s.dials > 13 {
+			t.Errorf("%d connections in a minute", s.dials)
+		}
+		once := func(nc net.Conn) {
+			if xid, err := call(nc); err == nil {
+				reply(nc, xid, 42)
+			}
+		}
+		s.mu.Lock()
+		s.conns = []func(net.Conn){once, once, func(nc net.Conn) { _, _ = call(nc) }, once}
+		s.mu.Unlock()
+		time.Sleep(time.Minute) // nothing is to be sent, and so no connection to be made
+		for k, want := range []time.Duration{0, 0, minBackoff} {
+			began := time.Now()
+			if v, err := do(t.Context(), c); v != 42 || err != nil || time.Since(began) != want {
+				t.Errorf("call %d: %d, %v after %v", k, v, err, time.Since(began))
+			}
+			synctest.Wait() // the end of the connection is known
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s.wg.Wait()
+	})
+}
+
+// A reply that breaks a rule would be the same the next time: its call fails with the reason, and the others are sent again.
+func TestAReplyThatBreaksARuleEndsItsCall(t *testing.T) {
+	for name, c := range map[string]struct{ before, marks []byte }{
+		"too long":                        {nil, []byte{0xff, 0xff, 0xff, 0xff}},
+		"too long with its last fragment": {[]byte{0, 0, 0, 4}, []byte{0x80, 0x20, 0, 0}},
+		"in too many fragments":           {[]byte{0, 0, 0, 4}, make([]byte, 4*maxFragments)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &script{t: t}
+				s.conns = []func(net.Conn){func(nc net.Conn) {
+					xid, _ := call(nc)
+					if _, err := call(nc); err != nil {
+						return
+					}
+					id := binary.BigEndian.AppendUint32(nil, xid)
+					if c.before == nil {
+						_, _ = nc.Write(append(append([]byte(nil), c.marks...), id...))
+					} else {
+						_, _ = nc.Write(append(append(append([]byte(nil), c.before...), id...), c.marks...))
+					}
+					_, _ = io.Copy(io.Discard, nc)
+				}, echo}
+				cl := NewClient(Stream(s.dial), Options{})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				over := make(chan error, 2)
+				for range 2 {
+					go func() { _, err := do(ctx, cl); over <- err }()
+				}
+				a, b := <-over, <-over
+				if b != nil {
+					a, b = b, a
+				}
+				var pe *ProtocolError
+				var re *oncrpc.RecordError
+				if b != nil || !errors.As(a, &pe) || !errors.As(a, &re) || s.dials != 2 {
+					t.Errorf("%v and %v after %d connections", a, b, s.dials)
+				}
+				if err := cl.Close(); err != nil {
+					t.Fatal(err)
+				}
+				s.wg.Wait()
+			})
+		})
+	}
 }
 
 func TestSilentConnectionIsMadeAgain(t *testing.T) {

@@ -2,6 +2,7 @@ package rpcclient
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 
 	"github.com/sluice-storage/sluice/internal/oncrpc"
@@ -19,6 +20,15 @@ type closedError struct{}
 func (closedError) Error() string { return "rpc: the client is closed" }
 
 func (closedError) Is(target error) bool { return target == fs.ErrClosed } //nolint:errorlint // a sentinel
+
+// ProtocolError is a reply that breaks the protocol, for the reason that Err gives. It ends the connection; other calls are sent
+// again over the next. Whether the server has executed the call is not known.
+type ProtocolError struct{ Err error }
+
+func (e *ProtocolError) Error() string { return fmt.Sprintf("rpc: the server's reply: %v", e.Err) }
+
+// Unwrap is the reason.
+func (e *ProtocolError) Unwrap() error { return e.Err }
 
 // ReplyError is a call that the server did not execute: accepted and failed, or denied (RFC 5531 section 9).
 type ReplyError struct {

@@ -96,7 +96,8 @@ type slot struct {
 	invalid    int           // Invalidates outstanding
 	gone       chan struct{} // closed when no STag of a forgotten call is alive
 	reply      []byte
-	placed     int // bytes in the write chunk
+	bad        error // what is wrong with the reply, which ends the connection and the call
+	placed     int   // bytes in the write chunk
 	wrs        [4]transport.WR
 	spans      [4]mem.Span
 	h          rpcrdma.Header

@@ -29,6 +29,9 @@ func (t *rdma) run() {
 		s.release()
 		if s.p != nil {
 			s.p.slot = nil
+			if s.bad != nil && t.c.takeFailed(s.p.xid) == s.p {
+				s.p.done <- s.bad
+			}
 		}
 		s.tellGone()
 	}
@@ -108,10 +111,15 @@ func (t *rdma) receivedLocked(i int, wc *transport.WC) error {
 	var r xdr.Reader
 	msg := t.recvs[i].Buf.Bytes()[:wc.Len]
 	r.Reset(msg)
-	if err := h.Parse(&r); err != nil {
-		return fmt.Errorf("rpc: the server's reply: %w", err)
-	}
+	err := h.Parse(&r)
 	s := t.byXID[h.XID]
+	if err != nil {
+		err = &ProtocolError{err}
+		if s != nil {
+			s.bad = err
+		}
+		return err
+	}
 	if s == nil {
 		_, err := t.qp.PostRecv(t.recvs[i : i+1])
 		return err // a reply to nothing: harmless
@@ -120,7 +128,8 @@ func (t *rdma) receivedLocked(i int, wc *transport.WC) error {
 	t.granted = max(int(min(h.Credits, credits)), 1)
 	if s.p != nil { // a forgotten call's memory is out of reach, whatever the reply says of it
 		if err := s.take(&h, &r, wc.Inv); err != nil {
-			return err
+			s.bad = &ProtocolError{err}
+			return s.bad
 		}
 	}
 	if _, err := t.qp.PostRecv(t.recvs[i : i+1]); err != nil {
@@ -146,7 +155,7 @@ func (t *rdma) receivedLocked(i int, wc *transport.WC) error {
 // take reads a reply's header: what the server says it placed must be what was offered.
 func (s *slot) take(h *rpcrdma.Header, r *xdr.Reader, inv uint32) error {
 	if inv != 0 && !(s.data.bound && inv == s.data.win.Remote().STag) && !(s.list.bound && inv == s.list.win.Remote().STag) {
-		return fmt.Errorf("rpc: the server invalidated STag 0x%08x, which is none of the call's (RFC 8797 section 4.3)", inv)
+		return fmt.Errorf("it invalidated STag 0x%08x, which is none of the call's (RFC 8797 section 4.3)", inv)
 	}
 	s.placed = -1
 	switch h.Proc {
@@ -158,14 +167,14 @@ func (s *slot) take(h *rpcrdma.Header, r *xdr.Reader, inv uint32) error {
 	case rpcrdma.Nomsg:
 		n := rpcrdma.Total(h.Reply)
 		if !s.list.bound || len(h.Reply) != 1 || n > uint64(s.list.local[0].Len) {
-			return fmt.Errorf("rpc: a long reply of %d bytes that was not offered room", n)
+			return fmt.Errorf("a long one of %d bytes that was not offered room", n)
 		}
 		s.reply = append([]byte(nil), s.list.buf.Bytes()[:n]...)
 	}
 	if len(h.Writes) > 0 {
 		n := rpcrdma.Total(h.Segments(h.Writes[0]))
 		if !s.data.bound || n > uint64(s.data.local[0].Len) {
-			return fmt.Errorf("rpc: the server placed %d bytes where less was offered", n)
+			return fmt.Errorf("it placed %d bytes where less was offered", n)
 		}
 		s.placed = int(n)
 	}

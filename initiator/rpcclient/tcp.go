@@ -83,6 +83,7 @@ type stream struct {
 	queue    []*pending
 	writing  *pending
 	answered bool // writing is: the writer tells its caller
+	outcome  error
 	closed   bool
 }
 
@@ -118,16 +119,16 @@ func (t *stream) unqueueLocked(p *pending) {
 	}
 }
 
-// told ends a call whose reply is here. A server may answer what it has not read: the writer ends such a call when its memory is not
+// told ends a call whose reply is here, with the error if that is none. A server may answer what it has not read: the writer ends such a call when its memory is not
 // being read any more.
-func (t *stream) told(p *pending) {
+func (t *stream) told(p *pending, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.unqueueLocked(p)
 	if t.writing == p {
-		t.answered = true
+		t.answered, t.outcome = true, err
 	} else {
-		p.done <- nil
+		p.done <- err
 	}
 }
 
@@ -148,7 +149,7 @@ func (t *stream) write() {
 	for {
 		t.mu.Lock()
 		if t.answered {
-			t.writing.done <- nil
+			t.writing.done <- t.outcome
 		}
 		t.writing, t.answered = nil, false
 		t.wake.Broadcast()
@@ -190,12 +191,22 @@ func (t *stream) read() {
 	r := bufio.NewReaderSize(t.nc, 64<<10)
 	for {
 		msg, err := readRecord(r)
-		if err != nil || len(msg) < 4 {
+		if len(msg) < 4 {
 			break
 		}
-		if p := t.c.take(binary.BigEndian.Uint32(msg)); p != nil {
+		xid := binary.BigEndian.Uint32(msg)
+		if err != nil {
+			var re *oncrpc.RecordError
+			if errors.As(err, &re) {
+				if p := t.c.takeFailed(xid); p != nil {
+					t.told(p, &ProtocolError{err})
+				}
+			}
+			break
+		}
+		if p := t.c.take(xid); p != nil {
 			p.call.reply = msg
-			t.told(p)
+			t.told(p, nil)
 		}
 	}
 	t.close()
@@ -203,21 +214,27 @@ func (t *stream) read() {
 	t.c.ended(t)
 }
 
+// readRecord reads a message. With an error it returns what has come of it: of a message that is too long as much as says whose it is.
 func readRecord(r *bufio.Reader) ([]byte, error) {
 	var msg []byte
 	for frags := 0; ; frags++ {
 		var mark [oncrpc.MarkLen]byte
 		if _, err := io.ReadFull(r, mark[:]); err != nil {
-			return nil, err
+			return msg, err
 		}
 		n, last := oncrpc.ParseMark(mark[:])
 		if n > maxRecord-len(msg) || frags == maxFragments {
-			return nil, &oncrpc.RecordError{Len: len(msg) + n, Max: maxRecord}
+			total := len(msg) + n
+			if len(msg) == 0 {
+				xid, _ := r.Peek(min(n, 4))
+				msg = append(msg, xid...)
+			}
+			return msg, &oncrpc.RecordError{Len: total, Max: maxRecord}
 		}
 		have := len(msg)
 		msg = append(msg, make([]byte, n)...)
 		if _, err := io.ReadFull(r, msg[have:]); err != nil {
-			return nil, err
+			return msg[:have], err
 		}
 		if last {
 			return msg, nil
