@@ -8,8 +8,6 @@ import (
 	"os"
 	"path"
 	"sync"
-
-	"github.com/sluice-storage/sluice/internal/nfs3"
 )
 
 // File is an open file. ReadAt, WriteAt, Sync, Stat and Truncate may be called by any goroutine; what moves the file's position
@@ -77,11 +75,12 @@ func (v *FS) create(ctx context.Context, name string, flag int, perm fs.FileMode
 	if err != nil {
 		return object{}, err
 	}
-	a := nfs3.CreateArgs{Where: where, Attr: nfs3.SetAttr{ModeSet: true, Mode: wireMode(perm)}}
-	if flag&os.O_EXCL != 0 {
-		a.How = nfs3.Guarded
+	attr := SetAttr{ModeSet: true, Mode: wireMode(perm)}
+	if flag&os.O_EXCL == 0 {
+		attr.SizeSet = flag&os.O_TRUNC != 0 // another may have made it since it was looked for
 	}
-	return v.made(ctx, nfs3.ProcCreate, a.Append(nil), &where)
+	o, err := v.Self().Create(ctx, where.Dir, string(where.Name), attr, flag&os.O_EXCL != 0)
+	return object{fh: o.FH, attr: o.Attr}, err
 }
 
 // ReadFile reads a whole file.

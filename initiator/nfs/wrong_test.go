@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
+	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/nfs3"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/rpcserver"
@@ -103,6 +106,83 @@ func TestRemoveAllFollowsNoLinkThatComesMeanwhile(t *testing.T) {
 	must(t, v.RemoveAll(t.Context(), "d")) // the link alone
 	_, err := os.ReadFile(in("precious/f"))
 	must(t, err)
+}
+
+// Another client makes the file after it was looked for and before it is made: what it wrote does not stay behind what is written.
+func TestCreateEmptiesAFileThatComesMeanwhile(t *testing.T) {
+	dir := t.TempDir()
+	var once sync.Once
+	v := open(t, serveAround(t, dir, nfs3.ProcLookup, func([]byte) {
+		once.Do(func() {
+			if err := os.WriteFile(filepath.Join(dir, "f"), []byte("another's"), 0o644); err != nil {
+				t.Error(err)
+			}
+		})
+	}))
+	must(t, v.WriteFile(t.Context(), "f", []byte("ours"), 0o600))
+	if b, err := os.ReadFile(filepath.Join(dir, "f")); string(b) != "ours" || err != nil {
+		t.Errorf("%q, %v", b, err)
+	}
+}
+
+// losing is a server that executes the first call of a procedure, and whose reply and memory of it are lost with the connection: as with one
+// that starts again just then.
+type losing struct {
+	rpcserver.Program
+	proc nfs3.Proc
+	lose func() bool
+}
+
+func (p losing) Serve(c *rpcserver.Call) rpcserver.Verdict {
+	v := p.Program.Serve(c)
+	if v == rpcserver.Done && p.ID() == nfs3.Prog && nfs3.Proc(c.Proc) == p.proc && p.lose() {
+		return rpcserver.Drop
+	}
+	return v
+}
+
+func TestAnExclusiveCreateDoesNotRefuseItself(t *testing.T) {
+	dir := t.TempDir()
+	var mu sync.Mutex
+	var nc net.Conn
+	lost := 0
+	lose := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if lost++; lost > 1 {
+			return false
+		}
+		_ = nc.Close()
+		return true
+	}
+	wrap := func(p rpcserver.Program) rpcserver.Program { return losing{p, nfs3.ProcCreate, lose} }
+	at, url := stand.NewFiles(t, stand.FileOptions{Wrap: wrap}, nfs.Export{Path: "/data", Dir: dir, Async: true, Rights: everything}).TCP("127.0.0.1:0")
+	v, err := infs.Open(t.Context(), url, infs.Options{Dial: rpcclient.Stream(func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "tcp", at.String())
+		mu.Lock()
+		defer mu.Unlock()
+		nc = c
+		return c, err
+	})})
+	must(t, err)
+	defer func() { must(t, v.Close()) }()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	f, err := v.OpenFile(ctx, "f", os.O_CREATE|os.O_EXCL, 0o640)
+	must(t, err)
+	i, err := f.StatContext(ctx)
+	if must(t, err); i.Mode() != 0o640 || i.Size() != 0 || time.Since(i.ModTime()).Abs() > time.Hour {
+		t.Errorf("%v, %d bytes, of %v", i.Mode(), i.Size(), i.ModTime())
+	}
+	mu.Lock()
+	if lost < 2 {
+		t.Error("no call was sent again")
+	}
+	mu.Unlock()
+	if _, err := v.OpenFile(ctx, "f", os.O_CREATE|os.O_EXCL, 0o640); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("once more: %v", err)
+	}
 }
 
 // A server that is away holds a Sync for as long as it likes; others' contexts end their own waiting.
