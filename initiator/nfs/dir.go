@@ -3,6 +3,7 @@ package nfs
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io/fs"
 	"slices"
 
@@ -93,8 +94,12 @@ func (v *FS) list(ctx context.Context, dir []byte) ([]*Info, error) {
 	}
 	for _, i := range missing {
 		// The server may leave attributes out; a name that has gone meanwhile stays with what is known of it: nothing.
-		if o, err := v.lookup(ctx, dir, i.name); err == nil {
+		o, err := v.lookup(ctx, dir, i.name)
+		switch {
+		case err == nil:
 			i.attr = o.attr
+		case !errors.Is(err, ErrNoEntry) && !errors.Is(err, ErrStale):
+			return nil, err // what is of no type is passed over, a directory with all that is in it
 		}
 	}
 	return l, nil

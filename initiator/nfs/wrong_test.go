@@ -16,6 +16,8 @@ import (
 	infs "github.com/sluice-storage/sluice/initiator/nfs"
 	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/test/lib/stand"
@@ -182,6 +184,55 @@ func TestAnExclusiveCreateDoesNotRefuseItself(t *testing.T) {
 	mu.Unlock()
 	if _, err := v.OpenFile(ctx, "f", os.O_CREATE|os.O_EXCL, 0o640); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("once more: %v", err)
+	}
+}
+
+// bare is a server that lists names without attributes, and answers LOOKUP with a refusal.
+type bare struct {
+	rpcserver.Program
+	lookup nfs3.Status
+}
+
+func (p bare) Serve(c *rpcserver.Call) rpcserver.Verdict {
+	v := p.Program.Serve(c)
+	if v != rpcserver.Done || p.ID() != nfs3.Prog {
+		return v
+	}
+	switch nfs3.Proc(c.Proc) {
+	case nfs3.ProcReaddirplus:
+		x := xdr.NewReader(append([]byte(nil), c.Out[oncrpc.ReplyLen:]...))
+		var r nfs3.ReaddirRes
+		r.Parse(&x)
+		c.Out = r.Append(c.Out[:oncrpc.ReplyLen])
+		e := nfs3.Entry{Plus: true}
+		more, end := e.Parse(&x)
+		for ; more; more, end = e.Parse(&x) {
+			e.Attr.Set = false
+			c.Out = e.Append(c.Out)
+		}
+		c.Out = nfs3.AppendEnd(c.Out, end)
+	case nfs3.ProcLookup:
+		r := nfs3.LookupRes{Status: p.lookup}
+		c.Out = r.Append(c.Out[:oncrpc.ReplyLen])
+	}
+	return v
+}
+
+// Where a server leaves attributes out and does not tell them when it is asked, a listing fails: fs.WalkDir would take a directory for a file.
+func TestAListingThatKnowsNoTypesFails(t *testing.T) {
+	for st, want := range map[nfs3.Status]error{nfs3.ErrIO: infs.ErrIO, nfs3.ErrAcces: fs.ErrPermission, nfs3.ErrNoent: nil} {
+		dir := t.TempDir()
+		must(t, errors.Join(os.Mkdir(filepath.Join(dir, "d"), 0o755), os.WriteFile(filepath.Join(dir, "d/f"), nil, 0o600)))
+		wrap := func(p rpcserver.Program) rpcserver.Program { return bare{p, st} }
+		_, url := stand.NewFiles(t, stand.FileOptions{Wrap: wrap}, nfs.Export{Path: "/data", Dir: dir, Async: true, Rights: everything}).TCP("127.0.0.1:0")
+		v := open(t, url)
+		l, err := v.ReadDir(".")
+		if !errors.Is(err, want) || want == nil && (err != nil || len(l) != 1) {
+			t.Errorf("LOOKUP answers %v: %v, %v", st, l, err)
+		}
+		if err := fs.WalkDir(v, ".", func(_ string, _ fs.DirEntry, err error) error { return err }); !errors.Is(err, want) {
+			t.Errorf("LOOKUP answers %v: a walk ends with %v", st, err)
+		}
 	}
 }
 
