@@ -29,7 +29,7 @@
 //
 // Of requests: the errors of package blockdev (ErrRange, ErrUnsupported, ErrReadOnly, ErrMiscompare, ErrMedium, ErrNoSpace,
 // ErrClosed), and ErrReserved, ErrBusy, ErrTimeout, ErrNoPath, ErrOtherUnit, ErrPowerLost, ErrCancelled, ErrOutcomeUnknown,
-// ErrBadRequest. errors.As finds what the target said: *SenseError for CHECK CONDITION, with its key and codes, and
+// ErrUnsettled, ErrBadRequest. errors.As finds what the target said: *SenseError for CHECK CONDITION, with its key and codes, and
 // *StatusError for other statuses. Why a session ended is a *SessionError.
 //
 // # How it hangs together
@@ -52,5 +52,7 @@
 // The path logs in again with the same ISID, so that the target ends the old session and all its tasks before it
 // answers (RFC 7143 section 6.3.5). Then requests whose outcome is not known are sent again in their order, if doing
 // them twice is the same as once; a COMPARE AND WRITE, and a raw command that is not known to read, ends with
-// ErrOutcomeUnknown: after that login it either happened or never will.
+// ErrOutcomeUnknown: after that login it either happened or never will. What changes the medium and is given up before that login,
+// because its context or Options.ReconnectLimit has ended, ends with ErrUnsettled: it may still happen. Nothing newer of the same Volume is
+// sent until that is over.
 package block

@@ -16,6 +16,7 @@ var (
 	ErrPowerLost      = errors.New("block: writes that were acknowledged and not flushed were lost with the target's power")
 	ErrCancelled      = errors.New("block: the request was cancelled")
 	ErrOutcomeUnknown = errors.New("block: the connection was lost and it is unknown whether the command took effect; it will not take effect any more")
+	ErrUnsettled      = errors.New("block: the connection was lost, and the command may have taken effect or may still do so: the target could not be asked to end it")
 	ErrNoPath         = errors.New("block: the target cannot be reached")
 	ErrBadRequest     = errors.New("block: the request makes no sense")
 	ErrBusy           = errors.New("block: the target is busy")

@@ -42,7 +42,7 @@ func TestNothingNewerOvertakesAWriteThatIsNotFenced(t *testing.T) {
 		}
 		f.lose("a")
 		begin := time.Now()
-		if err := <-old; !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrNoPath) {
+		if err := <-old; !errors.Is(err, ErrUnsettled) || errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrNoPath) {
 			t.Errorf("the write whose path is lost: %v", err)
 		}
 		if d := time.Since(begin); d > 30*time.Second {

@@ -80,7 +80,7 @@ func TestNothingNewerOvertakesAWriteThatWasCancelledBeforeItsPathIsLost(t *testi
 		cancel() // the abort gets no answer
 		synctest.Wait()
 		f.lose("a")
-		if err := <-old; !errors.Is(err, context.Canceled) || !errors.Is(err, ErrOutcomeUnknown) {
+		if err := <-old; !errors.Is(err, context.Canceled) || !errors.Is(err, ErrUnsettled) || errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("the write that was given up: %v", err)
 		}
 		newer := goWrite(v, 1)

@@ -73,7 +73,7 @@ func (v *Volume) expire() {
 	for r := out.head; r != nil; r = r.next {
 		r.Err = err
 		if r.life == fenced || r.sent && !r.repeatable() {
-			r.Err = fmt.Errorf("%w; %w", errUnsettled, err)
+			r.Err = fmt.Errorf("%w; %w", ErrUnsettled, err)
 		}
 		if r.life == fenced {
 			v.giveUpLocked(r.fence)
@@ -87,12 +87,10 @@ func (v *Volume) expire() {
 // cancelError is the outcome of a cancelled request whose connection is gone.
 func (r *request) cancelError() error {
 	if r.fence != nil {
-		return fmt.Errorf("%w: %w", ErrCancelled, errUnsettled)
+		return fmt.Errorf("%w: %w", ErrCancelled, ErrUnsettled)
 	}
 	return ErrCancelled
 }
-
-var errUnsettled = fmt.Errorf("%w (the last is not sure: the target could not be asked again)", ErrOutcomeUnknown)
 
 // dispatch sends what is parked and free to go.
 func (v *Volume) dispatch() {

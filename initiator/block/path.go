@@ -196,7 +196,7 @@ func (p *path) lost(s *session, reqs reqList, err error) {
 			r.Err = fmt.Errorf("%w: every session that ran the request was lost, for %v: %w", ErrNoPath, v.ini.o.ReconnectLimit, err)
 			if r.sent && !r.harmless() {
 				v.giveUp(p)
-				r.Err = fmt.Errorf("%w; %w", errUnsettled, r.Err)
+				r.Err = fmt.Errorf("%w; %w", ErrUnsettled, r.Err)
 			}
 			r.endAlone()
 		default:

@@ -151,7 +151,7 @@ func (v *Volume) do(ctx context.Context, r *request) error {
 		v.end(r)
 		<-r.waiter
 		switch {
-		case errors.Is(r.Err, ErrOutcomeUnknown):
+		case errors.Is(r.Err, ErrOutcomeUnknown), errors.Is(r.Err, ErrUnsettled):
 			r.Err = fmt.Errorf("%w: %w", context.Cause(ctx), r.Err)
 		case errors.Is(r.Err, ErrCancelled):
 			r.Err = context.Cause(ctx)

@@ -32,6 +32,7 @@ var table = []struct {
 	{block.ErrPowerLost, unix.EIO},
 	{block.ErrCancelled, unix.EIO},
 	{block.ErrOutcomeUnknown, unix.EIO},
+	{block.ErrUnsettled, unix.EIO},
 	{block.ErrNoPath, unix.EIO},
 	{block.ErrBadRequest, unix.EIO},
 	{block.ErrBusy, unix.EIO},

@@ -34,6 +34,7 @@ var wants = map[string]struct {
 	"block.ErrPowerLost":      {block.ErrPowerLost, unix.EIO},
 	"block.ErrCancelled":      {block.ErrCancelled, unix.EIO},
 	"block.ErrOutcomeUnknown": {block.ErrOutcomeUnknown, unix.EIO},
+	"block.ErrUnsettled":      {block.ErrUnsettled, unix.EIO},
 	"block.ErrNoPath":         {block.ErrNoPath, unix.EIO},
 	"block.ErrBadRequest":     {block.ErrBadRequest, unix.EIO},
 	"block.ErrBusy":           {block.ErrBusy, unix.EIO},

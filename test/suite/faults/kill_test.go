@@ -45,7 +45,7 @@ func command(t *testing.T, v *block.Volume, cdb, data []byte, in bool) error {
 	for {
 		_, err := v.Raw(ctx, cdb, data, in)
 		var s *block.SenseError
-		if errors.As(err, &s) && s.Key == 6 || errors.Is(err, block.ErrOutcomeUnknown) {
+		if errors.As(err, &s) && s.Key == 6 || errors.Is(err, block.ErrOutcomeUnknown) || errors.Is(err, block.ErrUnsettled) {
 			continue
 		}
 		return err

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -96,9 +95,6 @@ func fill(b []byte, v uint64) {
 	}
 }
 
-// unsettled is what the initiator says of a write that it has given up before its end was sure.
-const unsettled = "the last is not sure"
-
 // fateOf says what an error leaves of a write.
 func (x *host) fateOf(err error) fate {
 	var sense *block.SenseError
@@ -108,7 +104,7 @@ func (x *host) fateOf(err error) fate {
 		return done
 	case errors.Is(err, blockdev.ErrMiscompare):
 		return not
-	case strings.Contains(err.Error(), unsettled):
+	case errors.Is(err, block.ErrUnsettled): // given up before its end was sure
 		return open
 	case errors.Is(err, block.ErrOutcomeUnknown), errors.Is(err, block.ErrNoPath), errors.Is(err, block.ErrTimeout):
 	case x.may != nil && x.may(err):
