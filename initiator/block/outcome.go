@@ -82,7 +82,7 @@ func (s *session) againLocked(r *request) bool {
 			}
 			r.reset()
 			r.to(routed)
-			go s.path.v.bounced(s.path, s, r)
+			s.path.v.late.Go(func() { s.path.v.bounced(s.path, s, r) })
 			return true
 		case se.Key == keyIllegalRequest && se.asc() == 0x2000 && r.Op == blockdev.WriteZeroes && !s.limits.noWriteSame:
 			s.limits.noWriteSame = true // then zeroes are written as data
@@ -118,7 +118,7 @@ func (s *session) againLocked(r *request) bool {
 		if ok = r.timeouts < maxTimeouts; ok && s.inUse && len(s.path.v.paths) > 1 {
 			r.reset()
 			r.to(routed)
-			go s.path.v.elsewhere(r) // perhaps another path answers
+			s.path.v.late.Go(func() { s.path.v.elsewhere(r) }) // perhaps another path answers
 			return true
 		}
 	default:

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/group"
 	"github.com/sluice-storage/sluice/mem"
 )
 
@@ -21,6 +22,7 @@ type Volume struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
+	late    group.Group // those that take a request from a session, which has ended by the time it is waited for
 	power   power
 	edges   sync.RWMutex // held by writes of parts of blocks, where the target has no COMPARE AND WRITE for them
 	copying sync.RWMutex // read by calls that have memory of the pool, locked by Close for good
@@ -89,6 +91,7 @@ func (v *Volume) Close() error {
 		}
 	}
 	v.wg.Wait()
+	v.late.Wait()
 	v.copying.Lock() // their requests have ended, and what they wait for too
 	v.ports()
 	if v.close != nil {
