@@ -1,8 +1,11 @@
 package nbd
 
 import (
+	"slices"
+
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/sockio"
 )
 
@@ -36,10 +39,14 @@ func (sl *slot) encode(out []unix.Iovec) []unix.Iovec {
 		if sl.flags&flagReqOne != 0 && len(ext) > 1 {
 			ext = ext[:1]
 		}
+		// Descriptors have no offset: each begins where the one before ends, and none can follow one that is cut.
+		if i := slices.IndexFunc(ext, func(e blockdev.Extent) bool { return e.Length > maxExtent }); i >= 0 {
+			ext = ext[:i+1]
+		}
 		chunk(chunkBlockStatus, 4+8*len(ext))
 		h = be.AppendUint32(h, contextID)
 		for _, e := range ext {
-			h = be.AppendUint32(h, uint32(min(e.Length, 1<<32-int64(1<<20))))
+			h = be.AppendUint32(h, uint32(min(e.Length, maxExtent)))
 			state := uint32(0)
 			if !e.Mapped {
 				state = stateHole

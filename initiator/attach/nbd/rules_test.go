@@ -24,6 +24,62 @@ func TestAHoleIsZeroOnlyWhereTheTargetSaysSo(t *testing.T) {
 	}
 }
 
+// vast is a Volume that is too large for memory, of which only the status can be asked.
+type vast struct {
+	*ram
+	extents []blockdev.Extent
+}
+
+func (v *vast) Geometry() blockdev.Geometry {
+	return blockdev.Geometry{Size: 1 << 40, Logical: 512, Physical: 4096}
+}
+
+func (v *vast) SubmitAll(qs []*blockdev.Request) {
+	for _, q := range qs {
+		q.Extents = append(q.Extents, v.extents...)
+		after := q.After
+		go func() {
+			defer after.Flush()
+			q.Done(q)
+		}()
+	}
+}
+
+// A descriptor begins where the one before it ends: behind one that had to be cut there is none.
+func TestNothingFollowsAnExtentThatIsCut(t *testing.T) {
+	const most = 1<<32 - 1<<20
+	v := &vast{ram: newRAM(t, 512)}
+	c := serve(t, v, Options{})()
+	hello(t, c)
+	for _, x := range []struct {
+		lengths []int64
+		want    []uint32
+	}{
+		{[]int64{most + 4096, 4096, 8192}, []uint32{most}},
+		{[]int64{4096, most + 4096, 8192}, []uint32{4096, most}},
+		{[]int64{most, 4096, 8192}, []uint32{most, 4096, 8192}},
+	} {
+		v.extents = nil
+		at := int64(0)
+		for k, n := range x.lengths {
+			v.extents = append(v.extents, blockdev.Extent{Offset: at, Length: n, Mapped: k%2 == 0})
+			at += n
+		}
+		request(t, c, cmdBlockStatus, 0, 1, 0, uint32(at), nil)
+		_, _, b := answer(t, c)
+		var got []uint32
+		for d := b[4:]; len(d) > 0; d = d[8:] {
+			got = append(got, be.Uint32(d))
+			if hole := be.Uint32(d[4:])&stateHole != 0; hole != (len(got)%2 == 0) {
+				t.Errorf("%v: extent %d is a hole: %v", x.lengths, len(got), hole)
+			}
+		}
+		if !slices.Equal(got, x.want) {
+			t.Errorf("%v is told as %v", x.lengths, got)
+		}
+	}
+}
+
 // A TRIM with FUA is durable when it is answered; one without costs no flush.
 func TestFUAOfTrimReachesTheVolume(t *testing.T) {
 	v := newRAM(t, 1<<20)

@@ -21,7 +21,8 @@ const (
 	maxPayload = 32 << 20 // bytes of one request: what the protocol asks servers to take
 	maxOption  = 64 << 10 // bytes of one option: names and queries of at most 4096 bytes each
 	maxName    = 4096
-	maxExtents = 128 // descriptors of one block status reply
+	maxExtents = 128           // descriptors of one block status reply
+	maxExtent  = 1<<32 - 1<<20 // bytes of one of them, which has 32 bits: in whole blocks of any size
 
 	inputBuf      = 64 << 10 // headers and payloads read ahead, in bytes: what 32 reads or 15 writes of 4 KiB send
 	longPayload   = 32 << 10 // bytes of a write from which the next one is not read ahead: the copy costs more than a system call
