@@ -12,6 +12,9 @@ import (
 // unless Options has a Device or a Provider.
 func Open(ctx context.Context, url string, o Options, more ...string) (*Volume, error) {
 	var set fabric.Set
+	if o.Log != nil {
+		set.Say = func(line string) { o.Log.Warn(line) }
+	}
 	if o.Device == nil && o.Provider == nil {
 		o.Provider = set.Device
 	}

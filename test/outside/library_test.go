@@ -102,22 +102,26 @@ func logged(ctx context.Context, url string) (*block.Volume, error) {
 	return block.Open(ctx, url, block.Options{Log: logger})
 }
 
-func two(ctx context.Context, first, second string) error {
+func two(ctx context.Context, first, second string) (err error) {
 	pool, dev := mem.NewPool(64<<20), iwarp.New(iwarp.Options{})
+	defer func() { err = errors.Join(err, pool.Close(), dev.Close()) }()
 	i, err := block.New(block.Options{Memory: pool, Device: dev})
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, i.Close()) }()
 	a, err := i.Open(ctx, first)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, a.Close()) }()
 	b, err := i.Open(ctx, second)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, b.Close()) }()
 	// ...
-	return errors.Join(a.Close(), b.Close(), i.Close(), pool.Close(), dev.Close())
+	return nil
 }
 
 func oldProgram(ctx context.Context, url string) error {
