@@ -28,7 +28,7 @@ func (i *Initiator) Discover(ctx context.Context, rawURL string) ([]Target, erro
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, fmt.Errorf("block: %s did not answer the discovery in %v", u.Addr(), loginTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, &ConnectError{u.Addr(), fmt.Errorf("it did not answer the discovery in %v", loginTimeout)})
 	defer cancel()
 	p := loginParams{name: i.o.Name, url: u, isid: iscsi.RandomISID(0), discovery: true, iser: u.ISER}
 	if u.Initiator != "" {
@@ -54,7 +54,7 @@ func (i *Initiator) Discover(ctx context.Context, rawURL string) ([]Target, erro
 	if err != nil {
 		return nil, err
 	}
-	text, err := sendTargets(ctx, w, &r)
+	text, err := sendTargets(ctx, w, u.Addr(), &r)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (i *Initiator) Discover(ctx context.Context, rawURL string) ([]Target, erro
 	return parseTargets(text, u)
 }
 
-func sendTargets(ctx context.Context, w wire, r *loginResult) (string, error) {
+func sendTargets(ctx context.Context, w wire, addr string, r *loginResult) (string, error) {
 	var all strings.Builder
 	ask := []byte("SendTargets=All\x00")
 	req := iscsi.TextRequest{Final: true, ITT: 2, TTT: iscsi.Reserved}
@@ -75,7 +75,7 @@ func sendTargets(ctx context.Context, w wire, r *loginResult) (string, error) {
 		req.CmdSN, req.ExpStatSN, req.DataLen = r.cmdSN, r.statSN, len(ask)
 		b, data, err := w.exchange(ctx, iscsi.Append(nil, &req), ask)
 		if err != nil {
-			return "", err
+			return "", unanswered(ctx, addr, err)
 		}
 		switch b.Opcode() {
 		case iscsi.OpTextResponse:

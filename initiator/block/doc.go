@@ -24,7 +24,8 @@
 // # Errors
 //
 // errors.Is tells apart, of Open: ErrAuth (a wrong name or secret, of either end), ErrDenied (the target's access list),
-// ErrNoTarget, ErrNoUnit (no such LUN), ErrNoPath (the address cannot be reached), ErrBusy. A URL that cannot be used is a
+// ErrNoTarget, ErrNoUnit (no such LUN), ErrNoPath (the address cannot be reached, or nothing there answers),
+// ErrTimeout (the unit does not say what it is), ErrBusy. A URL that cannot be used is a
 // *URLError, a refused login a *LoginError, and a failed connection a *ConnectError.
 //
 // Of requests: the errors of package blockdev (ErrRange, ErrUnsupported, ErrReadOnly, ErrMiscompare, ErrMedium, ErrNoSpace,

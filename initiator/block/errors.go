@@ -1,6 +1,7 @@
 package block
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -60,7 +61,7 @@ func (e *LoginError) Is(target error) bool {
 	return false
 }
 
-// ConnectError is a portal that could not be connected to: an ErrNoPath, and the cause below it.
+// ConnectError is a portal that could not be connected to, or where a login had no answer: an ErrNoPath, and the cause below it.
 type ConnectError struct {
 	Addr string
 	Err  error
@@ -73,6 +74,18 @@ func (e *ConnectError) Unwrap() error { return e.Err }
 
 // Is makes it an ErrNoPath.
 func (e *ConnectError) Is(target error) bool { return target == ErrNoPath }
+
+// unanswered is the outcome of a login step to addr that brought no answer: the context's cause where that ended it.
+func unanswered(ctx context.Context, addr string, err error) error {
+	var broken *iscsi.ProtocolError
+	switch {
+	case errors.As(err, &broken):
+		return err
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return &ConnectError{addr, err}
+}
 
 // unproven is a target that did not prove itself: an ErrAuth.
 type unproven struct{ error }

@@ -345,6 +345,21 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
+// A target that ends a connection over RDMA in place of an answer to the login cannot be reached there.
+func TestALoginOverRDMAThatHasNoAnswer(t *testing.T) {
+	i, url := newRDMAFake(t, iscsi.CMPrivate(true), func(f *rdmaFake, _ iscsi.ISERHeader, b iscsi.BHS) bool {
+		if b.Opcode() != iscsi.OpLoginRequest {
+			return false
+		}
+		_ = f.qp.Close(transport.Reason{})
+		return true
+	})
+	var ce *ConnectError
+	if _, err := i.Open(t.Context(), url); !errors.Is(err, ErrNoPath) || !errors.As(err, &ce) {
+		t.Errorf("%v", err)
+	}
+}
+
 // A command that costs the session each time it is sent is given up after the limit, although every login succeeds.
 func TestARequestThatKillsEverySessionIsGivenUp(t *testing.T) {
 	i, url := newRDMAFake(t, iscsi.CMPrivate(true), func(f *rdmaFake, _ iscsi.ISERHeader, b iscsi.BHS) bool {

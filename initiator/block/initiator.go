@@ -187,7 +187,7 @@ func (i *Initiator) parse(raw string) (*URL, error) {
 
 // connect logs in to the portal of u for a normal session, with the memory that k keeps. limits stay those of a session that knows no volume.
 func (i *Initiator) connect(ctx context.Context, u *URL, isid iscsi.ISID, k *kept) (*session, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, fmt.Errorf("block: %s did not answer the login in %v", u.Addr(), loginTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, &ConnectError{u.Addr(), fmt.Errorf("it did not answer the login in %v", loginTimeout)})
 	defer cancel()
 	depth := i.o.Depth
 	if u.Depth > 0 {

@@ -65,12 +65,16 @@ func (p *path) connect(ctx context.Context) (*session, *Unit, error) {
 	p.tpgt.Store(s.tpgt)
 	s.path = p
 	s.start(p.lost)
-	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, fmt.Errorf("block: %s did not answer INQUIRY in %v", p.u.Addr(), loginTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, fmt.Errorf("%w: %s, INQUIRY in %v", ErrTimeout, p.u.Addr(), loginTimeout))
 	defer cancel()
 	g, seen, err := p.identify(ctx, s)
 	s.settled = seen
 	if err != nil {
 		s.leave()
+		var lost *SessionError
+		if errors.As(err, &lost) {
+			err = fmt.Errorf("%w: %w", ErrNoPath, err)
+		}
 		return nil, nil, err
 	}
 	return s, g, nil

@@ -452,6 +452,10 @@ func TestLoginsThatGoWrong(t *testing.T) {
 			if err == nil {
 				t.Fatal("it opens")
 			}
+			var ce *ConnectError
+			if hung := name == "hangs up"; errors.Is(err, ErrNoPath) != hung || errors.As(err, &ce) != hung {
+				t.Fatal(err)
+			}
 			if name == "moved" && !strings.Contains(err.Error(), "[::1]:3261") {
 				t.Fatal(err)
 			}
@@ -464,10 +468,58 @@ func TestASilentLogin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(t)
 		f.ignored = true
-		if _, err := f.open(Options{}, ""); err == nil || !strings.Contains(err.Error(), "did not answer") {
+		var ce *ConnectError
+		if _, err := f.open(Options{}, ""); !errors.Is(err, ErrNoPath) || !errors.As(err, &ce) || !strings.Contains(err.Error(), "did not answer") {
 			t.Error(err)
 		}
 	})
+}
+
+// What ends an opening behind the login is told apart as well, and a context is not taken for the target.
+func TestAnOpeningThatDoesNotEnd(t *testing.T) {
+	command := func(b iscsi.BHS) bool { return b.Opcode() == iscsi.OpSCSICommand }
+	for name, c := range map[string]struct {
+		patience time.Duration
+		on       func(b iscsi.BHS) bool
+		close    bool
+		want     error
+	}{
+		"INQUIRY has no answer":       {time.Hour, command, false, ErrTimeout},
+		"INQUIRY ends the connection": {time.Hour, command, true, ErrNoPath},
+		"the context ends first":      {time.Second, func(b iscsi.BHS) bool { return b.Opcode() == iscsi.OpLoginRequest }, false, context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake(t)
+				f.hook = func(fc *fakeConn, b iscsi.BHS, _ []byte) bool {
+					if c.on(b) && c.close {
+						_ = fc.nc.Close()
+					}
+					return c.on(b)
+				}
+				i, err := New(Options{DialTCP: f.dial})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), c.patience)
+				defer cancel()
+				v, err := i.Open(ctx, "iscsi://fake/iqn.2026-01.org.example:fake/0")
+				if err == nil {
+					_ = v.Close()
+				}
+				for _, e := range []error{ErrTimeout, ErrNoPath, context.DeadlineExceeded} {
+					if errors.Is(err, e) != (e == c.want) {
+						t.Errorf("%v is %v: %t", err, e, e != c.want)
+					}
+				}
+				f.drop()
+				f.wg.Wait()
+				if err := i.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }
 
 // A command that ends with RECOVERED ERROR has ended well, and has to have moved all of its data as one that ends with GOOD has
