@@ -67,12 +67,15 @@ type Registrar interface {
 	Unregister(*Slab) error
 }
 
-// OnSlab registers every slab the pool has and will have with a provider, until Forget or Close. An error fails the Get
+// OnSlab registers every slab the pool has and will have with a provider, until Forget or Close, and does nothing for one that knows them. An error fails the Get
 // that needed the slab; one that is ErrNoRoom makes it wait, as at the pool's own bound, where there are buffers to wait for. Of slabs that
 // there are, those that nothing uses are given up where there is no room for them; it fails while there is none for those in use.
 func (p *Pool) OnSlab(r Registrar) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if slices.Contains(p.known, r) {
+		return nil
+	}
 	if err := p.registerLocked(r); err != nil {
 		return err
 	}

@@ -35,9 +35,6 @@ type Server struct {
 	isns     []*isns.Client
 	wg       sync.WaitGroup
 	changed  chan struct{} // closed and replaced when a connection or session has gone
-
-	knownMu sync.Mutex
-	known   map[transport.Device]bool // that the memory is registered with
 }
 
 // sessionKey is the I_T nexus of RFC 7143 section 4.4.3.1.
@@ -61,7 +58,7 @@ func NewServer(o Options) (*Server, error) {
 	}
 	o.Limits.fill()
 	o.Timeouts.fill()
-	s := &Server{opt: o, logs: newPeerLogs(o.Log, o.Audit), counts: Counts{Refused: map[string]uint64{}, Ended: map[string]uint64{}}, targets: map[string]*targetEntry{}, conns: map[*conn]struct{}{}, hosts: map[string]int{}, known: map[transport.Device]bool{},
+	s := &Server{opt: o, logs: newPeerLogs(o.Log, o.Audit), counts: Counts{Refused: map[string]uint64{}, Ended: map[string]uint64{}}, targets: map[string]*targetEntry{}, conns: map[*conn]struct{}{}, hosts: map[string]int{},
 		sessions: map[uint16]*session{}, byName: map[sessionKey]*session{}, changed: make(chan struct{})}
 	if o.Device != nil {
 		if err := s.register(o.Device); err != nil {
@@ -74,15 +71,9 @@ func NewServer(o Options) (*Server, error) {
 // register makes the pool's memory known to a device, once. Other callers wait meanwhile, because what is served before
 // would name memory that the device does not know.
 func (s *Server) register(d transport.Device) error {
-	s.knownMu.Lock()
-	defer s.knownMu.Unlock()
-	if s.known[d] {
-		return nil
-	}
 	if err := s.opt.Memory.OnSlab(d); err != nil {
 		return fmt.Errorf("iscsi: register memory with %s: %w", d.Name(), err)
 	}
-	s.known[d] = true
 	return nil
 }
 
