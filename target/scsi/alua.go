@@ -80,7 +80,7 @@ type PortGroup struct {
 	ID        uint16
 	State     AccessState
 	Preferred bool
-	// Ports are relative target port identifiers: iSCSI portal group tags.
+	// Ports are relative target port identifiers: group tags of portals.
 	Ports []uint16
 	// Status says how the state came about; TargetOptions need not set it.
 	Status GroupStatus
@@ -124,7 +124,7 @@ func (a *alua) init(t *Target) error {
 			if a.ofPortLocked(p) != nil {
 				return fmt.Errorf("scsi: port %d is in two target port groups", p)
 			}
-			t.addPortLocked(p)
+			t.addPortLocked(p, nil)
 		}
 		g.Ports, g.Status = slices.Clone(g.Ports), GroupConfigured
 		a.groups = append(a.groups, &portGroup{PortGroup: g, configured: g.State})

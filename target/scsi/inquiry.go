@@ -152,25 +152,33 @@ func nameString(s string) []byte {
 	return b
 }
 
-const protoISCSI = 5
-
 func vpdIdentification(c *Command, b []byte) []byte {
 	lu, n := c.x.lu, c.x.itl.nexus
 	b = designator(b, 0, 1, 0, 3, lu.naa)
 	b = designator(b, 0, 1, 0, 2, lu.eui)
 	b = designator(b, 0, 2, 0, 1, append(padded(nil, lu.opt.Vendor, 8), lu.serial...))
 	b = designator(b, 0, 3, 0, 8, nameString("naa."+hex.EncodeToString(lu.naa)))
-	port := n.opt.TargetPortGroup
-	b = designator(b, protoISCSI, 1, 1, 4, []byte{0, 0, byte(port >> 8), byte(port)})
+	port, proto := n.opt.TargetPortGroup, n.protocol()
+	b = designator(b, proto, 1, 1, 4, []byte{0, 0, byte(port >> 8), byte(port)})
 	g := n.target.groupOf(port)
-	b = designator(b, protoISCSI, 1, 1, 5, []byte{0, 0, byte(g >> 8), byte(g)})
-	b = designator(b, protoISCSI, 3, 1, 8, nameString(n.target.portName(port)))
+	b = designator(b, proto, 1, 1, 5, []byte{0, 0, byte(g >> 8), byte(g)})
+	n.target.mu.Lock()
+	b = n.target.portDesignatorLocked(b, port)
+	n.target.mu.Unlock()
 	return designator(b, protoISCSI, 3, 2, 8, nameString(n.target.opt.Name))
 }
 
 // portName is the iSCSI target port name (RFC 7143 section 4.4.1: name, "t", portal group tag).
 func (t *Target) portName(port uint16) string {
 	return t.opt.Name + ",t,0x" + hex.EncodeToString([]byte{byte(port >> 8), byte(port)})
+}
+
+// portDesignatorLocked appends what names a target port; t.mu is held.
+func (t *Target) portDesignatorLocked(b []byte, port uint16) []byte {
+	if id, is := t.srp[port]; is {
+		return designator(b, protoSRP, 1, 1, 2, id[:]) // EUI-64 based, of 16 bytes (SPC-4 section 7.8.6.5.4)
+	}
+	return designator(b, protoISCSI, 3, 1, 8, nameString(t.portName(port)))
 }
 
 func vpdExtendedInquiry(c *Command, b []byte) []byte {
@@ -186,11 +194,10 @@ func vpdExtendedInquiry(c *Command, b []byte) []byte {
 func vpdPorts(c *Command, b []byte) []byte {
 	t := c.x.itl.nexus.target
 	t.mu.Lock()
-	ports := append([]uint16(nil), t.ports...)
-	t.mu.Unlock()
-	for _, p := range ports {
+	defer t.mu.Unlock()
+	for _, p := range t.ports {
 		b = append(b, 0, 0, byte(p>>8), byte(p), 0, 0, 0, 0)
-		d := designator(nil, protoISCSI, 3, 1, 8, nameString(t.portName(p)))
+		d := t.portDesignatorLocked(nil, p)
 		b = append(b, 0, 0)
 		b = binary.BigEndian.AppendUint16(b, uint16(len(d)))
 		b = append(b, d...)

@@ -14,9 +14,11 @@ import (
 type NexusOptions struct {
 	InitiatorName string
 	ISID          [6]byte
-	// TargetPortGroup is the iSCSI portal group tag, which is also the relative target port identifier.
+	// TargetPortGroup is the relative target port identifier; of iSCSI, the portal group tag.
 	TargetPortGroup uint16
-	// Transport is "iSCSI" or "iSER", for metrics and logs.
+	// SRP names the ports of a nexus of the SCSI RDMA Protocol, which have no ISID; nil for iSCSI. InitiatorName is then the Name of its Initiator.
+	SRP *SRPPorts
+	// Transport is "iSCSI", "iSER" or "SRP", for metrics and logs.
 	Transport string
 	// Memory is what the nexus's commands take buffers from. The device server is the one that calls its Wait.
 	Memory *mem.Quota
@@ -39,7 +41,7 @@ type AsyncEvent struct {
 type Nexus struct {
 	target *Target
 	opt    NexusOptions
-	port   string // initiator port name: iqn...,i,0xISID
+	port   string // initiator port name: iqn...,i,0xISID, or that of a port of SRP
 	luns   atomic.Pointer[map[uint16]*itl]
 	known  *knownUnits
 	absent map[uint16]bool // guarded by known.mu: LUNs that were used once and have not been there since the login
@@ -55,7 +57,10 @@ type Nexus struct {
 // NewNexus joins an initiator port and a target port. Memory may be nil: then the nexus takes from the target's pool.
 func (t *Target) NewNexus(opt NexusOptions) *Nexus {
 	n := &Nexus{target: t, opt: opt}
-	n.port = opt.InitiatorName + ",i,0x" + hex.EncodeToString(opt.ISID[:])
+	n.port = opt.InitiatorName
+	if opt.SRP == nil {
+		n.port += ",i,0x" + hex.EncodeToString(opt.ISID[:])
+	}
 	if n.opt.Memory == nil {
 		n.opt.Memory = t.opt.Memory.Quota(64 << 20)
 	}
@@ -63,7 +68,7 @@ func (t *Target) NewNexus(opt NexusOptions) *Nexus {
 	t.recallAgain()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.addPortLocked(opt.TargetPortGroup)
+	t.addPortLocked(opt.TargetPortGroup, opt.SRP)
 	t.alua.addPort(opt.TargetPortGroup)
 	n.access.Store(uint32(t.stateOf(opt.TargetPortGroup)))
 	t.nexuses[n] = struct{}{}

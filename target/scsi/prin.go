@@ -84,8 +84,11 @@ func appendFullStatus(b []byte, r *reservations, g registration) []byte {
 	return append(b, id...)
 }
 
-// transportID is an iSCSI TransportID of format 01b: name, "i", ISID (SPC-4 section 7.6.4.6).
+// transportID is an iSCSI TransportID of format 01b: name, "i", ISID (SPC-4 section 7.6.4.6), or one of SRP.
 func transportID(port string) []byte {
+	if id := srpTransportID(port); id != nil {
+		return id
+	}
 	name := nameString(port)
 	for len(name) < 20 {
 		name = append(name, 0)

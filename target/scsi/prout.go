@@ -210,8 +210,11 @@ func parseTransportIDs(list []byte) ([]string, error) {
 	return names, nil
 }
 
-// parseTransportID reads one iSCSI TransportID; both formats (SPC-4 section 7.6.4.6).
+// parseTransportID reads one TransportID: of SRP, or of iSCSI in both formats (SPC-4 section 7.6.4.6).
 func parseTransportID(b []byte) (name string, n int, err error) {
+	if name, is := parseSRPTransportID(b); is {
+		return name, srpTransportIDLen, nil
+	}
 	if len(b) < 24 || b[0]&0x0F != protoISCSI || b[0]>>6 > 1 {
 		return "", 0, badParam(24)
 	}

@@ -32,7 +32,7 @@ func (t prType) writeExclusive() bool {
 
 // nexusID names an I_T nexus whether or not it is connected: what registrations are kept under (SPC-4 section 5.13.7).
 type nexusID struct {
-	Initiator string // port name: iqn...,i,0xISID
+	Initiator string // port name: iqn...,i,0xISID, or that of a port of SRP
 	Target    string // target device name
 	Port      uint16 // relative target port
 }

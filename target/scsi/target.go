@@ -37,7 +37,8 @@ type Target struct {
 	mu      sync.Mutex
 	luns    map[uint16]*LogicalUnit
 	nexuses map[*Nexus]struct{}
-	ports   []uint16 // relative target port identifiers, sorted
+	ports   []uint16           // relative target port identifiers, sorted
+	srp     map[uint16]SRPPort // of them, those of SRP
 	known   map[nexusID]*knownUnits
 	logins  uint64
 	doubt   time.Time // what nexuses took the LUNs for was lost, and until then any may be another
@@ -58,7 +59,7 @@ func NewTarget(opt TargetOptions) (*Target, error) {
 	if opt.Log == nil {
 		opt.Log = zap.NewNop()
 	}
-	t := &Target{opt: opt, log: opt.Log, luns: map[uint16]*LogicalUnit{}, nexuses: map[*Nexus]struct{}{}, known: map[nexusID]*knownUnits{}}
+	t := &Target{opt: opt, log: opt.Log, luns: map[uint16]*LogicalUnit{}, nexuses: map[*Nexus]struct{}{}, srp: map[uint16]SRPPort{}, known: map[nexusID]*knownUnits{}}
 	if err := t.alua.init(t); err != nil {
 		return nil, err
 	}
@@ -157,8 +158,11 @@ func (t *Target) LUN(lun uint16) *LogicalUnit {
 	return t.luns[lun]
 }
 
-// addPortLocked makes a relative target port known.
-func (t *Target) addPortLocked(port uint16) {
+// addPortLocked makes a relative target port known. What it speaks is known with the first nexus that comes by it.
+func (t *Target) addPortLocked(port uint16, of *SRPPorts) {
+	if of != nil {
+		t.srp[port] = of.Target
+	}
 	if i, found := slices.BinarySearch(t.ports, port); !found {
 		t.ports = slices.Insert(t.ports, i, port)
 	}
