@@ -1,0 +1,88 @@
+package srp
+
+import (
+	"time"
+
+	wire "github.com/sluice-storage/sluice/internal/srp"
+)
+
+// SRP_CRED_REQ returns credits that no response returns. An initiator answers it, so it is also how a silent one is asked whether it is there. One is under
+// way at a time: an initiator has a receive for no more (Linux posts one beside those of its commands).
+
+// askLocked sends SRP_CRED_REQ, if there are credits to return. It tries again with the next tick where it cannot.
+func (c *channel) askLocked() {
+	if c.owed > 0 {
+		c.pingLocked()
+	}
+}
+
+// pingLocked sends SRP_CRED_REQ.
+func (c *channel) pingLocked() {
+	if c.asked != 0 || len(c.freeSend) == 0 || c.state != channelLive {
+		return
+	}
+	c.asks++
+	c.asked = c.asks
+	i := c.slotLocked()
+	c.sendLocked(i, wire.PutCredReq(c.sendMem[i].Bytes(), c.grantLocked(), c.asked), nil)
+}
+
+// answered takes SRP_CRED_RSP. It needed no credit: its receive is posted again with what is sent next, and others are left until then.
+func (c *channel) answered(recv int, b []byte) error {
+	tag, err := wire.ParseCredRsp(b)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if tag != c.asked || tag == 0 {
+		return &wire.ProtocolError{Unit: wire.OpCredRsp, Reason: wire.LogoutUnasked, Detail: "an answer to a request that was not sent"}
+	}
+	c.units++
+	c.asked = 0
+	c.recvLocked(recv)
+	return nil
+}
+
+func (c *channel) tickEvery() time.Duration { return max(c.srv.opt.Timeouts.Peer/4, time.Millisecond) }
+
+// starveTicks ticks without any movement of data that waits end a channel: five quarters of the peer timeout, since the first may be short.
+const starveTicks = 5
+
+// tick runs four times in the peer timeout. It asks a silent initiator and ends a dead one, and one that holds memory and moves none of its data.
+func (c *channel) tick() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == channelDead {
+		return
+	}
+	if c.units != c.lastUnits {
+		c.lastUnits, c.quiet = c.units, 0
+	} else {
+		c.quiet++
+	}
+	moving := false
+	for _, t := range c.tasks {
+		moving = moving || t.move != moveNone
+	}
+	if moving && c.moved == c.lastMoved {
+		c.stuck++
+	} else {
+		c.lastMoved, c.stuck = c.moved, 0
+	}
+	switch {
+	case c.quiet >= 4 && c.asked != 0:
+		c.killLocked(errSilent)
+		return
+	case c.stuck >= starveTicks:
+		c.killLocked(errStarving)
+		return
+	case c.quiet >= 2:
+		c.pingLocked()
+	default:
+		c.askLocked()
+	}
+	c.kickLocked()
+	c.peak = c.live
+	c.ticker.Reset(c.tickEvery())
+}

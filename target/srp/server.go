@@ -1,0 +1,228 @@
+package srp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"go.uber.org/zap"
+
+	wire "github.com/sluice-storage/sluice/internal/srp"
+	"github.com/sluice-storage/sluice/mem"
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// Options configure a Server.
+type Options struct {
+	// Memory is where all data lives. Every slab of it is registered with each device that is served.
+	Memory *mem.Pool
+	// Log gets a line for each session and refusal; nil logs nothing. Audit gets them instead, where it is set.
+	Log, Audit *zap.Logger
+	Limits     Limits
+	Timeouts   Timeouts
+}
+
+// Errors of the administrative calls.
+var (
+	ErrClosed      = errors.New("srp: the server is closed")
+	ErrNoTarget    = errors.New("srp: no target of that name")
+	ErrTargetKnown = errors.New("srp: a target of that name is there already")
+	ErrNoSession   = errors.New("srp: no session of that handle")
+)
+
+// Server serves targets on any number of portals. All methods may be called by any goroutine.
+type Server struct {
+	opt Options
+
+	mu       sync.Mutex
+	closed   bool
+	targets  map[string]*Target // never changed in place
+	portals  map[*context.CancelFunc]struct{}
+	channels map[*channel]struct{}
+	hosts    map[string]int // channels by host
+	sessions map[sessionKey]*session
+	lastID   uint32
+	counts   Counts
+	changed  chan struct{} // closed and replaced when a session or channel has changed
+	wg       sync.WaitGroup
+}
+
+// Counts are what happened since the server was made.
+type Counts struct {
+	Logins  uint64            // channels that were accepted
+	Refused map[string]uint64 // logins refused, by reason code in hexadecimal
+	Ended   map[string]uint64 // sessions ended, by reason
+}
+
+// NewServer returns a server without targets and portals.
+func NewServer(o Options) (*Server, error) {
+	if o.Memory == nil {
+		return nil, errors.New("srp: a server needs a memory pool")
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	if o.Audit == nil {
+		o.Audit = o.Log
+	}
+	o.Limits.fill()
+	o.Timeouts.fill()
+	return &Server{opt: o, targets: map[string]*Target{}, portals: map[*context.CancelFunc]struct{}{}, channels: map[*channel]struct{}{}, hosts: map[string]int{},
+		sessions: map[sessionKey]*session{}, counts: Counts{Refused: map[string]uint64{}, Ended: map[string]uint64{}}, changed: make(chan struct{})}, nil
+}
+
+// Serve accepts channels from a fabric's listener until the context ends or Close; it closes l. group is the relative target port identifier of the ports
+// that new channels come in by, 1 to 65535, and a part of their TargetPort. No portal of another protocol has it.
+func (s *Server) Serve(ctx context.Context, d transport.Device, l transport.Listener, group func() uint16) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer func() {
+		stop()
+		_ = l.Close()
+	}()
+	if err := s.opt.Memory.OnSlab(d); err != nil {
+		return fmt.Errorf("srp: register memory with %s: %w", d.Name(), err)
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return ErrClosed
+	}
+	s.portals[&cancel] = struct{}{}
+	s.wg.Add(1)
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.portals, &cancel)
+		s.mu.Unlock()
+		s.wg.Done()
+	}()
+	for {
+		r, err := l.Accept(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		c := s.newChannel(ctx, d, r, group())
+		if err := s.admit(c); err != nil {
+			c.refuse(r, err)
+			c.cancel()
+			continue
+		}
+		go func() {
+			defer s.wg.Done()
+			c.run(r)
+		}()
+	}
+}
+
+// admit counts a channel in.
+func (s *Server) admit(c *channel) error {
+	lim := &s.opt.Limits
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return ErrClosed
+	case len(s.channels) >= lim.Connections:
+		return refusal(wire.RejResources, "too many channels are open; raise limits.connections, which is %d", lim.Connections)
+	case s.hosts[c.host] >= lim.PerHost:
+		return refusal(wire.RejResources, "its host has too many channels open; raise limits.per_host, which is %d", lim.PerHost)
+	}
+	s.channels[c] = struct{}{}
+	s.hosts[c.host]++
+	s.wg.Add(1)
+	return nil
+}
+
+// channelGone takes out a channel of which nothing is left.
+func (s *Server) channelGone(c *channel) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.channels, c)
+	if s.hosts[c.host]--; s.hosts[c.host] == 0 {
+		delete(s.hosts, c.host)
+	}
+	s.changedLocked()
+}
+
+func (s *Server) changedLocked() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// wait returns once done, which is asked under the lock, says so, or with the context's error.
+func (s *Server) wait(ctx context.Context, done func() bool) error {
+	for {
+		s.mu.Lock()
+		if done() {
+			s.mu.Unlock()
+			return nil
+		}
+		ch := s.changed
+		s.mu.Unlock()
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Close stops accepting, takes no new requests, and waits for those that run as long as Timeouts.Drain, or until the context ends. Initiators
+// are sent SRP_T_LOGOUT. It returns when nothing of the server runs any more, and fails only if commands are still with a medium that does not answer.
+func (s *Server) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.opt.Timeouts.Drain)
+	defer cancel()
+	s.mu.Lock()
+	s.closed = true
+	for stop := range s.portals {
+		(*stop)()
+	}
+	all := s.channelsLocked(func(*channel) bool { return true })
+	s.mu.Unlock()
+	for _, c := range all {
+		c.drain(errDown)
+	}
+	gone := func() bool { return len(s.sessions) == 0 && len(s.channels) == 0 }
+	err := s.wait(ctx, gone)
+	if err != nil {
+		s.mu.Lock()
+		all = s.channelsLocked(func(*channel) bool { return true })
+		s.mu.Unlock()
+		for _, c := range all {
+			c.kill(errDown)
+		}
+		// What is on its way to the medium comes back, unless the medium hangs, and that may be for ever.
+		last, stop := context.WithTimeout(context.WithoutCancel(ctx), s.opt.Timeouts.Drain)
+		defer stop()
+		if err = s.wait(last, gone); err != nil {
+			err = fmt.Errorf("srp: commands are still with the medium: %w", err)
+		}
+	}
+	s.wg.Wait()
+	return err
+}
+
+func (s *Server) channelsLocked(which func(*channel) bool) []*channel {
+	var l []*channel
+	for c := range s.channels {
+		if which(c) {
+			l = append(l, c)
+		}
+	}
+	return l
+}
+
+// newChannel is a channel whose connection request is not answered yet. It outlives the portal's listener.
+func (s *Server) newChannel(ctx context.Context, d transport.Device, r transport.Request, group uint16) *channel {
+	p := r.Peer()
+	c := &channel{srv: s, dev: d, caps: d.Caps(), group: group, peer: p, host: hostOf(p.Remote)}
+	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	c.owner.Init(c, &c.mu, nil)
+	return c
+}
