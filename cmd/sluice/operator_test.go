@@ -75,6 +75,7 @@ const adminConfig = `
 state_dir: %[1]s
 timeouts: {drain: 1s}
 portals: [{address: "127.0.0.1:0", group: 1}, {address: "[::1]:0", group: 2}]
+srp: [{address: "127.0.0.1:0", group: 9}]
 admin: {listen: "127.0.0.1:0", cert: cert.pem, key: key.pem, client_ca: cert.pem}
 files: {tcp: "127.0.0.1:0", rdma: none}
 volumes: [{name: a, size: 8MiB}%[3]s]

@@ -64,6 +64,17 @@ type Target struct {
 	Problem    string   `json:"problem,omitempty"` // why it is not served
 	Sessions   int      `json:"sessions"`
 	Managed    bool     `json:"managed"`
+	// SRP are the ports by which initiators of the SCSI RDMA Protocol reach it; NotSRP says why there are none, or none for anyone.
+	SRP    []SRPPort `json:"srp"`
+	NotSRP string    `json:"not_srp,omitempty"`
+}
+
+// SRPPort is a port of a target for the SCSI RDMA Protocol.
+type SRPPort struct {
+	Address string `json:"address"` // that the daemon listens at
+	Group   uint16 `json:"group"`
+	IDExt   string `json:"id_ext"`   // identifier extension, 16 hexadecimal digits
+	IOCGUID string `json:"ioc_guid"` // GUID, 16 hexadecimal digits
 }
 
 // LUN is one entry of a target's map.
@@ -104,16 +115,17 @@ type Portal struct {
 // Session is one I_T nexus that is logged in.
 type Session struct {
 	ID        string    `json:"id"`
-	Target    string    `json:"target"`    // empty for a discovery session
-	Initiator string    `json:"initiator"` // iSCSI name
-	Transport string    `json:"transport"` // iSER or iSCSI
-	Peer      string    `json:"peer"`      // address
+	Target    string    `json:"target"`             // empty for a discovery session
+	Initiator string    `json:"initiator"`          // iSCSI name, or that of an initiator port of SRP
+	Transport string    `json:"transport"`          // iSER, iSCSI or SRP
+	Channels  int       `json:"channels,omitempty"` // RDMA channels, of SRP
+	Peer      string    `json:"peer"`               // address
 	Since     time.Time `json:"since"`
 	Commands  uint64    `json:"commands"`       // SCSI commands since login
 	Inflight  int       `json:"inflight"`       // commands running now
 	Read      uint64    `json:"read"`           // bytes to the initiator
 	Written   uint64    `json:"written"`        // bytes from the initiator
-	Path      *Path     `json:"path,omitempty"` // of iSER
+	Path      *Path     `json:"path,omitempty"` // of iSER and SRP
 }
 
 // Path is how an RDMA connection's packets go.
@@ -168,7 +180,7 @@ type ExportClient struct {
 
 // InitiatorSpec lets one initiator log in to a target; the first one keeps out everybody else.
 type InitiatorSpec struct {
-	Name   string   `json:"name"`           // iSCSI name
+	Name   string   `json:"name"`           // iSCSI name, or that of an initiator port of SRP
 	LUNs   []uint16 `json:"luns,omitempty"` // what it sees, all if empty
 	DryRun bool     `json:"dry_run,omitempty"`
 }

@@ -69,6 +69,7 @@ func (d *Daemon) Targets() []admin.Target {
 		for _, i := range t.Initiators {
 			a.Initiators = append(a.Initiators, i.Name)
 		}
+		a.SRP, a.NotSRP = d.srpPortsLocked(t)
 		out = append(out, a)
 	}
 	return out

@@ -34,7 +34,7 @@ func (c *Config) Check() error {
 			return at("$.admin", "admin.listen needs cert, key and client_ca: whoever reaches it can destroy volumes")
 		}
 	}
-	for _, check := range []func() error{c.checkFabric, c.checkPortals, c.checkVolumes, c.checkTargets, c.checkExports} {
+	for _, check := range []func() error{c.checkFabric, c.checkPortals, c.checkSRP, c.checkVolumes, c.checkTargets, c.checkExports} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -122,7 +122,7 @@ func (c *Config) checkTargets() error {
 			luns[l.LUN], used[l.Volume] = true, t.Name
 		}
 		for j, i := range t.Initiators {
-			if err := iscsi.CheckName(i.Name); err != nil {
+			if err := checkInitiator(i.Name); err != nil {
 				return at(fmt.Sprintf(".initiators[%d].name", j), "target %s: initiator %q: %w", t.Name, i.Name, err)
 			}
 		}
@@ -136,6 +136,9 @@ func (c *Config) checkTargets() error {
 func (c *Config) checkPortGroups(i int, t TargetConfig) error {
 	tags, ids, taken := map[uint16]bool{}, map[uint16]bool{}, map[uint16]uint16{}
 	for _, p := range c.Portals {
+		tags[p.Group] = true
+	}
+	for _, p := range c.SRP {
 		tags[p.Group] = true
 	}
 	for j, g := range t.PortGroups {

@@ -41,6 +41,10 @@ type Config struct {
 	// "[::]:3260" all of IPv6.
 	Portals []PortalConfig `yaml:"portals" json:"portals" reload:"items"`
 
+	// Addresses for block sessions of the SCSI RDMA Protocol (ib_srp of Linux; docs/srp.md), over each provider of fabric. There are none by default.
+	// SRP has no authentication: targets with auth are not served by it, and those with initiators to the initiator ports that are named there alone.
+	SRP []SRPConfig `yaml:"srp" json:"srp,omitempty" reload:"items" file:"comment"`
+
 	Volumes []VolumeConfig `yaml:"volumes" json:"volumes" reload:"fixed items"`
 	Targets []TargetConfig `yaml:"targets" json:"targets" reload:"items"`
 
@@ -156,6 +160,12 @@ type PortalConfig struct {
 	Group   uint16 `yaml:"group" json:"group" default:"1" min:"1" max:"65535"` // target portal group tag, 1 to 65535
 }
 
+// SRPConfig is one address that block sessions of the SCSI RDMA Protocol come in on.
+type SRPConfig struct {
+	Address string `yaml:"address" json:"address" required:"true" form:"address" example:"0.0.0.0:5555"`
+	Group   uint16 `yaml:"group" json:"group" required:"true" min:"1" max:"65535" example:"2"` // relative target port identifier, 1 to 65535, which is in the identifiers of the ports; no portal above has it
+}
+
 // VolumeConfig is one block device.
 type VolumeConfig struct {
 	Name   string `yaml:"name" json:"name" required:"true" example:"data"`
@@ -222,7 +232,7 @@ type TargetConfig struct {
 // PortGroupConfig is a target port group: portals that share an access state (ALUA).
 type PortGroupConfig struct {
 	Group     uint16   `yaml:"group" json:"group" required:"true" min:"1" max:"65535" example:"1"`                                                                                     // 1 to 65535
-	Portals   []uint16 `yaml:"portals" json:"portals" required:"true" example:"[1]"`                                                                                                   // group tags of portals, as above
+	Portals   []uint16 `yaml:"portals" json:"portals" required:"true" example:"[1]"`                                                                                                   // group tags of portals and of srp, as above
 	State     string   `yaml:"state" json:"state,omitempty" oneof:"active/optimized,active/non-optimized,standby,unavailable" otherwise:"active/optimized" example:"active/optimized"` // active/optimized, active/non-optimized, standby, unavailable
 	Preferred bool     `yaml:"preferred" json:"preferred,omitempty"`
 }

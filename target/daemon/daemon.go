@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"
+	"github.com/sluice-storage/sluice/target/srp"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -39,6 +40,7 @@ type Daemon struct {
 	device   transport.Device // shares the portals' sockets; nil without one
 	adapters []*adapters      // have listeners of their own
 	server   *iscsi.Server
+	srp      *srp.Server
 	given    map[string]net.Listener // sockets of the service manager, by address
 	drained  chan struct{}           // closed when an operator asks for the end
 	drainOne sync.Once
@@ -67,8 +69,10 @@ type Daemon struct {
 	// its hosts know.
 	replacing map[string]*scsi.Target
 	portals   map[string]*portal
+	// srpPortals are those of srp, by address.
+	srpPortals map[string]*srpPortal
 	// forms are the targets as they are served, with their secrets and without devices; unserved says why others are not.
-	forms       map[string]iscsi.Target
+	forms       map[string]targetForm
 	unserved    map[string]string
 	serving     bool
 	ended       bool   // nothing changes any more
@@ -81,7 +85,7 @@ type Daemon struct {
 func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon, err error) {
 	d := &Daemon{
 		log: log, load: load, cfg: cfg, changeMu: make(changeLock, 1), stateDir: cfg.StateDir, drain: time.Duration(cfg.Timeouts.Drain), source: cfg.source, started: time.Now(), drained: make(chan struct{}), failed: make(chan error, 1),
-		volumes: map[string]*volume{}, targets: map[string]*scsi.Target{}, replacing: map[string]*scsi.Target{}, portals: map[string]*portal{}, forms: map[string]iscsi.Target{}, unserved: map[string]string{},
+		volumes: map[string]*volume{}, targets: map[string]*scsi.Target{}, replacing: map[string]*scsi.Target{}, portals: map[string]*portal{}, srpPortals: map[string]*srpPortal{}, forms: map[string]targetForm{}, unserved: map[string]string{},
 	}
 	d.life, d.lifeEnd = context.WithCancel(context.Background())
 	if err := errors.Join(os.MkdirAll(cfg.StateDir, 0o750), savefile.MkdirAll(mediaDir(cfg.StateDir))); err != nil {
@@ -92,7 +96,7 @@ func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon,
 			err = errors.Join(err, d.closeAll(context.Background()))
 		}
 	}()
-	for _, open := range []func(*Config) error{d.openServer, d.openVolumes, d.openTargets, d.openPortals} {
+	for _, open := range []func(*Config) error{d.openServer, d.openVolumes, d.openTargets, d.openPortals, d.openSRP} {
 		if err := open(cfg); err != nil {
 			return nil, err
 		}
@@ -130,6 +134,13 @@ func (d *Daemon) openServer(cfg *Config) (err error) {
 	if err != nil {
 		return err
 	}
+	if d.srp, err = srp.NewServer(srp.Options{
+		Memory: d.memory, Log: d.log, Audit: d.audit,
+		Limits:   srp.Limits{Connections: cfg.Limits.Connections, PerHost: cfg.Limits.PerHost},
+		Timeouts: srp.Timeouts{Login: time.Duration(cfg.Timeouts.Login), Peer: time.Duration(cfg.Timeouts.Peer), Drain: time.Duration(cfg.Timeouts.Drain)},
+	}); err != nil {
+		return err
+	}
 	d.given, err = inherited()
 	return err
 }
@@ -163,6 +174,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.mu.Lock()
 	for _, p := range d.portals {
 		d.servePortal(p)
+	}
+	for _, p := range d.srpPortals {
+		d.serveSRP(p)
 	}
 	d.serveFiles()
 	d.serving = true

@@ -14,6 +14,7 @@ type named interface {
 func (v VolumeConfig) called() (kind, name string) { return "volume", v.Name }
 func (t TargetConfig) called() (kind, name string) { return "target", t.Name }
 func (p PortalConfig) called() (kind, name string) { return "portal", p.Address }
+func (p SRPConfig) called() (kind, name string)    { return "srp", p.Address }
 func (e ExportConfig) called() (kind, name string) { return "export", e.Name }
 
 // indexOf is the place of the item of that name, -1 where there is none.

@@ -9,7 +9,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
@@ -19,10 +18,11 @@ type plan struct {
 	came    []*volume          // of those, volumes that had no medium
 	grown   []*volume          // have a larger medium, which initiators have not seen yet
 	portals []*portal
+	srp     []*srpPortal
 	targets map[string]TargetConfig // new or changed
 	fresh   map[string]bool         // targets that need a new device: their groups or their kind have changed
 	devices map[string]*scsi.Target // of new and fresh targets
-	forms   map[string]iscsi.Target // of new and changed targets, without their devices
+	forms   map[string]targetForm   // of new and changed targets, without their devices
 	files   *files                  // the file service, when there was none
 }
 
@@ -42,6 +42,9 @@ func (p *plan) undo() error {
 	for _, pt := range p.portals {
 		_ = pt.l.Close()
 	}
+	for _, pt := range p.srp {
+		pt.close()
+	}
 	if p.files != nil {
 		_ = p.files.close(context.Background()) // it has served nothing
 	}
@@ -51,7 +54,7 @@ func (p *plan) undo() error {
 // plan opens what next needs and the daemon has not. A file volume that must be opened again under another configuration
 // is refused while it is served: its lock is held. With all every target counts as changed.
 func (d *Daemon) plan(next *Config, all bool) (*plan, error) {
-	p := &plan{volumes: map[string]*volume{}, targets: map[string]TargetConfig{}, fresh: map[string]bool{}, devices: map[string]*scsi.Target{}, forms: map[string]iscsi.Target{}}
+	p := &plan{volumes: map[string]*volume{}, targets: map[string]TargetConfig{}, fresh: map[string]bool{}, devices: map[string]*scsi.Target{}, forms: map[string]targetForm{}}
 	grow := map[string]int64{}
 	for _, v := range next.Volumes {
 		old := d.volumes[v.Name]
@@ -94,6 +97,9 @@ func (d *Daemon) plan(next *Config, all bool) (*plan, error) {
 			p.portals = append(p.portals, pt)
 		}
 	}
+	if err := d.planSRP(next, p); err != nil {
+		return p, err
+	}
 	if err := d.planFiles(next, p); err != nil {
 		return p, err
 	}
@@ -133,7 +139,7 @@ func (d *Daemon) planTargets(next *Config, p *plan, all bool) error {
 			} // a volume of it was opened again
 		default:
 			var err error
-			form, err = iscsiTarget(t, nil) // reads the secrets
+			form, err = formOf(t) // reads the secrets
 			if err != nil && known && !served && same(old, t) && !next.touched[t.Name] {
 				d.notServed(t.Name, err)
 				continue

@@ -15,14 +15,14 @@ func (c *Config) Show() ([]byte, error) { return yaml.Marshal(c) }
 
 // Change is one difference between two configurations.
 type Change struct {
-	Kind string `json:"kind"` // volume, target, portal, export, setting
+	Kind string `json:"kind"` // volume, target, portal, srp, export, setting
 	Name string `json:"name"`
 	What string `json:"what"` // added, removed, changed
 	// Restart says that the change takes effect only when the daemon starts again.
 	Restart bool `json:"restart"`
 }
 
-// Diff lists what going from c to next changes: what has a name, in the order volumes, targets, portals, exports, and then settings.
+// Diff lists what going from c to next changes: what has a name, in the order volumes, targets, portals of both kinds, exports, and then settings.
 func (c *Config) Diff(next *Config) []Change {
 	items := map[string][]Change{}
 	var settings []Change
@@ -46,7 +46,7 @@ func (c *Config) Diff(next *Config) []Change {
 		}
 		settings = append(settings, change)
 	}
-	return slices.Concat(items["volume"], items["target"], items["portal"], items["export"], settings)
+	return slices.Concat(items["volume"], items["target"], items["portal"], items["srp"], items["export"], settings)
 }
 
 // diffItems lists the changes of items that have names.

@@ -40,9 +40,7 @@ func (d *Daemon) closeAll(ctx context.Context) error {
 	d.serving, d.ended = false, true
 	d.mu.Unlock()
 	var errs []error
-	if d.server != nil {
-		errs = append(errs, d.server.Close(ctx))
-	}
+	errs = append(errs, d.closeSessions(ctx)...)
 	faces := d.closeFaces(ctx)
 	// A change that is not beyond recall by now ends without having done anything.
 	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
@@ -70,11 +68,28 @@ func (d *Daemon) closeAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// closeSessions ends the sessions of all protocols, at the same time: each has the drain for its commands.
+func (d *Daemon) closeSessions(ctx context.Context) []error {
+	errs := make([]error, 2)
+	var wg sync.WaitGroup
+	if d.server != nil {
+		wg.Go(func() { errs[0] = d.server.Close(ctx) })
+	}
+	if d.srp != nil {
+		wg.Go(func() { errs[1] = d.srp.Close(ctx) })
+	}
+	wg.Wait()
+	return errs
+}
+
 // closeFaces closes portals and the file service; both may be closed already.
 func (d *Daemon) closeFaces(ctx context.Context) error {
 	d.mu.Lock()
 	f := d.files
 	for _, p := range d.portals {
+		p.close()
+	}
+	for _, p := range d.srpPortals {
 		p.close()
 	}
 	d.mu.Unlock()

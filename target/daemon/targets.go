@@ -1,12 +1,15 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 
 	"go.uber.org/zap"
 
+	wiresrp "github.com/sluice-storage/sluice/internal/srp"
 	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"
+	"github.com/sluice-storage/sluice/target/srp"
 )
 
 // openTargets makes the targets with what commands mapped into them.
@@ -52,15 +55,26 @@ func (d *Daemon) scsiTarget(t TargetConfig, unit func(volume string) *scsi.Logic
 	return st, nil
 }
 
-// iscsiTarget is the session layer's form of a configured target.
-func iscsiTarget(t TargetConfig, st *scsi.Target) (iscsi.Target, error) {
+// targetForm is what the session layers serve of a configured target, without its device.
+type targetForm struct {
+	iscsi.Target
+	srp *srp.Target // nil where SRP does not offer it
+}
+
+// formOf is the form of a target.
+func formOf(t TargetConfig) (targetForm, error) {
 	auth, err := t.Auth.auth()
 	if err != nil {
-		return iscsi.Target{}, fmt.Errorf("target %s: %w", t.Name, err)
+		return targetForm{}, fmt.Errorf("target %s: %w", t.Name, err)
 	}
-	out := iscsi.Target{Name: t.Name, Alias: t.Alias, SCSI: st, Auth: auth}
+	out := targetForm{Target: iscsi.Target{Name: t.Name, Alias: t.Alias, Auth: auth}, srp: t.overSRP()}
+	if len(t.Initiators) > 0 {
+		out.Initiators = []iscsi.Initiator{}
+	}
 	for _, i := range t.Initiators {
-		out.Initiators = append(out.Initiators, iscsi.Initiator{Name: i.Name, LUNs: i.LUNs})
+		if !wiresrp.IsName(i.Name) {
+			out.Initiators = append(out.Initiators, iscsi.Initiator{Name: i.Name, LUNs: i.LUNs})
+		}
 	}
 	if t.Redirect != "" {
 		out.Redirect = &iscsi.Redirect{Address: t.Redirect}
@@ -71,7 +85,7 @@ func iscsiTarget(t TargetConfig, st *scsi.Target) (iscsi.Target, error) {
 // startTarget serves a target at the start. One that cannot be served is its own problem: a wrong line in its secrets file does not
 // take the others from their initiators.
 func (d *Daemon) startTarget(t TargetConfig) {
-	form, err := iscsiTarget(t, nil)
+	form, err := formOf(t)
 	var st *scsi.Target
 	if err == nil {
 		st, err = d.scsiTarget(t, func(volume string) *scsi.LogicalUnit { return d.volumes[volume].lu })
@@ -97,9 +111,13 @@ func (d *Daemon) notServed(name string, err error) {
 	}
 }
 
-func (d *Daemon) addTarget(t iscsi.Target, st *scsi.Target) error {
+func (d *Daemon) addTarget(f targetForm, st *scsi.Target) error {
+	t := f.Target
 	t.SCSI = st
 	if err := d.server.AddTarget(t); err != nil {
+		return fmt.Errorf("target %s: %w", t.Name, err)
+	}
+	if err := d.offerSRP(context.Background(), t.Name, f.srp, st); err != nil {
 		return fmt.Errorf("target %s: %w", t.Name, err)
 	}
 	d.mu.Lock()

@@ -101,6 +101,9 @@ func run(c *cobra.Command, f flags) error {
 		for _, u := range users {
 			fmt.Fprintf(c.ErrOrStderr(), "warning: user %s %s\n", u, daemon.Unbound)
 		}
+		for _, note := range cfg.SRPNotes() {
+			fmt.Fprintln(c.ErrOrStderr(), "note:", note)
+		}
 		if err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,7 +25,7 @@ func session() *cobra.Command {
 			return ui.Print(c, ss, func(t *ui.Table) {
 				t.Row("ID", "INITIATOR", "TARGET", "OVER", "THROUGH", "FROM", "SINCE", "RUNNING", "READ", "WRITTEN")
 				for _, s := range ss {
-					t.Row(s.ID, s.Initiator, s.Target, s.Transport, s.Path.String(), s.Peer, time.Since(s.Since).Round(time.Second), s.Inflight, ui.Bytes(int64(s.Read)), ui.Bytes(int64(s.Written)))
+					t.Row(s.ID, s.Initiator, s.Target, over(s), s.Path.String(), s.Peer, time.Since(s.Since).Round(time.Second), s.Inflight, ui.Bytes(int64(s.Read)), ui.Bytes(int64(s.Written)))
 				}
 			})
 		},
@@ -33,7 +34,7 @@ func session() *cobra.Command {
 		Use: "close ID", Short: "End a session; a stock initiator logs in again by itself", Args: cobra.ExactArgs(1), Example: "  sluice session close 3",
 		ValidArgsFunction: complete("/v1/sessions", func(s admin.Session) string { return s.ID }),
 		RunE: func(c *cobra.Command, args []string) error {
-			if _, err := strconv.ParseUint(args[0], 10, 16); err == nil { // else the daemon says what is wrong
+			if _, err := strconv.ParseUint(strings.TrimPrefix(args[0], "srp"), 10, 32); err == nil { // else the daemon says what is wrong
 				if err := ui.ConfirmUnlessSure(c, "Session "+args[0]+" ends, with the commands that it runs"); err != nil {
 					return err
 				}
@@ -44,6 +45,14 @@ func session() *cobra.Command {
 	ui.Asks(end)
 	top.AddCommand(list, end, trace())
 	return top
+}
+
+// over is what a session goes over; of SRP, with the number of its channels.
+func over(s admin.Session) string {
+	if s.Channels > 1 {
+		return s.Transport + "*" + strconv.Itoa(s.Channels)
+	}
+	return s.Transport
 }
 
 func trace() *cobra.Command {

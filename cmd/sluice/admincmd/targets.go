@@ -1,8 +1,12 @@
 package admincmd
 
 import (
+	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -13,7 +17,7 @@ import (
 
 func target() *cobra.Command {
 	top := &cobra.Command{Use: "target", Short: "List, create and delete targets, and map volumes"}
-	top.AddCommand(listTargets(), createTarget(), deleteTarget(), mapLUN(), unmapLUN(), allowInitiator(), denyInitiator(), setSecret())
+	top.AddCommand(listTargets(), createTarget(), deleteTarget(), mapLUN(), unmapLUN(), allowInitiator(), denyInitiator(), setSecret(), srpPorts())
 	top.AddCommand(groups(targetNames())...)
 	return top
 }
@@ -52,6 +56,49 @@ func listTargets() *cobra.Command {
 			})
 		},
 	}
+}
+
+// srpPorts prints what a Linux host is told: SRP has no discovery that goes over RDMA/CM.
+func srpPorts() *cobra.Command {
+	return &cobra.Command{
+		Use: "srp TARGET", Short: "Print how Linux hosts log in to a target over SRP", Args: cobra.ExactArgs(1), ValidArgsFunction: targetNames(), Example: "  sluice target srp iqn.2026-11.org.example:disks",
+		Long: "Print how Linux hosts log in to a target over the SCSI RDMA Protocol (ib_srp): the line for each address of `srp` in the\nconfiguration, to be written to /sys/class/infiniband_srp/srp-ADAPTER-PORT/add_target.",
+		RunE: func(c *cobra.Command, args []string) error {
+			ts, err := get[[]admin.Target](c, "/v1/targets")
+			if err != nil {
+				return err
+			}
+			i := slices.IndexFunc(ts, func(t admin.Target) bool { return t.Name == args[0] })
+			switch {
+			case i < 0:
+				return refused("there is no target %s", args[0])
+			case ts[i].NotSRP != "":
+				return refused("target %s is not served over SRP: %s", args[0], ts[i].NotSRP)
+			case len(ts[i].SRP) == 0:
+				return refused("the daemon has no address for SRP: add srp to its configuration, and reload")
+			}
+			return ui.Print(c, ts[i].SRP, func(t *ui.Table) {
+				for _, p := range ts[i].SRP {
+					t.Row(addTarget(p))
+				}
+			})
+		},
+	}
+}
+
+func refused(format string, a ...any) error {
+	return ui.ExitError{Code: ui.CodeRefused, Err: fmt.Errorf(format, a...)}
+}
+
+// addTarget is the line for add_target of ib_srp. Where the daemon listens everywhere the host is the reader's to fill in.
+func addTarget(p admin.SRPPort) string {
+	dest := p.Address
+	if host, port, err := net.SplitHostPort(p.Address); err == nil {
+		if a, err := netip.ParseAddr(host); host == "" || err == nil && a.IsUnspecified() {
+			dest = "ADDRESS:" + port
+		}
+	}
+	return "id_ext=" + p.IDExt + ",ioc_guid=" + p.IOCGUID + ",dest=" + dest
 }
 
 func createTarget() *cobra.Command {
