@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/sluice-storage/sluice/internal/oncrpc"
 )
 
 // The time that a client may take none of its replies begins when they have to wait for it, not with the last that did.
@@ -23,6 +25,46 @@ func TestTheTimeToTakeRepliesBeginsWithThem(t *testing.T) {
 		}
 		_ = nc.Close()
 		end()
+	})
+}
+
+// A reply waits for company only as long as nothing else has to be waited for: neither for the rest of the record behind it, nor for room for that.
+func TestAReplyDoesNotWaitForTheRecordBehindIt(t *testing.T) {
+	first, next := record(1, procEcho, 1), large(2, procEcho, 2, 40<<10)
+	fragment := append(append([]byte(nil), next[:4+100]...), 0, 0)
+	oncrpc.PutMark(fragment, 100, false)
+	for what, b := range map[string][]byte{"a part of its mark": next[:3], "its mark": next[:4], "a part of it": next[:100], "a fragment of it, and a part of the next mark": fragment} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, _, l, end := servePipes(t, Options{})
+				nc := l.dial("10.0.0.1:700")
+				r := readAll(nc)
+				write(t, nc, append(append([]byte(nil), first...), b...))
+				synctest.Wait()
+				if r.n.Load() != 1 {
+					t.Error("no reply")
+				}
+				_ = nc.Close()
+				end()
+			})
+		})
+	}
+	t.Run("room for it", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			l, end := serveFew(t)
+			defer end()
+			defer begin(t, l, "10.0.0.1", true)()
+			nc := l.dial("10.0.0.1:999")
+			defer func() { _ = nc.Close() }()
+			r := readAll(nc)
+			write(t, nc, record(1, procTrust, 1))
+			synctest.Wait()
+			write(t, nc, append(append([]byte(nil), record(3, procEcho, 1)...), next...))
+			synctest.Wait()
+			if r.n.Load() != 2 {
+				t.Errorf("%d replies of 2, while a record waits for room", r.n.Load())
+			}
+		})
 	})
 }
 

@@ -1,6 +1,7 @@
 package rpcserver
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -21,43 +22,68 @@ type room struct {
 	queue   []*place
 }
 
+// place is what waits for room. in is called once it has it, under the lock of the room.
 type place struct {
-	n     int64
-	ready chan struct{}
+	n  int64
+	in func()
 }
+
+// try takes room for n bytes where there is some and none waits.
+func (r *room) try(n int64) bool {
+	if r.waiting.Load() > 0 {
+		return false
+	}
+	if r.used.Add(n) <= r.max {
+		return true
+	}
+	r.give(n)
+	return false
+}
+
+// force takes room for n bytes whether there is some or not: for what is there already, or needed to give more back.
+func (r *room) force(n int64) { r.used.Add(n) }
 
 // take returns when there is room for n bytes, or reports false when stop is closed.
 func (r *room) take(n int64, stop <-chan struct{}) bool {
-	if r.waiting.Load() == 0 {
-		if r.used.Add(n) <= r.max {
-			return true
-		}
-		r.used.Add(-n)
+	if r.try(n) {
+		return true
 	}
-	p := &place{n: n, ready: make(chan struct{})}
-	r.mu.Lock()
-	r.queue = append(r.queue, p)
-	r.waiting.Store(int64(len(r.queue)))
-	r.admitLocked() // room may have been given back before it could be seen that this one waits
-	r.mu.Unlock()
+	ready := make(chan struct{})
+	p := r.ask(n, func() { close(ready) })
 	select {
-	case <-p.ready:
+	case <-ready:
 		return true
 	case <-stop:
 	}
-	r.mu.Lock()
-	for i, q := range r.queue {
-		if q == p {
-			r.queue = append(r.queue[:i], r.queue[i+1:]...)
-			r.waiting.Store(int64(len(r.queue)))
-			r.admitLocked()
-			r.mu.Unlock()
-			return false
-		}
+	if !r.cancel(p) {
+		r.give(n) // it was let in at the same time
 	}
-	r.mu.Unlock()
-	r.give(n) // it was let in at the same time
 	return false
+}
+
+// ask has in called when there is room for n bytes, which is taken then. in must not wait, nor come back to the room.
+func (r *room) ask(n int64, in func()) *place {
+	p := &place{n: n, in: in}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.queue = append(r.queue, p)
+	r.waiting.Store(int64(len(r.queue)))
+	r.admitLocked() // room may have been given back before it could be seen that this one waits
+	return p
+}
+
+// cancel takes what ask has begun back. It reports false where the room has been taken.
+func (r *room) cancel(p *place) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.Index(r.queue, p)
+	if i < 0 {
+		return false
+	}
+	r.queue = slices.Delete(r.queue, i, i+1)
+	r.waiting.Store(int64(len(r.queue)))
+	r.admitLocked()
+	return true
 }
 
 // give returns room.
@@ -79,7 +105,7 @@ func (r *room) admitLocked() {
 			break
 		}
 		r.queue = r.queue[1:]
-		close(p.ready)
+		p.in()
 	}
 	r.waiting.Store(int64(len(r.queue)))
 }
@@ -90,7 +116,11 @@ func (c *stream) takeRoom(sc *streamCall, n int64) bool {
 	sc.strange = !c.peer.trusted() && !lasts(c.believed.Load())
 	l := sc.rooms()
 	for i, r := range l {
-		if r != nil && !r.take(n, c.s.ending) {
+		if r == nil || r.try(n) {
+			continue
+		}
+		c.out.flush() // or replies would wait with it
+		if !r.take(n, c.s.ending) {
 			giveRoom(l[:i], n)
 			return false
 		}

@@ -335,8 +335,9 @@ func (c *stream) readFull(b []byte) (copied int, err error) {
 	return copied, nil
 }
 
-// read reads once, into b and then into ahead.
+// read reads once, into b and then into ahead. Replies that wait for company leave before: the rest of a record that was begun may be long in coming.
 func (c *stream) read(b, ahead []byte) (int, error) {
+	c.out.flush()
 	if c.raw == nil {
 		if len(b) > 0 {
 			return c.nc.Read(b)
