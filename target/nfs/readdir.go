@@ -29,13 +29,17 @@ func (s *Server) readdir(c *rpcserver.Call, a *arguments) rpcserver.Verdict {
 		c.Out = r.Append(c.Out)
 		return rpcserver.Done
 	}
+	most := int(min(args.MaxCount, maxReaddir))
+	if c.Reserve(most) != nil {
+		return rpcserver.Later
+	}
 	mark := len(c.Out)
 	c.Out = r.Append(c.Out)
 	l := lister{c: c, plus: args.Plus, names: int(min(args.DirCount, maxReaddir))}
 	if !args.Plus || l.names == 0 {
 		l.names = maxReaddir
 	}
-	l.end = mark + int(min(args.MaxCount, maxReaddir)) - 8 // the list's end and the flag have to fit
+	l.end = mark + most - 8 // the list's end and the flag have to fit
 	end, e := o.ReadDir(args.Cookie, l.entry)
 	switch {
 	case e != filesystem.OK:

@@ -66,6 +66,9 @@ func servePipes(t *testing.T, o Options) (*Server, *program, *pipeListener, func
 		if n := s.room.used.Load() + s.strangers.used.Load(); n != 0 {
 			t.Errorf("%d bytes of requests were never given back", n)
 		}
+		if n := s.results.used.Load(); n != 0 {
+			t.Errorf("%d bytes of results were never given back", n)
+		}
 	}
 }
 
@@ -266,7 +269,7 @@ func TestRoomIsFirstComeFirstServedAndNeverLost(t *testing.T) {
 					quit = make(chan struct{})
 					close(quit)
 				}
-				if r.take(n, quit) {
+				if r.take(n, quit, nil) {
 					if u := r.used.Load(); u > 2*r.max { // a try that is taken back counts for a moment
 						t.Errorf("%d of %d in use", u, r.max)
 					}

@@ -8,6 +8,16 @@ var byteClasses = [...]int{8 << 10, 68 << 10, 264 << 10, MaxRecord}
 
 var bytePools [len(byteClasses)]sync.Pool
 
+// bytesFor is how many bytes getBytes(n) takes.
+func bytesFor(n int) int {
+	for _, size := range byteClasses {
+		if n <= size {
+			return size
+		}
+	}
+	return n
+}
+
 func getBytes(n int) *[]byte {
 	for i, size := range byteClasses {
 		if n <= size {

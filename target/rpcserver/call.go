@@ -59,6 +59,8 @@ type carrier interface {
 	// sinkFor returns memory for n bytes of result, loanFor the end of a pipe for them.
 	sinkFor(n int) ([][]byte, error)
 	loanFor(n, skew int) (fd int, ok bool)
+	// reserve takes what room there has to be for n bytes of the reply that are in memory of the call's, or answers ErrNoMemory.
+	reserve(n int) error
 	// filled is told how many bytes of the loan are part of the reply, and 0 when nothing was put into the pipe.
 	filled(n int)
 	// dropSink gives back what sinkFor and loanFor gave, dropRoom the room that the message took.
@@ -87,6 +89,7 @@ type inMessage struct{}
 
 func (inMessage) chunk(int) ([][]byte, bool, error) { return nil, false, nil }
 func (inMessage) loanFor(int, int) (int, bool)      { return -1, false }
+func (inMessage) reserve(int) error                 { return nil }
 func (inMessage) filled(int)                        {}
 func (inMessage) dropRoom()                         {}
 func (inMessage) brief(turn) bool                   { return false }
@@ -111,7 +114,7 @@ func (c *Call) Data(n int) ([][]byte, error) {
 	return c.dataArr[:1], nil
 }
 
-// ErrNoMemory is Sink's answer where other calls hold all there is; the verdict is Later then.
+// ErrNoMemory is the answer of Sink and Reserve where other calls hold all there is; the verdict is Later then.
 var ErrNoMemory = mem.ErrNoMemory
 
 // Sink returns memory for n bytes of opaque result. SetPayload says how many were used.
@@ -122,6 +125,9 @@ func (c *Call) Sink(n int) ([][]byte, error) {
 	c.sink = s
 	return s, err
 }
+
+// Reserve is called by a program that is about to append a long result to Out, of n bytes at most: it waits like others until its client takes it.
+func (c *Call) Reserve(n int) error { return c.from.reserve(n) }
 
 // Loan returns the end of an empty pipe to put a result of up to n bytes into, instead of a Sink; the first of them lies
 // skew bytes into a page. SetPayload says how many there are, Unlend that there are none. ok is false where the transport, or the

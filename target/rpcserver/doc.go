@@ -12,6 +12,8 @@
 //     at the bound. life.go has a call's states.
 //  4. Replies of a stream are queued and written with one writev, by the goroutine that finds no other writing. What the socket
 //     does not take at once is left to one flusher, so that a client that does not read holds no worker.
+//  5. What requests and results take of memory has bounds over all connections, and one host has half of each (room.go, results.go,
+//     hostmemory.go).
 //
 // Bulk data is not part of the message: a program asks Call.Data for the bytes of an argument and Call.Sink for memory
 // for a result, and the transport puts both where they belong. Call.SetPayload says where in the reply a result stands; further results may follow it.

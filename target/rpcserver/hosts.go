@@ -45,6 +45,7 @@ type host struct {
 	conns map[conn]*connState
 
 	room, strangers room // of requests: of its streams, and of those whose peers have shown no right
+	results         room // of its streams
 
 	memo   atomic.Pointer[any] // the program's (Peer.HostMemo)
 	claims atomic.Pointer[claims]
@@ -79,7 +80,7 @@ func (s *Server) admit(c conn, a netip.Addr, st *connState) bool {
 	}
 	if h == nil {
 		h = &host{addr: a, conns: make(map[conn]*connState)}
-		h.room.max, h.strangers.max = s.room.max/2, s.room.max/4
+		h.room.max, h.strangers.max, h.results.max = s.room.max/2, s.room.max/4, s.results.max/2
 		s.hosts[a] = h
 	}
 	s.born++

@@ -7,7 +7,7 @@ const (
 	MaxPayload = 1 << 20
 	// MaxRecord bounds a stream's record: the payload, and room for a header, two handles and names.
 	MaxRecord = MaxPayload + 16<<10
-	// maxHeld is how many bytes of results a stream may have unwritten before no more of its calls are read.
+	// maxHeld is how many bytes of results a stream may have unwritten before no more of its calls are read, nor results made.
 	maxHeld = 16 << 20
 	// minLoan is how long a result must be, bytes, to be lent by the page and not read: below it the system calls cost more
 	// than the copies do (measured).
@@ -34,6 +34,11 @@ const (
 	// maxRequests bounds the memory of requests that are not answered yet, bytes, over all streams: those that do not fit
 	// what a Call has for itself.
 	maxRequests = 512 << 20
+	// maxResults bounds the memory of results, bytes, over all streams: those that are read, and those that clients have not taken yet. A host has
+	// half: the calls that may hang with its media leave a quarter of that (maxOfHost in target/filesystem).
+	maxResults = 512 << 20
+	// smallResult is up to how many bytes a result takes none of that: calls in flight bound them.
+	smallResult = 8 << 10
 	// trustTime is how long it counts that a client has shown a right, connected or not: longer than switches take to start. Of those
 	// that are gone it is remembered for maxTrusted, the latest. trustAgain is how old it may be and not be noted again.
 	trustTime  = 15 * time.Minute

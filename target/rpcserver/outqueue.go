@@ -202,6 +202,7 @@ func (q *outQueue) write(mayWait bool) bool {
 func (q *outQueue) fail(err error) {
 	q.err = err
 	q.broken.Store(true)
+	q.c.die()
 	_ = q.c.nc.Close()
 }
 

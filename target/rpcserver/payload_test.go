@@ -3,6 +3,7 @@ package rpcserver
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -36,7 +37,9 @@ func (p *program) middle(c *Call, n uint32) Verdict {
 		}
 	} else {
 		sink, err := c.Sink(int(n))
-		if err != nil {
+		if errors.Is(err, ErrNoMemory) {
+			return Later
+		} else if err != nil {
 			return c.Fail(oncrpc.SystemErr)
 		}
 		b := bulkOf(n)

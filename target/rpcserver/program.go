@@ -65,7 +65,7 @@ const (
 	Again
 	// Drop says that there will be no reply.
 	Drop
-	// Later asks to be called again, from a worker, when there is memory for what Sink answered ErrNoMemory to. No worker
+	// Later asks to be called again, from a worker, when there is memory for what Sink or Reserve answered ErrNoMemory to. No worker
 	// waits meanwhile: others may need it to give memory back.
 	Later
 )

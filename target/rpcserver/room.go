@@ -43,8 +43,8 @@ func (r *room) try(n int64) bool {
 // force takes room for n bytes whether there is some or not: for what is there already, or needed to give more back.
 func (r *room) force(n int64) { r.used.Add(n) }
 
-// take returns when there is room for n bytes, or reports false when stop is closed.
-func (r *room) take(n int64, stop <-chan struct{}) bool {
+// take returns when there is room for n bytes, or reports false when stop or other is closed.
+func (r *room) take(n int64, stop, other <-chan struct{}) bool {
 	if r.try(n) {
 		return true
 	}
@@ -54,6 +54,7 @@ func (r *room) take(n int64, stop <-chan struct{}) bool {
 	case <-ready:
 		return true
 	case <-stop:
+	case <-other:
 	}
 	if !r.cancel(p) {
 		r.give(n) // it was let in at the same time
@@ -120,7 +121,7 @@ func (c *stream) takeRoom(sc *streamCall, n int64) bool {
 			continue
 		}
 		c.out.flush() // or replies would wait with it
-		if !r.take(n, c.s.ending) {
+		if !r.take(n, c.s.ending, nil) {
 			giveRoom(l[:i], n)
 			return false
 		}

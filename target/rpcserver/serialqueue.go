@@ -77,7 +77,7 @@ func (q *serialQueue) run(c *Call) {
 			next = q.take()
 		} // or else another worker has the rest
 		c.from.finish(v, err, next == nil)
-		if v == Drop && next == nil {
+		if (v == Drop || v == Later) && next == nil {
 			q.c.out.flush()
 		}
 		c = next

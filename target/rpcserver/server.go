@@ -56,6 +56,7 @@ type Server struct {
 	stats   counters
 
 	room, strangers room // of requests: of all streams, and of those whose peers have shown no right
+	results         room // of all streams
 
 	splice func(from int, to uintptr, n int, more bool) (int, syscall.Errno) // spliceOut, but in tests
 }
@@ -64,7 +65,7 @@ type Server struct {
 func NewServer(opt Options, programs ...Program) *Server {
 	s := &Server{opt: opt, log: opt.Log, progs: make(map[uint32]Program), closers: make(map[io.Closer]struct{}),
 		hosts: make(map[netip.Addr]*host), trusted: make(map[client]time.Time), ending: make(chan struct{}), splice: spliceOut}
-	s.room.max, s.strangers.max = maxRequests, maxRequests/2
+	s.room.max, s.strangers.max, s.results.max = maxRequests, maxRequests/2, maxResults
 	if s.log == nil {
 		s.log = zap.NewNop()
 	}

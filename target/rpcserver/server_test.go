@@ -38,6 +38,8 @@ const (
 	procTrust  = 8  // the caller has a right
 	procAsk    = 10 // kept: how often it was executed, for callers without a right
 	procMiddle = 11 // that many bytes of payload, and more results behind them
+	procList   = 12 // that many bytes of results
+	procLong   = 13 // the same, and nothing is reserved for them
 )
 
 type program struct {
@@ -97,7 +99,9 @@ func (p *program) Serve(c *Call) Verdict {
 	case procBulk, procHold:
 		c.Out = xdr.AppendUint32(c.Out, v)
 		sink, err := c.Sink(int(v))
-		if err != nil {
+		if errors.Is(err, ErrNoMemory) {
+			return Later
+		} else if err != nil {
 			return c.Fail(oncrpc.SystemErr)
 		}
 		if c.Proc == procHold {
@@ -113,6 +117,12 @@ func (p *program) Serve(c *Call) Verdict {
 		return Done
 	case procMiddle:
 		return p.middle(c, v)
+	case procList, procLong:
+		if c.Proc == procList && c.Reserve(int(v)) != nil {
+			return Later
+		}
+		c.Out = append(xdr.AppendUint32(c.Out, v), make([]byte, v)...)
+		return Done
 	case procPanic:
 		panic("a mistake")
 	case procSpoil:

@@ -21,6 +21,8 @@ type streamCall struct {
 	loan    *pipe     // in place of plain
 	lent    int       // bytes that loan was asked for
 	held    int       // of the result, counted by the stream, bytes
+	results int64     // taken of the rooms for results, bytes
+	wants   int64     // what there was no room for, bytes
 }
 
 // newStreamCall returns a call that arrives by a stream.
@@ -42,6 +44,9 @@ func (c *stream) newStreamCall() *streamCall {
 func (sc *streamCall) gone() bool { return sc.st.gone() }
 
 func (sc *streamCall) sinkFor(n int) ([][]byte, error) {
+	if !sc.roomFor(bytesFor(n)) {
+		return nil, ErrNoMemory
+	}
 	sc.plain = getBytes(max(n, 1))
 	sc.spans[0] = (*sc.plain)[:n]
 	return sc.spans[:1], nil
@@ -49,6 +54,9 @@ func (sc *streamCall) sinkFor(n int) ([][]byte, error) {
 
 func (sc *streamCall) loanFor(n, _ int) (fd int, ok bool) {
 	if sc.st.raw == nil {
+		return -1, false
+	}
+	if !sc.roomFor(n) {
 		return -1, false
 	}
 	p := sc.st.pipes.get()
@@ -72,19 +80,15 @@ func (sc *streamCall) dropSink() {
 		sc.st.pipes.put(p)
 		sc.loan, sc.lent = nil, 0
 	}
-	if sc.held > 0 {
-		sc.st.letGo(sc.held)
-		sc.held = 0
-	}
 	if sc.plain != nil {
 		putBytes(sc.plain)
 		sc.plain, sc.spans[0] = nil, nil
 	}
 }
 
-// reply counts the result from here on: what is still being executed, perhaps on a medium that hangs, is bounded by the workers,
-// and must not keep the connection's other calls from being read. The call itself has been executed, and keeps no memory until
-// its client takes the reply.
+// reply counts the result against its stream from here on: what is still being executed, perhaps on a medium that hangs, is bounded by the workers
+// and by the rooms for results, and must not keep the connection's other calls from being read. The call itself has been executed, and keeps no
+// memory until its client takes the reply.
 func (sc *streamCall) reply(flush bool) {
 	sc.call.letMsgGo()
 	if sc.plain != nil {
@@ -93,6 +97,10 @@ func (sc *streamCall) reply(flush bool) {
 	if sc.loan != nil {
 		sc.hold(sc.lent)
 	}
+	if n := len(sc.call.Out); n > smallResult {
+		sc.hold(n)
+	}
+	sc.settleRoom()
 	oncrpc.PutMark(sc.mark[:], sc.call.replyLen(), true)
 	sc.st.out.send(sc, flush)
 }
@@ -109,18 +117,27 @@ func (sc *streamCall) finish(v Verdict, err error, flush bool) {
 			c.s.log.Info("an RPC connection is closed", zap.Stringer("peer", c.peer.Addr), zap.Error(err))
 		}
 		c.lost.Store(true)
+		c.die()
 		_ = c.nc.Close()
 	}
-	if v == Drop {
+	switch v {
+	case Drop:
 		sc.drop()
-		return
+	case Later:
+		c.later.add(sc)
+	default:
+		sc.reply(flush)
 	}
-	sc.reply(flush)
 }
 
 func (sc *streamCall) drop() {
-	c := sc.st
+	c, held := sc.st, sc.held
+	sc.held = 0
+	sc.giveResults() // what is pooled is not a call's any more
 	sc.call.release()
+	if held > 0 {
+		c.letGo(held)
+	}
 	c.ended()
 }
 

@@ -68,10 +68,13 @@ type stream struct {
 	inFlight sync.WaitGroup
 	held     atomic.Int64  // bytes of results in replies that are not written yet
 	room     chan struct{} // told when held shrinks
+	dead     chan struct{} // closed when no reply can be sent any more
+	die      func()        // closes it, once
 
 	out    outQueue
 	pipes  pipes
 	serial serialQueue
+	later  laterQueue
 
 	// What the watch looks at.
 	records               atomic.Uint64 // begun
@@ -93,6 +96,9 @@ func (s *Server) newStream(nc net.Conn) *stream {
 	c.out.init(c)
 	c.pipes.s = s
 	c.serial.c = c
+	c.later.c, c.later.eased = c, make(chan struct{}, 1)
+	c.dead = make(chan struct{})
+	c.die = sync.OnceFunc(func() { close(c.dead) })
 	return c
 }
 
@@ -109,10 +115,12 @@ func (c *stream) serve() {
 		_ = nc.SetWriteDeadline(time.Now().Add(lingerTime))
 	} else {
 		c.lost.Store(true)
+		c.die()
 		_ = nc.Close()
 	}
 	c.out.flush()
 	c.inFlight.Wait()
+	c.later.end()
 	c.serial.end()
 	c.out.end()
 	c.pipes.end()
@@ -350,9 +358,11 @@ func (c *stream) read(b, ahead []byte) (int, error) {
 // letGo is told that n bytes of result are no longer held.
 func (c *stream) letGo(n int) {
 	c.held.Add(-int64(n))
-	select {
-	case c.room <- struct{}{}:
-	default:
+	for _, told := range [...]chan struct{}{c.room, c.later.eased} {
+		select {
+		case told <- struct{}{}:
+		default:
+		}
 	}
 }
 
