@@ -167,6 +167,16 @@ func unmap(s *Slab, l []Registrar) error {
 	return s.Close()
 }
 
+// Capacity is how many bytes of a pool the n bytes of a GetAll take at most, where nothing else is short.
+func Capacity(n int) (total int64) {
+	for n > 0 {
+		size := classes[mustClass(min(n, MaxBuf))]
+		total += int64(size)
+		n -= size
+	}
+	return total
+}
+
 func mustClass(n int) int {
 	if n > 0 {
 		for c, size := range classes {

@@ -24,8 +24,9 @@ import (
 type creditStep struct {
 	buf     *mem.Buf // nil while closed
 	closing bool
-	recvs   int // receives that are posted, or whose call has no reply yet
-	busy    int // slots in use
+	recvs   int   // receives that are posted, or whose call has no reply yet
+	busy    int   // slots in use
+	room    int64 // taken of the host's room for registered memory, bytes
 }
 
 // creditOffset is where a header has rdma_credit (RFC 8166 section 4.2.3).
@@ -58,8 +59,16 @@ func (c *rdmaConn) openStepLocked(get func(int) (*mem.Buf, error)) ([]transport.
 	if k == 0 {
 		n += spareRecvs
 	}
+	// What a connection begins with is bounded by the number of them. More is for hosts that have room for more.
+	room := mem.Capacity(n * c.opt.Inline)
+	if k == 0 {
+		c.host.fabric.force(room)
+	} else if !c.host.fabric.try(room) {
+		return nil, mem.ErrNoMemory
+	}
 	b, err := get(n * c.opt.Inline)
 	if err != nil {
+		c.host.fabric.give(room)
 		return nil, err
 	}
 	at := 0
@@ -81,7 +90,7 @@ func (c *rdmaConn) openStepLocked(get func(int) (*mem.Buf, error)) ([]transport.
 			c.recvs[i] = transport.Recv{Token: kindRecv | uint64(i), Buf: cut()}
 		}
 	}
-	c.steps[k] = creditStep{buf: b, recvs: len(recvs)}
+	c.steps[k] = creditStep{buf: b, recvs: len(recvs), room: room}
 	c.open++
 	c.s.stats.credits.Add(int64(c.step))
 	return recvs, nil
@@ -224,6 +233,9 @@ func (r *rdmaCall) freeLocked() {
 	slots.Must(&r.state, slotIdle)
 	r.dropBufs()
 	c := r.conn
+	if c.calls == 0 {
+		c.idleRoomLocked()
+	}
 	s := c.stepOf(r)
 	s.busy--
 	if s.closing {
@@ -237,6 +249,7 @@ func (r *rdmaCall) freeLocked() {
 func (c *rdmaConn) doneClosingLocked(s *creditStep) {
 	if s.recvs == 0 && s.busy == 0 {
 		c.freed = append(c.freed, s.buf)
+		c.host.fabric.give(s.room)
 		*s = creditStep{}
 	}
 }

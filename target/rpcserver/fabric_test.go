@@ -43,6 +43,9 @@ const (
 	bulkAt       = (clientRecvs + 64) * clientInline
 )
 
+// clientReads is how many Reads a client lets the server have outstanding.
+var clientReads = 16
+
 // newTwins makes the two ends' devices.
 var newTwins = transporttest.Twin
 
@@ -108,7 +111,7 @@ func newFabricClient(t *testing.T, dev transport.Device, addr string, priv []byt
 			t.Fatal(err)
 		}
 	}
-	peer, err := dev.Dial(t.Context(), addr, c.qp, transport.ConnParams{Private: priv, ReadsIn: 16})
+	peer, err := dev.Dial(t.Context(), addr, c.qp, transport.ConnParams{Private: priv, ReadsIn: clientReads})
 	if err != nil {
 		t.Fatal(err)
 	}

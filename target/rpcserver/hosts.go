@@ -46,6 +46,7 @@ type host struct {
 
 	room, strangers room // of requests: of its streams, and of those whose peers have shown no right
 	results         room // of its streams
+	fabric          room // registered memory of its RDMA connections
 
 	memo   atomic.Pointer[any] // the program's (Peer.HostMemo)
 	claims atomic.Pointer[claims]
@@ -81,6 +82,7 @@ func (s *Server) admit(c conn, a netip.Addr, st *connState) bool {
 	if h == nil {
 		h = &host{addr: a, conns: make(map[conn]*connState)}
 		h.room.max, h.strangers.max, h.results.max = s.room.max/2, s.room.max/4, s.results.max/2
+		h.fabric.max = s.hostFabric
 		s.hosts[a] = h
 	}
 	s.born++

@@ -58,12 +58,17 @@ const (
 	// fabricTime is how long an RDMA connection may have work requests outstanding of which none completes: their memory is
 	// taken from other connections.
 	fabricTime = time.Minute
+	// moveTime is how long the Reads of one call, or one reply, may be on their way, however others of its connection move: all credits of 1 MiB
+	// at 400 KB/s.
+	moveTime = 3 * time.Minute
+	// minHostFabric is the least that a host may have of registered memory, bytes, where there is little.
+	minHostFabric = 10 << 20
 	// roomTime is for how long a client is refused whose connection ended for want of room for its memory. Linux comes again at once after
 	// a connection that ended, and waits longer each time it is refused (net/sunrpc/xprtrdma/transport.c).
 	roomTime = 5 * time.Second
-	// maxStrangerCall bounds what is fetched for a client that has shown no right yet, bytes: the longest call without bulk
-	// data fits, an access control list of a thousand entries.
-	maxStrangerCall = 32 << 10
+	// maxLongCall bounds a message in a position-zero chunk, bytes, which is copied out of registered memory: the longest call without bulk data
+	// fits, an access control list of a thousand entries. Bulk data comes in a chunk of its own (RFC 8267 section 2).
+	maxLongCall = 32 << 10
 	// settleTime bounds how long a new connection waits for the calls of those that its host has left.
 	settleTime = 15 * time.Second
 	// maxWorkers bounds goroutines that may block in the file system, each perhaps in an OS thread.

@@ -210,6 +210,7 @@ func (c *rdmaConn) look(now time.Time) {
 	c.mu.Lock()
 	calls, sending, closed := c.calls, c.sending, c.closed
 	inReads, begun := c.owner.ReadsLocked()
+	oldest := c.oldestLocked(now)
 	c.mu.Unlock()
 	// Each kind by itself: a client's calls say nothing of the Reads that it lets lie.
 	idle := c.quiet.forTime(c.moved.Load(), now)
@@ -218,6 +219,7 @@ func (c *rdmaConn) look(now time.Time) {
 	case closed:
 		return
 	case inReads > 0 && reads >= fabricTime, sending > 0 && sends >= fabricTime:
+	case oldest >= moveTime: // one that moves a little, again and again, would hold the memory of all for as long
 	case inReads+sending+calls == 0 && idle >= idleTime:
 	default:
 		return
@@ -237,7 +239,8 @@ func (c *rdmaConn) free() {
 	for i := range c.steps { // the queue pair has given back every buffer
 		if s := &c.steps[i]; s.buf != nil {
 			s.buf.Release()
-			s.buf = nil
+			c.host.fabric.give(s.room)
+			*s = creditStep{}
 		}
 	}
 }

@@ -309,7 +309,7 @@ func TestARefusedCallIsAnsweredBeforeItsDataIsFetched(t *testing.T) {
 		}
 		h := c.header()
 		h.Proc = rpcrdma.Nomsg
-		h.Reads = []rpcrdma.ReadSegment{{Segment: rpcrdma.Segment{Handle: 0xdead, Len: maxStrangerCall + 4}}}
+		h.Reads = []rpcrdma.ReadSegment{{Segment: rpcrdma.Segment{Handle: 0xdead, Len: maxLongCall + 4}}}
 		c.send(h.Append(nil))
 		c.refused(rpcrdma.ErrChunk)
 	})

@@ -2,6 +2,7 @@ package rpcserver
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/sluice-storage/sluice/internal/rpcrdma"
 	"github.com/sluice-storage/sluice/internal/xdr"
@@ -26,6 +27,11 @@ type rdmaCall struct {
 	zeroLen int    // bytes of the position-zero chunk
 	pending int    // Reads not complete
 
+	room     int64     // taken of the host's room for registered memory, bytes
+	sinkRoom int64     // of it for the sink
+	lacks    int64     // what there was no room for; 0 where the connection's quota has no memory
+	since    time.Time // its Reads, or its reply, are on their way
+
 	dataBufs, zeroBufs, sinkBufs, outBufs []*mem.Buf
 	data, sink                            [][]byte
 
@@ -46,7 +52,7 @@ func (r *rdmaCall) plan(inline int) bool {
 		switch {
 		case s.Position == 0:
 			r.zeroLen += int(s.Len)
-			if s.Len > MaxRecord || r.zeroLen > MaxRecord {
+			if s.Len > maxLongCall || r.zeroLen > maxLongCall {
 				return false
 			}
 		case s.Position%4 != 0, r.dataAt != 0 && s.Position != r.dataAt, s.Len > MaxPayload+4:
@@ -66,21 +72,26 @@ func (r *rdmaCall) plan(inline int) bool {
 	return r.zeroLen == 0 && inline > 0 && int(r.dataAt) <= inline
 }
 
-// readMemory gets memory for all read chunks of the call, or none.
-func (r *rdmaCall) readMemory(quota *mem.Quota) error {
+// readMemoryLocked gets memory for all read chunks of the call, or none. That for a position-zero chunk counts as long as the call, for the copy of it.
+func (r *rdmaCall) readMemoryLocked() error {
+	c := r.conn
+	n := mem.Capacity(r.dataLen) + mem.Capacity(r.zeroLen)
+	if !c.takeRoomLocked(r, n) {
+		return mem.ErrNoMemory
+	}
 	var err error
 	if r.dataLen > 0 {
-		if r.dataBufs, err = quota.GetAll(r.dataLen, r.dataBufs[:0]); err != nil {
-			return err
-		}
+		r.dataBufs, err = c.quota.GetAll(r.dataLen, r.dataBufs[:0])
 	}
-	if r.zeroLen > 0 {
-		if r.zeroBufs, err = quota.GetAll(r.zeroLen, r.zeroBufs[:0]); err != nil {
+	if r.zeroLen > 0 && err == nil {
+		if r.zeroBufs, err = c.quota.GetAll(r.zeroLen, r.zeroBufs[:0]); err != nil {
 			releaseBufs(&r.dataBufs)
-			return err
 		}
 	}
-	return nil
+	if err != nil {
+		r.giveRoom(n)
+	}
+	return err
 }
 
 // fetchesNothing reports that the call's read list has no bytes, or that there is none.
@@ -89,6 +100,7 @@ func (r *rdmaCall) fetchesNothing() bool { return r.dataLen+r.zeroLen == 0 }
 // listReadsLocked queues the RDMA Reads of the call: one for each segment, or more where a segment spans two buffers.
 func (r *rdmaCall) listReadsLocked() {
 	slots.Move(&r.state, slotReading)
+	r.since = time.Now()
 	var data, zero cursor
 	data.bufs, zero.bufs = r.dataBufs, r.zeroBufs
 	for i := range r.h.Reads {
@@ -184,8 +196,14 @@ func (r *rdmaCall) chunk(n int) (data [][]byte, apart bool, err error) {
 }
 
 func (r *rdmaCall) sinkFor(n int) ([][]byte, error) {
+	n = max(n, 1)
+	if !r.sinkRoomFor(mem.Capacity(n)) {
+		return nil, ErrNoMemory
+	}
 	var err error
-	if r.sinkBufs, err = r.conn.quota.GetAll(max(n, 1), r.sinkBufs[:0]); err != nil {
+	if r.sinkBufs, err = r.conn.quota.GetAll(n, r.sinkBufs[:0]); err != nil {
+		r.giveRoom(r.sinkRoom)
+		r.sinkRoom = 0
 		return nil, err
 	}
 	r.sink = r.sink[:0]
@@ -195,9 +213,28 @@ func (r *rdmaCall) sinkFor(n int) ([][]byte, error) {
 	return r.sink, nil
 }
 
+// sinkRoomFor takes room for the sink, with what an earlier try has taken.
+func (r *rdmaCall) sinkRoomFor(n int64) bool {
+	if n <= r.sinkRoom {
+		return true
+	}
+	r.giveRoom(r.sinkRoom)
+	r.sinkRoom = 0
+	c := r.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.takeRoomLocked(r, n) {
+		return false
+	}
+	r.sinkRoom = n
+	return true
+}
+
 func (r *rdmaCall) dropSink() { releaseBufs(&r.sinkBufs) }
 
 func (r *rdmaCall) dropBufs() {
+	r.giveRoom(r.room)
+	r.sinkRoom, r.lacks = 0, 0
 	releaseBufs(&r.dataBufs)
 	releaseBufs(&r.zeroBufs)
 	releaseBufs(&r.sinkBufs)
@@ -290,8 +327,13 @@ var noBytes [3]byte
 
 // writeReply copies the message, but not the payload, into registered memory and lists the Writes of a long reply.
 func (r *rdmaCall) writeReply(call *Call, payload, pad, total int) error {
+	size := len(call.Out) + pad
+	if err := r.outRoomFor(mem.Capacity(size)); err != nil {
+		return err
+	}
 	var err error
-	if r.outBufs, err = r.conn.quota.GetAll(len(call.Out)+pad, r.outBufs[:0]); err != nil {
+	if r.outBufs, err = r.conn.quota.GetAll(size, r.outBufs[:0]); err != nil {
+		r.giveRoom(mem.Capacity(size))
 		return err
 	}
 	// What stands before the payload, its padding, and what stands behind it.
@@ -309,6 +351,22 @@ func (r *rdmaCall) writeReply(call *Call, payload, pad, total int) error {
 	src := spans{bufs: r.outBufs, limit: len(before)}
 	src.then(r.sinkBufs, payload)
 	r.write(r.h.Reply, &src, total)
+	return nil
+}
+
+// outRoomFor takes room for a long reply.
+func (r *rdmaCall) outRoomFor(n int64) error {
+	r.lacks = 0
+	if r.room > 0 {
+		r.forceRoom(n)
+		return nil
+	}
+	c := r.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.takeRoomLocked(r, n) {
+		return mem.ErrNoMemory
+	}
 	return nil
 }
 

@@ -67,8 +67,10 @@ type rdmaConn struct {
 	inFlight sync.WaitGroup // calls handed on
 	held     []heldRecv     // messages that wait for a slot
 	closed   bool
-	unposted bool  // it ends for what could not be posted
-	err      error // why we closed
+	place    *place // waits for room for registered memory of its host's
+	aside    int64  // of that room, for the call that asks next, bytes
+	unposted bool   // it ends for what could not be posted
+	err      error  // why we closed
 
 	// For the watch: completions of each kind, and how often the first of some began to be waited for.
 	moved, movedReads, movedSends atomic.Uint64
@@ -122,6 +124,7 @@ func (c *rdmaConn) fail(err error) {
 			r.abandonLocked()
 		}
 		c.stalled, c.unsent, c.later = nil, nil, nil
+		c.leaveRoomLocked()
 		c.owner.StopLocked() // Drain accounts for what is queued
 	}
 	c.mu.Unlock()
@@ -224,7 +227,7 @@ func (c *rdmaConn) take(r *rdmaCall, recv, n int, mine bool) {
 		return
 	}
 	if !c.peer.trusted() {
-		if r.zeroLen > maxStrangerCall || r.zeroLen > 0 && r.dataLen > 0 {
+		if r.zeroLen > 0 && r.dataLen > 0 {
 			c.refuse(r, rpcrdma.ErrChunk)
 			return
 		}
@@ -329,13 +332,13 @@ func (c *rdmaConn) startLocked(r *rdmaCall) bool {
 		c.stalled = append(c.stalled, r) // not before those who waited longer
 		return true
 	}
-	switch err := r.readMemory(c.quota); {
+	switch err := r.readMemoryLocked(); {
 	case err == nil:
 		r.listReadsLocked()
 	case errors.Is(err, mem.ErrNoMemory):
 		slots.Move(&r.state, slotStalled)
 		c.stalled = append(c.stalled, r)
-		c.quota.Wait(c.resumeSoon)
+		c.awaitLocked(r)
 	default:
 		return false
 	}
@@ -365,14 +368,17 @@ func (c *rdmaConn) resume() {
 	}
 	for len(c.stalled) > 0 && !c.closed {
 		r := c.stalled[0]
-		if r.readMemory(c.quota) != nil {
-			c.quota.Wait(c.resumeSoon)
+		if r.readMemoryLocked() != nil {
+			c.awaitLocked(r)
 			break
 		}
 		c.stalled = c.stalled[1:]
 		r.listReadsLocked()
 	}
 	if len(c.stalled) == 0 {
+		if len(c.later) == 0 {
+			c.idleRoomLocked()
+		}
 		for _, r := range c.later {
 			c.s.giveWorker(r.call)
 		}

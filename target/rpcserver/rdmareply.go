@@ -1,6 +1,8 @@
 package rpcserver
 
 import (
+	"time"
+
 	"github.com/sluice-storage/sluice/internal/rpcrdma"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -43,6 +45,7 @@ func (c *rdmaConn) sendLocked(r *rdmaCall) {
 		return
 	}
 	slots.Move(&r.state, slotReplying)
+	r.since = time.Now()
 	c.creditLocked(r)
 	c.repostLocked(r, false)
 	c.owner.SendLocked(0, r.wrs...)
@@ -62,7 +65,7 @@ func (c *rdmaConn) reply(call *Call, flush bool) {
 			// The client has its answer when others have given memory back.
 			slots.Move(&r.state, slotUnsent)
 			c.unsent = append(c.unsent, r)
-			c.quota.Wait(c.resumeSoon)
+			c.awaitLocked(r)
 			c.mu.Unlock()
 			return
 		}
@@ -106,8 +109,9 @@ func (c *rdmaConn) putOff(call *Call) {
 		c.drop(call)
 		return
 	}
-	c.later = append(c.later, slotOf(call))
-	c.quota.Wait(c.resumeSoon)
+	r := slotOf(call)
+	c.later = append(c.later, r)
+	c.awaitLocked(r)
 	c.mu.Unlock()
 }
 

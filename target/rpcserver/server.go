@@ -55,8 +55,9 @@ type Server struct {
 	bulk    bulk
 	stats   counters
 
-	room, strangers room // of requests: of all streams, and of those whose peers have shown no right
-	results         room // of all streams
+	room, strangers room  // of requests: of all streams, and of those whose peers have shown no right
+	results         room  // of all streams
+	hostFabric      int64 // registered memory for one host, bytes
 
 	splice func(from int, to uintptr, n int, more bool) (int, syscall.Errno) // spliceOut, but in tests
 }
@@ -66,6 +67,7 @@ func NewServer(opt Options, programs ...Program) *Server {
 	s := &Server{opt: opt, log: opt.Log, progs: make(map[uint32]Program), closers: make(map[io.Closer]struct{}),
 		hosts: make(map[netip.Addr]*host), trusted: make(map[client]time.Time), ending: make(chan struct{}), splice: spliceOut}
 	s.room.max, s.strangers.max, s.results.max = maxRequests, maxRequests/2, maxResults
+	s.hostFabric = max(opt.RDMA.withDefaults().Memory/2, minHostFabric)
 	if s.log == nil {
 		s.log = zap.NewNop()
 	}
