@@ -120,74 +120,92 @@ func (x *iserDatamover) received(i, n int) (err error) {
 		buf = x.recvs[i-1].span.Bytes()
 	}
 	c.letGo()
-	if n > len(buf) {
-		n = len(buf)
-	}
-	msg := buf[:n]
+	msg := buf[:min(n, len(buf))]
 	var h iscsi.ISERHeader
-	kind, err := h.Parse(msg)
-	if err != nil {
+	switch kind, err := h.Parse(msg); {
+	case err != nil:
 		return err
-	}
-	if kind != iscsi.ISERControl {
-		if kind == iscsi.ISERHello {
-			// LIO logs a Hello and carries on; so does this target. An initiator that follows RFC 7145 sends none
-			// unasked.
-			c.plog.info("iSER Hello ignored", zap.Stringer("remote", c.remote))
-			c.hold()
-			x.repostLocked(i)
-			c.letGo()
-			return nil
-		}
+	case kind == iscsi.ISERHello:
+		// LIO logs a Hello and carries on; so does this target. An initiator that follows RFC 7145 sends none
+		// unasked.
+		c.plog.info("iSER Hello ignored", zap.Stringer("remote", c.remote))
+		x.repost(i)
+		return nil
+	case kind != iscsi.ISERControl:
 		return &iscsi.ProtocolError{RFC: 7145, Clause: "9.4", Reason: iscsi.RejectProtocol, Detail: "a HelloReply from an initiator"}
 	}
-	if n < iscsi.ISERHeaderLen+iscsi.BHSLen {
-		return &iscsi.ProtocolError{RFC: 7145, Clause: "9.2", Reason: iscsi.RejectProtocol, Detail: "a message without a whole iSCSI header"}
+	b, ahs, data, err := controlPDU(msg, full && h.WriteValid)
+	switch {
+	case err != nil:
+		return err
+	case !full:
+		return x.loginRequest(i, b, ahs, data)
+	case b.Opcode() == iscsi.OpSCSICommand:
+		return x.command(i, b, ahs, &h, data)
+	case b.Opcode() == iscsi.OpDataOut:
+		return x.dataOut(i, b, data)
 	}
-	// The receive is posted again before its PDU is handled, so what is needed of it afterwards is copied now: the
-	// header, and data that is not placed at once.
-	b := iscsi.BHS(msg[iscsi.ISERHeaderLen:])
+	return x.request(i, b, data)
+}
+
+// controlPDU takes apart the iSCSI PDU of a control-type message (RFC 7145 section 9.2). advertises says that the message names memory to
+// be read, in full-feature phase.
+func controlPDU(msg []byte, advertises bool) (b iscsi.BHS, ahs, data []byte, err error) {
+	if len(msg) < iscsi.ISERHeaderLen+iscsi.BHSLen {
+		return nil, nil, nil, &iscsi.ProtocolError{RFC: 7145, Clause: "9.2", Reason: iscsi.RejectProtocol, Detail: "a message without a whole iSCSI header"}
+	}
+	b = iscsi.BHS(msg[iscsi.ISERHeaderLen:])
 	rest := msg[iscsi.ISERHeaderLen+iscsi.BHSLen:]
-	ahs, dsl := b.AHSLen(), b.DataLen()
-	if full && dsl > 0 && len(rest) == 0 && ahs == 0 && h.WriteValid && b.Opcode() == iscsi.OpSCSICommand {
+	a, dsl := b.AHSLen(), b.DataLen()
+	if advertises && dsl > 0 && len(rest) == 0 && a == 0 && b.Opcode() == iscsi.OpSCSICommand {
 		// interop: libiscsi 1.19 counts immediate data in the header, sends none, and leaves all of it to the STag.
 		b.SetDataLen(0)
 		dsl = 0
 	}
-	if len(rest) < ahs+dsl {
-		return &iscsi.ProtocolError{RFC: 7145, Clause: "9.2", Reason: iscsi.RejectProtocol, Detail: "a PDU longer than the message that carries it"}
+	if len(rest) < a+dsl {
+		return nil, nil, nil, &iscsi.ProtocolError{RFC: 7145, Clause: "9.2", Reason: iscsi.RejectProtocol, Detail: "a PDU longer than the message that carries it"}
 	}
-	data := rest[ahs : ahs+dsl]
-	if !full {
-		// One request is outstanding at a time, so the receive is free again before the response.
-		text := append([]byte(nil), data...)
-		var head [iscsi.BHSLen]byte
-		copy(head[:], b)
+	return b, rest[:a], rest[a : a+dsl], nil
+}
+
+// repost posts a receive again. That comes before its PDU is handled, so that no response invites a request that finds none; what is
+// needed of the PDU afterwards is copied first: the header, and data that is not placed at once.
+func (x *iserDatamover) repost(i int) {
+	x.c.hold()
+	x.repostLocked(i)
+	x.c.letGo()
+}
+
+// loginRequest handles a PDU of the login phase. One request is outstanding at a time, so the receive is free again before the response.
+func (x *iserDatamover) loginRequest(i int, b iscsi.BHS, ahs, data []byte) error {
+	text := append([]byte(nil), data...)
+	var head [iscsi.BHSLen]byte
+	copy(head[:], b)
+	extra := len(ahs) > 0
+	x.repost(i)
+	if extra {
+		return broken("11.12", iscsi.RejectField, "additional headers in a login")
+	}
+	return x.c.loginPDU(head[:], text)
+}
+
+// dataOut places unsolicited data.
+func (x *iserDatamover) dataOut(i int, b iscsi.BHS, data []byte) error {
+	c := x.c
+	t, err := c.beginData(b)
+	if err == nil && t != nil {
 		c.hold()
-		x.repostLocked(i)
+		gen := t.gen
 		c.letGo()
-		if ahs > 0 {
-			return broken("11.12", iscsi.RejectField, "additional headers in a login")
-		}
-		return c.loginPDU(head[:], text)
+		c.placeBytes(t, gen, int(b.Offset()), data)
+		c.endData(t, gen, b, nil)
 	}
-	switch b.Opcode() {
-	case iscsi.OpSCSICommand:
-		return x.command(i, b, rest[:ahs], &h, data)
-	case iscsi.OpDataOut:
-		t, err := c.beginData(b)
-		if err == nil && t != nil {
-			c.hold()
-			gen := t.gen
-			c.letGo()
-			c.placeBytes(t, gen, int(b.Offset()), data)
-			c.endData(t, gen, b, nil)
-		}
-		c.hold()
-		x.repostLocked(i)
-		c.letGo()
-		return err
-	}
+	x.repost(i)
+	return err
+}
+
+// request handles any other PDU of full-feature phase.
+func (x *iserDatamover) request(i int, b iscsi.BHS, data []byte) error {
 	if len(data) > controlSegment {
 		return broken("11", iscsi.RejectProtocol, "a %s with %d bytes of data", b.Opcode(), len(data))
 	}
@@ -197,10 +215,8 @@ func (x *iserDatamover) received(i, n int) (err error) {
 	if len(data) > 0 {
 		text = append(text, data...)
 	}
-	c.hold()
-	x.repostLocked(i)
-	c.letGo()
-	return c.request(head[:], text)
+	x.repost(i)
+	return x.c.request(head[:], text)
 }
 
 // command runs a SCSI Command. Its receive is posted again before any response of it can leave: responses wait until the
@@ -211,16 +227,12 @@ func (x *iserDatamover) command(i int, b iscsi.BHS, ahs []byte, h *iscsi.ISERHea
 	if err == nil && t != nil {
 		if len(data) == 0 {
 			// Nothing of the receive is needed any more.
-			c.hold()
-			x.repostLocked(i)
-			c.letGo()
+			x.repost(i)
 			c.runTask(t, nil)
 			return nil
 		}
 		c.runTask(t, data)
 	}
-	c.hold()
-	x.repostLocked(i)
-	c.letGo()
+	x.repost(i)
 	return err
 }
