@@ -2,7 +2,7 @@ package iscsi
 
 import "github.com/sluice-storage/sluice/internal/state"
 
-// The lives of a connection and of a task. conn.mu guards each of them. ARCHITECTURE.md, section Lives, draws them.
+// The lives of a connection, of its stream and of a task. conn.mu guards each of them. ARCHITECTURE.md, section Lives, draws them.
 
 // connState says what a connection may be used for.
 type connState uint8
@@ -133,4 +133,22 @@ var taskSequence = state.New("a task's Data-Out", []string{"none", "unsolicited"
 	sequenceNone:        {sequenceUnsolicited, sequenceR2T},
 	sequenceUnsolicited: {sequenceNone},
 	sequenceR2T:         {sequenceNone},
+})
+
+// writeState says who writes to the stream of a TCP connection.
+type writeState uint8
+
+const (
+	// writeNone: what is queued waits for the next flush.
+	writeNone writeState = iota
+	// writeInline: the goroutine that flushes writes as much as the socket takes at once.
+	writeInline
+	// writeApart: the socket took no more, and the writer goroutine waits for it and writes the rest.
+	writeApart
+)
+
+var writeLife = state.New("a stream's writer", []string{"none", "inline", "apart"}, state.Next[writeState]{
+	writeNone:   {writeInline},
+	writeInline: {writeNone, writeApart},
+	writeApart:  {writeNone},
 })

@@ -45,12 +45,11 @@ type tcpDatamover struct {
 	q              []seg
 	head, off      int
 	queued         int // bytes
-	flushing       bool
-	writing        bool // flushing belongs to the writer goroutine
+	write          writeState
 	started        bool // the writer goroutine runs
 	closeWhenEmpty bool
 	blocks         *block
-	idle           sync.Cond // flushing has ended
+	idle           sync.Cond // write has become writeNone
 	wake           chan struct{}
 
 	// The flusher's.
@@ -93,7 +92,7 @@ func (x *tcpDatamover) run() {
 	x.close(err)
 	x.giveBuf()
 	c.mu.Lock()
-	for x.flushing {
+	for x.write != writeNone {
 		x.idle.Wait()
 	}
 	x.q, x.head, x.off = nil, 0, 0
@@ -156,7 +155,7 @@ func (x *tcpDatamover) fullFeatureLocked() error {
 func (x *tcpDatamover) windowLocked(n int) int { return n }
 
 func (x *tcpDatamover) idleLocked() {
-	if x.head == len(x.q) && !x.flushing {
+	if x.head == len(x.q) && x.write == writeNone {
 		x.q, x.head, x.blocks, x.wiov, x.done = nil, 0, nil, nil, nil
 	}
 }
@@ -171,7 +170,7 @@ func (x *tcpDatamover) close(error) {
 
 func (x *tcpDatamover) closeAfterFlushLocked() {
 	x.closeWhenEmpty = true
-	if x.head == len(x.q) && !x.flushing {
+	if x.head == len(x.q) && x.write == writeNone {
 		x.shut()
 	}
 }

@@ -161,10 +161,10 @@ func (x *tcpDatamover) dataInLocked(t *task) {
 // flushLocked writes what is queued, unless another goroutine does. It drops the lock around system calls and around
 // calls into the device server.
 func (x *tcpDatamover) flushLocked() {
-	if x.flushing || x.head == len(x.q) {
+	if x.write != writeNone || x.head == len(x.q) {
 		return
 	}
-	x.flushing = true
+	writeLife.Move(&x.write, writeInline)
 	if x.raw == nil {
 		x.handToWriterLocked()
 		return
@@ -187,12 +187,16 @@ func (x *tcpDatamover) flushLocked() {
 
 func (x *tcpDatamover) flushedLocked() {
 	x.q, x.head = x.q[:0], 0
-	x.flushing, x.writing = false, false
-	x.idle.Broadcast()
+	x.endWriteLocked()
 	if x.closeWhenEmpty {
 		x.closeWhenEmpty = false
 		x.shut()
 	}
+}
+
+func (x *tcpDatamover) endWriteLocked() {
+	writeLife.Move(&x.write, writeNone)
+	x.idle.Broadcast()
 }
 
 // wroteLocked advances the queue after a write and ends the moves that it completed. False: the stream is over.
@@ -239,8 +243,7 @@ func (x *tcpDatamover) wroteLocked(n int, err error) bool {
 		x.c.mu.Lock()
 	}
 	if err != nil {
-		x.flushing, x.writing = false, false
-		x.idle.Broadcast()
+		x.endWriteLocked()
 		if x.c.killErr == nil {
 			x.c.killErr = err
 		}
@@ -261,11 +264,10 @@ func (x *tcpDatamover) gatherLocked() {
 func (x *tcpDatamover) handToWriterLocked() {
 	if x.c.ctx.Err() != nil {
 		// The writer has gone or is about to; nothing leaves any more.
-		x.flushing, x.writing = false, false
-		x.idle.Broadcast()
+		x.endWriteLocked()
 		return
 	}
-	x.writing = true
+	writeLife.Move(&x.write, writeApart)
 	if !x.started {
 		x.started = true
 		x.c.srv.wg.Add(1)
@@ -287,7 +289,7 @@ func (x *tcpDatamover) writer() {
 		case <-c.ctx.Done():
 		}
 		c.mu.Lock()
-		for x.writing {
+		for x.write == writeApart {
 			if x.head == len(x.q) {
 				x.flushedLocked()
 				break
@@ -301,9 +303,8 @@ func (x *tcpDatamover) writer() {
 			}
 		}
 		over := c.ctx.Err() != nil
-		if over && x.writing {
-			x.flushing, x.writing = false, false
-			x.idle.Broadcast()
+		if over && x.write == writeApart {
+			x.endWriteLocked()
 		}
 		c.mu.Unlock()
 		if over {
