@@ -51,3 +51,23 @@ var lives = state.New("an RPC call",
 		lifeWaiting:   {lifeWorker, lifeIdle},
 		lifeAnswered:  {lifeIdle},
 	})
+
+// writeState says who writes to a stream. outQueue.mu guards it.
+type writeState uint8
+
+const (
+	// writeNone: what is queued waits for the next flush, or for more.
+	writeNone writeState = iota
+	// writeInline: the goroutine that flushes writes as much as the socket takes at once.
+	writeInline
+	// writeApart: the socket took no more, and the flusher waits for it and writes the rest.
+	writeApart
+	// writeBroken: the connection has failed. What is queued is dropped by the last writer, and what comes by who brings it.
+	writeBroken
+)
+
+var writeLife = state.New("a stream's writer", []string{"none", "inline", "apart", "broken"}, state.Next[writeState]{
+	writeNone:   {writeInline},
+	writeInline: {writeNone, writeApart, writeBroken},
+	writeApart:  {writeNone, writeBroken},
+})

@@ -11,28 +11,26 @@ import (
 	"github.com/sluice-storage/sluice/internal/xdr"
 )
 
-// outQueue writes the replies of a stream. At most one goroutine writes at a time: the one that has set active, to which belongs what
-// comes behind broken. It writes without waiting; what the socket does not take is left to a flusher that waits.
+// outQueue writes the replies of a stream. At most one goroutine writes at a time: the one that has moved write off writeNone, to which
+// belongs what comes behind broken. It writes without waiting; what the socket does not take is left to a flusher that waits.
 type outQueue struct {
 	c  *stream
 	mu sync.Mutex
 	// guarded by mu:
-	queue  []*streamCall
-	bytes  int
-	active bool
-	failed bool
+	queue []*streamCall
+	bytes int
+	write writeState // the writer alone moves it off inline and apart, and reads it without the lock
 
-	broken  atomic.Bool   // failed, for the reader
+	broken  atomic.Bool   // an error was met, for the reader
 	waits   atomic.Bool   // the flusher waits for the peer to take something, for the watch
 	written atomic.Uint64 // how often the peer took something since
 
-	batch   []*streamCall
-	out     []piece
-	iovs    []unix.Iovec
-	done    int // pieces of out that are written in whole
-	err     error
-	mayWait bool // the writer may wait for the socket
-	try     func(fd uintptr) bool
+	batch []*streamCall
+	out   []piece
+	iovs  []unix.Iovec
+	done  int // pieces of out that are written in whole
+	err   error
+	try   func(fd uintptr) bool
 
 	kick    chan struct{} // makes the flusher the writer; it is there from the first time on
 	flusher sync.WaitGroup
@@ -53,31 +51,31 @@ func (q *outQueue) init(c *stream) {
 func (q *outQueue) send(sc *streamCall, flush bool) {
 	n := sc.call.replyLen()
 	q.mu.Lock()
-	if q.failed {
+	if q.write == writeBroken {
 		q.mu.Unlock()
 		sc.drop()
 		return
 	}
 	q.queue = append(q.queue, sc)
 	q.bytes += n
-	if q.active || !flush && q.bytes < flushBytes {
+	if q.write != writeNone || !flush && q.bytes < flushBytes {
 		q.mu.Unlock()
 		return
 	}
-	q.active = true
+	writeLife.Move(&q.write, writeInline)
 	q.mu.Unlock()
-	q.drain(false)
+	q.drain()
 }
 
 func (q *outQueue) flush() {
 	q.mu.Lock()
-	if q.active || len(q.queue) == 0 {
+	if q.write != writeNone || len(q.queue) == 0 {
 		q.mu.Unlock()
 		return
 	}
-	q.active = true
+	writeLife.Move(&q.write, writeInline)
 	q.mu.Unlock()
-	q.drain(false)
+	q.drain()
 }
 
 // end returns when the flusher has ended. No call is left by then, so none writes.
@@ -97,26 +95,31 @@ func (q *outQueue) handOver() {
 			defer q.flusher.Done()
 			for range q.kick {
 				q.waits.Store(true)
-				q.drain(true)
+				q.drain()
 				q.waits.Store(false)
 			}
 		}()
 	}
+	q.mu.Lock()
+	writeLife.Move(&q.write, writeApart)
+	q.mu.Unlock()
 	q.written.Add(1)     // the peer has as long as any to take this, however long ago it took something
 	q.kick <- struct{}{} // there is one writer, so there is room
 }
 
 // drain writes until the queue is empty. The caller is the writer.
-func (q *outQueue) drain(mayWait bool) {
+func (q *outQueue) drain() {
 	for {
 		if q.done == len(q.out) || q.err != nil {
 			q.finish()
 			q.mu.Lock()
-			if q.err != nil {
-				q.failed = true
+			if q.err != nil && q.write != writeBroken {
+				writeLife.Move(&q.write, writeBroken)
 			}
 			if len(q.queue) == 0 {
-				q.active = false
+				if q.err == nil {
+					writeLife.Move(&q.write, writeNone)
+				}
 				q.mu.Unlock()
 				return
 			}
@@ -128,7 +131,7 @@ func (q *outQueue) drain(mayWait bool) {
 			}
 			q.gather()
 		}
-		if !q.write(mayWait) {
+		if !q.writeBatch() {
 			q.handOver()
 			return
 		}
@@ -174,10 +177,10 @@ func (q *outQueue) finish() {
 	q.batch = q.batch[:0]
 }
 
-// write writes the batch, and reports false when the socket takes no more and mayWait is false.
-func (q *outQueue) write(mayWait bool) bool {
+// writeBatch writes the batch, and reports false when the socket takes no more and the writer may not wait.
+func (q *outQueue) writeBatch() bool {
 	if q.c.raw == nil {
-		if !mayWait {
+		if q.write != writeApart {
 			return false
 		}
 		for ; q.done < len(q.out); q.done++ {
@@ -189,7 +192,6 @@ func (q *outQueue) write(mayWait bool) bool {
 		}
 		return true
 	}
-	q.mayWait = mayWait
 	if err := q.c.raw.Write(q.try); err != nil {
 		q.fail(err)
 	} else if q.err != nil {
@@ -219,7 +221,7 @@ func (q *outQueue) writeTo(fd uintptr) bool {
 		switch e {
 		case 0, syscall.EINTR:
 		case syscall.EAGAIN:
-			return !q.mayWait
+			return q.write != writeApart
 		default:
 			q.err = e
 			return true
@@ -230,7 +232,7 @@ func (q *outQueue) writeTo(fd uintptr) bool {
 
 // took notes for the watch that the peer took something.
 func (q *outQueue) took() {
-	if q.mayWait {
+	if q.write == writeApart {
 		q.written.Add(1)
 	}
 }
