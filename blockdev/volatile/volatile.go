@@ -140,7 +140,7 @@ func (m *medium) run(r *blockdev.Request) error {
 		dirty := slices.Sorted(maps.Keys(m.pending))
 		m.rng.Shuffle(len(dirty), func(i, j int) { dirty[i], dirty[j] = dirty[j], dirty[i] })
 		for _, s := range dirty { // in any order, as a disk would
-			if !m.persist(s) {
+			if !m.persistLocked(s) {
 				return ErrPower
 			}
 		}
@@ -162,15 +162,15 @@ func (m *medium) write(r *blockdev.Request) error {
 		return nil
 	}
 	for at := int64(0); at < r.Length; at += sector {
-		if !m.persist((r.Offset + at) / sector) {
+		if !m.persistLocked((r.Offset + at) / sector) {
 			return ErrPower
 		}
 	}
 	return nil
 }
 
-// persist makes the newest content of a sector durable; false means that the power went away instead.
-func (m *medium) persist(s int64) bool {
+// persistLocked makes the newest content of a sector durable; false means that the power went away instead.
+func (m *medium) persistLocked(s int64) bool {
 	if m.left == 0 {
 		m.cutLocked()
 		return false

@@ -40,8 +40,8 @@ func (p *probe) alua(ctx context.Context, group uint16) (uint8, error) {
 	return aluaOptimized, nil
 }
 
-// setState takes an asymmetric access state. The volume's lock is held.
-func (s *session) setState(state uint8, group uint16) {
+// setStateLocked takes an asymmetric access state. The volume's lock is held.
+func (s *session) setStateLocked(state uint8, group uint16) {
 	s.group, s.rank = group, int(state)
 	s.usable = state == aluaOptimized || state == aluaNonOptimized
 }

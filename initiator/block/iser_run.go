@@ -107,7 +107,7 @@ func (c *iserConn) run(s *session) error {
 	take := func(wcs []transport.WC) {
 		s.mu.Lock()
 		if !s.dead {
-			if e := c.batch(s, wcs); e != nil {
+			if e := c.batchLocked(s, wcs); e != nil {
 				s.failLocked(e)
 			}
 		} else if first == nil {
@@ -141,8 +141,8 @@ func wcError(wcs []transport.WC) error {
 	return nil
 }
 
-// batch handles completions. The session's lock is held.
-func (c *iserConn) batch(s *session, wcs []transport.WC) error {
+// batchLocked handles completions. The session's lock is held.
+func (c *iserConn) batchLocked(s *session, wcs []transport.WC) error {
 	c.recvs = c.recvs[:0]
 	wrs := c.wrs[:0]
 	for i := range wcs {
@@ -171,7 +171,7 @@ func (c *iserConn) batch(s *session, wcs []transport.WC) error {
 			if wc.Token&tokKind == tokRecv {
 				buf = c.ring[idx]
 			}
-			t, err := c.message(s, buf.Bytes()[:wc.Len], wc.Inv)
+			t, err := c.messageLocked(s, buf.Bytes()[:wc.Len], wc.Inv)
 			if err != nil {
 				return err
 			}
@@ -199,7 +199,7 @@ func (c *iserConn) batch(s *session, wcs []transport.WC) error {
 		}
 	}
 	if len(c.late) > 0 {
-		return c.collect(s)
+		return c.collectLocked(s)
 	}
 	return nil
 }
@@ -213,9 +213,9 @@ func (c *iserConn) returned(t *task) bool {
 	return c.counter.SendsDone() >= t.sendNo
 }
 
-// collect ends the tasks that were answered early and whose data is the caller's again by now. For the others a NOP-Out that
+// collectLocked ends the tasks that were answered early and whose data is the caller's again by now. For the others a NOP-Out that
 // wants no answer goes behind them: its completion is theirs.
-func (c *iserConn) collect(s *session) error {
+func (c *iserConn) collectLocked(s *session) error {
 	left := c.late[:0]
 	for _, t := range c.late {
 		switch {
@@ -235,8 +235,8 @@ func (c *iserConn) collect(s *session) error {
 	return s.sendControlLocked(&iscsi.NopOut{Immediate: true, LUN: s.lun, ITT: iscsi.Reserved, TTT: iscsi.Reserved, CmdSN: s.cmdSN, ExpStatSN: s.statSN}, nil)
 }
 
-// message handles one received PDU and returns the task it ends.
-func (c *iserConn) message(s *session, b []byte, inv uint32) (*task, error) {
+// messageLocked handles one received PDU and returns the task it ends.
+func (c *iserConn) messageLocked(s *session, b []byte, inv uint32) (*task, error) {
 	h, data, err := parseISER(b)
 	if err != nil {
 		return nil, err

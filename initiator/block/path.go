@@ -98,7 +98,7 @@ func (p *path) identify(ctx context.Context, s *session) (*Unit, int, error) {
 		}
 	}
 	p.v.mu.Lock()
-	s.setState(state, g.PortGroup)
+	s.setStateLocked(state, g.PortGroup)
 	p.v.mu.Unlock()
 	return g, seen, nil
 }

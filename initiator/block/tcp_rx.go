@@ -97,13 +97,13 @@ func (c *tcpConn) pdu(s *session) error {
 	}
 	t, err := s.receivedLocked(iscsi.BHS(pdu[:iscsi.BHSLen]), pdu[head:head+dlen])
 	if err == nil && t != nil {
-		err = c.answered(s, t)
+		err = c.answeredLocked(s, t)
 	}
 	return err
 }
 
-// answered ends a task whose response is in, unless its data is still being sent.
-func (c *tcpConn) answered(s *session, t *task) error {
+// answeredLocked ends a task whose response is in, unless its data is still being sent.
+func (c *tcpConn) answeredLocked(s *session, t *task) error {
 	if t.in && t.err == nil && t.req.Op != rawCommand && t.req.Op != blockdev.Status && t.rcvd != t.edtl {
 		taskLives.Move(&t.life, taskSent) // nothing that such a peer says is an outcome
 		return &iscsi.ProtocolError{Clause: "11.4.5", Detail: fmt.Sprintf("GOOD status with %d of %d bytes delivered", t.rcvd, t.edtl)}
@@ -196,7 +196,7 @@ func (c *tcpConn) dataIn(s *session, head int) error {
 		residual = int64(p.Residual)
 	}
 	s.statusLocked(t, p.Status, nil, residual, p.Overflow)
-	return c.answered(s, t)
+	return c.answeredLocked(s, t)
 }
 
 // place moves n bytes of the stream to offset off of a task's memory: what is in the look-ahead by copying, the rest

@@ -52,7 +52,7 @@ func (p *plan) undo() error {
 }
 
 // plan opens what next needs and the daemon has not. A file volume that must be opened again under another configuration
-// is refused while it is served: its lock is held. With all every target counts as changed.
+// is refused while it is served, because it is locked then. With all every target counts as changed.
 func (d *Daemon) plan(next *Config, all bool) (*plan, error) {
 	p := &plan{volumes: map[string]*volume{}, targets: map[string]TargetConfig{}, fresh: map[string]bool{}, devices: map[string]*scsi.Target{}, forms: map[string]targetForm{}}
 	grow := map[string]int64{}

@@ -122,17 +122,17 @@ func (c *Command) Moved(err error) {
 	c.x.mu.Lock()
 	commandMove.Must(&c.x.move, moveEnded) // or memory that is in use again has been moved
 	c.x.moveErr = err
-	c.kickUnlock()
+	c.kickAndUnlock()
 }
 
 func (c *Command) deviceDone(p *piece) {
 	c.x.mu.Lock()
 	ioLife.Must(&p.io, ioEnded) // or a later request would count as ended, and what is in its memory as read
-	c.kickUnlock()
+	c.kickAndUnlock()
 }
 
-// kickUnlock continues the command after an event; x.mu is held on entry and free on return.
-func (c *Command) kickUnlock() {
+// kickAndUnlock continues the command after an event; x.mu is held on entry and free on return.
+func (c *Command) kickAndUnlock() {
 	if c.noteLocked() {
 		c.x.mu.Unlock()
 		c.run()

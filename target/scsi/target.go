@@ -84,13 +84,13 @@ func (t *Target) AddLUN(lun uint16, lu *LogicalUnit) error {
 		return fmt.Errorf("scsi: %s has a LUN %d already", t.opt.Name, lun)
 	}
 	t.luns[lun] = lu
-	outOfSight(t.rebuildUnlock())
+	outOfSight(t.rebuildAndUnlock())
 	return nil
 }
 
-// rebuildUnlock brings every nexus in line with the map of LUNs; t.mu is held on entry and free on return. It returns
+// rebuildAndUnlock brings every nexus in line with the map of LUNs; t.mu is held on entry and free on return. It returns
 // what has gone.
-func (t *Target) rebuildUnlock() []*itl {
+func (t *Target) rebuildAndUnlock() []*itl {
 	var gone []*itl
 	all := make([]*Nexus, 0, len(t.nexuses))
 	for n := range t.nexuses {
@@ -128,7 +128,7 @@ func (t *Target) RemoveLUN(lun uint16) error {
 		return fmt.Errorf("scsi: %s has no LUN %d", t.opt.Name, lun)
 	}
 	delete(t.luns, lun)
-	outOfSight(t.rebuildUnlock())
+	outOfSight(t.rebuildAndUnlock())
 	return nil
 }
 
@@ -136,7 +136,7 @@ func (t *Target) RemoveLUN(lun uint16) error {
 // longer see are aborted.
 func (t *Target) RefreshVisible() {
 	t.mu.Lock()
-	outOfSight(t.rebuildUnlock())
+	outOfSight(t.rebuildAndUnlock())
 }
 
 // LUNs lists the logical unit numbers in order.

@@ -176,7 +176,7 @@ func TestSegmentsHoldWholeFPDUs(t *testing.T) {
 		for {
 			if !o.left() {
 				o.reset()
-				q.tx.build()
+				q.tx.buildLocked()
 				if !o.left() {
 					break
 				}
@@ -230,7 +230,7 @@ func TestBigFPDUsCarryTheSame(t *testing.T) {
 		for {
 			if !o.left() {
 				o.reset()
-				if q.tx.build(); !o.left() {
+				if q.tx.buildLocked(); !o.left() {
 					break
 				}
 			}
@@ -259,7 +259,7 @@ func TestMarkersStandWhereTheyBelong(t *testing.T) {
 		var stream []byte
 		o := &q.tx.out
 		for o.reset(); ; o.reset() {
-			if q.tx.build(); !o.left() {
+			if q.tx.buildLocked(); !o.left() {
 				break
 			}
 			prev := 0

@@ -105,13 +105,13 @@ func (t *tx) pumpLocked(later bool) {
 		return
 	}
 	if later {
-		if t.out.left() || t.hasWork() {
+		if t.out.left() || t.hasWorkLocked() {
 			t.blockLocked()
 		}
 		return
 	}
 	sendings.Move(&t.state, transmitting)
-	for t.step() {
+	for t.stepLocked() {
 		t.tellLocked()
 	}
 	if t.state == transmitting {
@@ -165,7 +165,7 @@ func (t *tx) repointLocked() {
 	}
 }
 
-func (t *tx) hasWork() bool { return t.cur.active || t.cut < t.sq.len() || t.rcut < t.resp.len() }
+func (t *tx) hasWorkLocked() bool { return t.cur.active || t.cut < t.sq.len() || t.rcut < t.resp.len() }
 
 func (t *tx) blockLocked() {
 	sendings.Move(&t.state, waiting)
@@ -173,15 +173,15 @@ func (t *tx) blockLocked() {
 	t.q.wakeFlusher()
 }
 
-// step sends one batch. It lets go of the lock meanwhile.
-func (t *tx) step() bool {
+// stepLocked sends one batch. It lets go of the lock meanwhile.
+func (t *tx) stepLocked() bool {
 	if !t.out.left() {
-		if !t.hasWork() {
+		if !t.hasWorkLocked() {
 			t.out.giveBack()
 			return false
 		}
 		t.out.reset()
-		t.build()
+		t.buildLocked()
 		if !t.out.left() {
 			t.out.giveBack()
 			return false
@@ -202,7 +202,7 @@ func (t *tx) step() bool {
 	if q.life.dead() {
 		return false
 	}
-	t.retire()
+	t.retireLocked()
 	switch {
 	case t.sysErr == nil && t.n > 0 && !t.out.short:
 		return true
@@ -230,8 +230,8 @@ func (q *QP) failSendingLocked(err error) {
 	q.notify()
 }
 
-// retire completes messages whose last byte the kernel has taken.
-func (t *tx) retire() {
+// retireLocked completes messages whose last byte the kernel has taken.
+func (t *tx) retireLocked() {
 	q := t.q
 	t.out.dropRefs(t.out.off)
 	for t.marks.len() > 0 && t.marks.at(0).end <= t.sent {
@@ -257,9 +257,9 @@ func (t *tx) retire() {
 	}
 }
 
-// nextMessage makes the next message the current one: responses and work requests in turns, so that neither starves
+// nextMessageLocked makes the next message the current one: responses and work requests in turns, so that neither starves
 // the other. A fenced request holds up only those behind it.
-func (t *tx) nextMessage() bool {
+func (t *tx) nextMessageLocked() bool {
 	wr := t.cut < t.sq.len() && t.sq.at(t.cut).fenceAt <= t.q.readsOK.Load()
 	rs := t.rcut < t.resp.len()
 	if !wr && !rs {
@@ -278,7 +278,7 @@ func (t *tx) nextMessage() bool {
 			}
 			q.stags.Unlock()
 			if !ok {
-				return t.staleRead(r)
+				return t.staleReadLocked(r)
 			}
 		} else {
 			t.mem.one(nil)
@@ -303,8 +303,8 @@ func (t *tx) nextMessage() bool {
 	return true
 }
 
-// staleRead ends the connection: the peer's Read was queued, and the STag it takes from has died before the response.
-func (t *tx) staleRead(r *txResp) bool {
+// staleReadLocked ends the connection: the peer's Read was queued, and the STag it takes from has died before the response.
+func (t *tx) staleReadLocked(r *txResp) bool {
 	e := violation(transport.LayerRDMAP, rdmapProtection, rdmapSTag, "RFC 5040 section 5.2",
 		"a Read of %d bytes was still to be answered when its STag 0x%08x was invalidated", r.req.Size, r.req.SrcSTag)
 	t.q.cnt.terms.Add(1)
@@ -313,18 +313,18 @@ func (t *tx) staleRead(r *txResp) bool {
 	return false
 }
 
-// build fills the batch.
-func (t *tx) build() {
+// buildLocked fills the batch.
+func (t *tx) buildLocked() {
 	t.out.take()
 	if !t.big && t.sinceMSS >= mssRecheckBytes {
 		t.sinceMSS = 0
 		_ = t.q.rc.Control(t.mssFn) // fails only when the QP has
 	}
 	for t.out.room() {
-		if !t.cur.active && !t.nextMessage() {
+		if !t.cur.active && !t.nextMessageLocked() {
 			return
 		}
-		full := t.cutFPDU()
+		full := t.cutFPDULocked()
 		// RFC 5044 section 5.1: an FPDU shorter than a segment ends the system call, whose MSG_EOR keeps the next one
 		// from being appended to its segment.
 		if t.q.opt.NoBatch || !t.big && !full {
@@ -333,8 +333,8 @@ func (t *tx) build() {
 	}
 }
 
-// cutFPDU appends the next FPDU of the current message to the batch. It reports whether that fills a segment.
-func (t *tx) cutFPDU() (full bool) {
+// cutFPDULocked appends the next FPDU of the current message to the batch. It reports whether that fills a segment.
+func (t *tx) cutFPDULocked() (full bool) {
 	c, o := &t.cur, &t.out
 	tagged := c.resp != nil || c.msg.op == transport.OpWrite
 	h := untaggedLen

@@ -40,8 +40,8 @@ func (d *Device) settleCaps() {
 	d.settled = true
 }
 
-// fits refuses an adapter that comes later and cannot do what Caps promise; d.mu is held.
-func (d *Device) fits(a *rnic) error {
+// fitsLocked refuses an adapter that comes later and cannot do what Caps promise; d.mu is held.
+func (d *Device) fitsLocked(a *rnic) error {
 	if !d.settled {
 		return nil
 	}

@@ -58,16 +58,16 @@ func (m *manager) loop() {
 			if err != nil || !ok {
 				return err
 			}
-			m.hand(e)
+			m.handLocked(e)
 		}
 	})
 }
 
-// hand gives e to who owns its id; mu is held.
-func (m *manager) hand(e cmEvent) {
+// handLocked gives e to who owns its id; mu is held.
+func (m *manager) handLocked(e cmEvent) {
 	if e.Kind == cmConnectRequest {
 		if l, ok := m.ids[e.Listener].(*listener); ok {
-			m.ids[e.ID] = l.request(e)
+			m.ids[e.ID] = l.requestLocked(e)
 			return
 		}
 		m.d.aside(func() { _ = m.refuse(e.ID, nil) }) // the peer may be gone

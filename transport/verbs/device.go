@@ -113,7 +113,7 @@ func open(tab table, o Options) (*Device, error) {
 		return nil, errors.Join(err, d.Close())
 	}
 	d.mu.Lock()
-	shut, err := d.adoptAll(devs)
+	shut, err := d.adoptAllLocked(devs)
 	n := len(d.adapters)
 	d.mu.Unlock()
 	if n == 0 || err != nil && len(o.Devices) > 0 {

@@ -149,7 +149,7 @@ func (q *QP) connect(ctx context.Context, dst netip.AddrPort, p transport.ConnPa
 		if w, err = q.dev.tab.Where(q.id); err != nil {
 			return fmt.Errorf("verbs: the way to %s: %w", dst, err)
 		}
-		if err := q.make(w); err != nil {
+		if err := q.makeLocked(w); err != nil {
 			return err
 		}
 		// The system may know a way over a port without a carrier, and the connection manager would ask for long.
@@ -158,7 +158,7 @@ func (q *QP) connect(ctx context.Context, dst netip.AddrPort, p transport.ConnPa
 		}
 		in, out = q.a.reads(p.ReadsIn, p.ReadsOut)
 		o := &q.dev.opt
-		q.ask(connParam{Private: p.Private, ResponderResources: in, InitiatorDepth: out, Retry: *o.Retry, RNRRetry: *o.RNRRetry})
+		q.askLocked(connParam{Private: p.Private, ResponderResources: in, InitiatorDepth: out, Retry: *o.Retry, RNRRetry: *o.RNRRetry})
 		return nil
 	})
 	if err == nil {
@@ -196,9 +196,9 @@ type asking struct {
 	err  error         // then
 }
 
-// ask begins to ask for the connection; build is held. Until it is over the id must stay, and nothing waits for it but the queue
+// askLocked begins to ask for the connection; build is held. Until it is over the id must stay, and nothing waits for it but the queue
 // pair's end (takeApart).
-func (q *QP) ask(p connParam) {
+func (q *QP) askLocked(p connParam) {
 	a, id := &asking{over: make(chan struct{})}, q.id
 	q.asks, q.known = a, true
 	go func() {

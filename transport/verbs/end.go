@@ -74,21 +74,21 @@ func (q *QP) takeApart() {
 	q.kick() // an owner that is parked leaves the channel
 	q.build.Lock()
 	q.quiesce()
-	if q.stillAsks() && q.letGo() {
+	if q.stillAsksLocked() && q.letGo() {
 		q.build.Unlock()
 		q.settle()
 		q.dev.later(func() {
 			<-q.asks.over
 			q.build.Lock()
-			q.destroy()
+			q.destroyLocked()
 			q.build.Unlock()
 		})
 		return
 	}
 	if q.hw != 0 {
-		q.stop()
+		q.stopLocked()
 	}
-	q.destroy()
+	q.destroyLocked()
 	q.build.Unlock()
 	q.settle()
 	if !q.made() {
@@ -96,8 +96,8 @@ func (q *QP) takeApart() {
 	}
 }
 
-// stillAsks reports whether the library goes on asking for the connection, after a moment in which it may have returned; build is held.
-func (q *QP) stillAsks() bool {
+// stillAsksLocked reports whether the library goes on asking for the connection, after a moment in which it may have returned; build is held.
+func (q *QP) stillAsksLocked() bool {
 	if q.asks == nil {
 		return false
 	}
@@ -137,15 +137,15 @@ func (q *QP) quiesce() {
 	q.sq.Unlock()
 }
 
-// stop ends the connection and waits until what is outstanding has completed; build is held.
-func (q *QP) stop() {
+// stopLocked ends the connection and waits until what is outstanding has completed; build is held.
+func (q *QP) stopLocked() {
 	if !q.live() {
 		return // it has never been able to send or to receive
 	}
 	tab := q.dev.tab
 	busy := func() bool { return q.sq.out() != 0 }
 	q.sq.Lock()
-	marked := !q.cut && busy() && q.mark()
+	marked := !q.cut && busy() && q.markLocked()
 	q.sq.Unlock()
 	if marked {
 		q.drain(lingerTime, func() bool { return q.marked })
@@ -153,7 +153,7 @@ func (q *QP) stop() {
 	q.dev.warn("a queue pair could not be stopped", tab.ErrorQP(q.hw))
 	q.sq.Lock()
 	if !marked && busy() && !q.a.noMark {
-		marked = q.mark()
+		marked = q.markLocked()
 	}
 	q.sq.Unlock()
 	clean := q.drain(drainTime, func() bool {
@@ -183,8 +183,8 @@ func (q *QP) passQuiet() {
 	}
 }
 
-// mark posts the request that completes last; sq is held.
-func (q *QP) mark() bool {
+// markLocked posts the request that completes last; sq is held.
+func (q *QP) markLocked() bool {
 	n, err := q.dev.tab.PostSend(q.hw, []sendWR{{ID: markerID, Op: wrWrite, Flags: flagSignaled}}, nil)
 	return n == 1 && err == nil
 }
@@ -210,12 +210,12 @@ func (q *QP) drain(limit time.Duration, done func() bool) bool {
 	}
 }
 
-// destroy frees all objects of the library, each after what was made in it; build is held.
-func (q *QP) destroy() {
+// destroyLocked frees all objects of the library, each after what was made in it; build is held.
+func (q *QP) destroyLocked() {
 	d, tab := q.dev, q.dev.tab
 	if q.hw != 0 {
 		if q.a.holdsQP {
-			q.freeWindows() // the queue pair is in ERR, where nothing of the peer's is carried out
+			q.freeWindowsLocked() // the queue pair is in ERR, where nothing of the peer's is carried out
 		}
 		q.a.asyncMu.Lock()
 		delete(q.a.qps, q.hw)
@@ -224,7 +224,7 @@ func (q *QP) destroy() {
 		q.hw = 0
 	}
 	// From here the adapter touches no memory of this connection.
-	q.freeWindows()
+	q.freeWindowsLocked()
 	q.pollMu.Lock()
 	q.cqLive = false
 	if q.cq != 0 {
@@ -262,12 +262,12 @@ func (q *QP) settle() {
 	for _, f := range []*fifo{&s.reads, &s.work} {
 		for seq := f.head.Load(); seq != f.tail.Load(); seq++ {
 			e := f.at(seq)
-			q.keep(transport.WC{Token: e.token, Op: e.op, Err: err})
+			q.keepLocked(transport.WC{Token: e.token, Op: e.op, Err: err})
 		}
 		f.head.Store(f.tail.Load())
 	}
 	for seq := r.head.Load(); seq != r.tail.Load(); seq++ {
-		q.keep(transport.WC{Token: r.tab[seq&r.mask].token, Op: transport.OpRecv, Err: err})
+		q.keepLocked(transport.WC{Token: r.tab[seq&r.mask].token, Op: transport.OpRecv, Err: err})
 	}
 	r.head.Store(r.tail.Load())
 	q.life.Lock()

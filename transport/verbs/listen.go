@@ -219,8 +219,8 @@ func (l *listener) again() {
 	}
 }
 
-// request takes a new connection request from the connection manager, whose lock is held.
-func (l *listener) request(e cmEvent) *request {
+// requestLocked takes a new connection request from the connection manager, whose lock is held.
+func (l *listener) requestLocked(e cmEvent) *request {
 	r := &request{l: l, id: e.ID, ev: e}
 	l.mu.Lock()
 	full := l.closed || len(l.queue) >= backlog

@@ -113,8 +113,8 @@ func (m *memory) domainFor(a *rnic, slim bool) (*domain, error) {
 	dom.local.Store(&regions{})
 	dom.coming.Store(&regions{})
 	if !dom.slim {
-		if err := m.addAll(dom); err != nil {
-			m.drop(dom)
+		if err := m.addAllLocked(dom); err != nil {
+			m.dropLocked(dom)
 			return nil, err
 		}
 	}
@@ -125,8 +125,8 @@ func (m *memory) domainFor(a *rnic, slim bool) (*domain, error) {
 	return dom, nil
 }
 
-// addAll adds the slabs that a domain has not; m.mu is held.
-func (m *memory) addAll(dom *domain) error {
+// addAllLocked adds the slabs that a domain has not; m.mu is held.
+func (m *memory) addAllLocked(dom *domain) error {
 	for id, s := range m.slabs {
 		if _, there := (*dom.local.Load())[id]; there {
 			continue
@@ -223,7 +223,7 @@ func (m *memory) leave(dom *domain) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.shared[dom.a] != dom {
-		m.drop(dom)
+		m.dropLocked(dom)
 	}
 }
 
@@ -233,7 +233,7 @@ func (m *memory) forsake(dom *domain) {
 	defer m.mu.Unlock()
 	if m.shared[dom.a] != dom {
 		delete(m.domains, dom)
-		m.empty(dom)
+		m.emptyLocked(dom)
 	}
 }
 
@@ -338,8 +338,8 @@ func (m *memory) remove(dom *domain, from *atomic.Pointer[regions], id uint32) e
 	return nil
 }
 
-// empty deregisters a domain's regions; m.mu is held.
-func (m *memory) empty(dom *domain) {
+// emptyLocked deregisters a domain's regions; m.mu is held.
+func (m *memory) emptyLocked(dom *domain) {
 	for _, t := range []*atomic.Pointer[regions]{&dom.open, &dom.local, &dom.coming} {
 		if t.Load() == nil {
 			continue
@@ -350,10 +350,10 @@ func (m *memory) empty(dom *domain) {
 	}
 }
 
-// drop frees a domain; m.mu is held.
-func (m *memory) drop(dom *domain) {
+// dropLocked frees a domain; m.mu is held.
+func (m *memory) dropLocked(dom *domain) {
 	delete(m.domains, dom)
-	m.empty(dom)
+	m.emptyLocked(dom)
 	m.d.warn("a protection domain could not be freed", m.d.tab.DeallocPD(dom.pd))
 }
 
@@ -363,7 +363,7 @@ func (m *memory) close() {
 	defer m.mu.Unlock()
 	m.closed = true
 	for dom := range m.domains {
-		m.empty(dom)
+		m.emptyLocked(dom)
 	}
 }
 
@@ -372,7 +372,7 @@ func (m *memory) free() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for dom := range m.domains {
-		m.drop(dom)
+		m.dropLocked(dom)
 	}
 }
 

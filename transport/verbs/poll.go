@@ -16,7 +16,7 @@ func (q *QP) Poll(wc []transport.WC) (int, error) {
 	}
 	q.pollMu.Lock()
 	defer q.pollMu.Unlock()
-	n := q.deliver(wc)
+	n := q.deliverLocked(wc)
 	for q.cqLive && n < len(wc) {
 		k, err := q.dev.tab.Poll(q.cq, q.comps[:min(len(q.comps), len(wc)-n)])
 		if err != nil {
@@ -25,7 +25,7 @@ func (q *QP) Poll(wc []transport.WC) (int, error) {
 		}
 		q.polled.Add(uint64(k))
 		for i := range q.comps[:k] {
-			if q.digest(&q.comps[i], &wc[n]) {
+			if q.digestLocked(&q.comps[i], &wc[n]) {
 				n++
 			}
 		}
@@ -39,8 +39,8 @@ func (q *QP) Poll(wc []transport.WC) (int, error) {
 	return n, nil
 }
 
-// deliver hands out what was taken from the adapter before; pollMu is held.
-func (q *QP) deliver(wc []transport.WC) int {
+// deliverLocked hands out what was taken from the adapter before; pollMu is held.
+func (q *QP) deliverLocked(wc []transport.WC) int {
 	n := copy(wc, q.done[q.doneAt:])
 	for i := range wc[:n] {
 		if wc[i].Op == transport.OpRecv {
@@ -55,8 +55,8 @@ func (q *QP) deliver(wc []transport.WC) int {
 	return n
 }
 
-// keep adds a completion for the owner; pollMu is held.
-func (q *QP) keep(wc transport.WC) {
+// keepLocked adds a completion for the owner; pollMu is held.
+func (q *QP) keepLocked(wc transport.WC) {
 	q.done = append(q.done, wc)
 	if wc.Op == transport.OpRecv {
 		q.heldIn.Add(1)
@@ -76,8 +76,8 @@ func (q *QP) takeLocked() (some bool) {
 		}
 		q.polled.Add(uint64(k))
 		for i := range q.comps[:k] {
-			if q.digest(&q.comps[i], &wc) {
-				q.keep(wc)
+			if q.digestLocked(&q.comps[i], &wc) {
+				q.keepLocked(wc)
 			}
 		}
 		if some = some || k > 0; k < len(q.comps) {
@@ -87,10 +87,10 @@ func (q *QP) takeLocked() (some bool) {
 	return some
 }
 
-// digest makes c a completion of the contract; false means that the upper protocol has no use for it. pollMu is held.
-func (q *QP) digest(c *workComp, wc *transport.WC) bool {
+// digestLocked makes c a completion of the contract; false means that the upper protocol has no use for it. pollMu is held.
+func (q *QP) digestLocked(c *workComp, wc *transport.WC) bool {
 	if c.ID&recvID != 0 {
-		return q.digestRecv(c, wc)
+		return q.digestRecvLocked(c, wc)
 	}
 	s := &q.sq
 	if c.ID == markerID {
@@ -128,11 +128,11 @@ func (q *QP) digest(c *workComp, wc *transport.WC) bool {
 // retire ends what a request began.
 func (q *QP) retire(e *sqEntry, ok bool) {
 	if e.op == transport.OpBind || e.op == transport.OpInvalidate {
-		q.retireWindow(e, ok)
+		q.retireWindowLocked(e, ok)
 	}
 }
 
-func (q *QP) digestRecv(c *workComp, wc *transport.WC) bool {
+func (q *QP) digestRecvLocked(c *workComp, wc *transport.WC) bool {
 	r := &q.rq
 	at := uint32(c.ID)
 	if at-r.head.Load() >= r.tail.Load()-r.head.Load() { // as in digest
@@ -146,7 +146,7 @@ func (q *QP) digestRecv(c *workComp, wc *transport.WC) bool {
 	}
 	wc.Len = c.Bytes
 	if c.Inv != 0 {
-		if !q.ended(c.Inv) {
+		if !q.endedLocked(c.Inv) {
 			// siw ends what it is told to, a region of ours too.
 			q.fail(&LinkError{Device: q.a.attr.Name, Reason: "the peer invalidated an STag that is no window of this connection"})
 		}

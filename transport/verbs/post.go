@@ -125,7 +125,7 @@ func (s *sendQueue) boundIn(wr *transport.WR) bool {
 func (q *QP) prepare(wr *transport.WR) (soft bool, err error) {
 	s := &q.sq
 	if q.room() <= 0 {
-		if q.reap(); q.room() <= 0 {
+		if q.reapLocked(); q.room() <= 0 {
 			return false, transport.ErrQueueFull
 		}
 	}
@@ -157,11 +157,11 @@ func (q *QP) prepare(wr *transport.WR) (soft bool, err error) {
 	case transport.OpRead:
 		hw.Op, hw.RemoteAddr, hw.RKey = wrRead, wr.Remote.Off, wr.Remote.STag
 	case transport.OpBind:
-		if soft, err = q.bind(wr, e, &hw); soft || err != nil {
+		if soft, err = q.bindLocked(wr, e, &hw); soft || err != nil {
 			return soft, err
 		}
 	case transport.OpInvalidate:
-		if soft, err = q.invalidate(wr, e, &hw); soft || err != nil {
+		if soft, err = q.invalidateLocked(wr, e, &hw); soft || err != nil {
 			return soft, err
 		}
 	default:
@@ -248,7 +248,7 @@ func (q *QP) undo(wr *sendWR) {
 	switch e.op {
 	case transport.OpBind:
 		q.winMu.Lock()
-		e.win.free()
+		e.win.freeLocked()
 		q.winMu.Unlock()
 	case transport.OpInvalidate:
 		q.winMu.Lock()
@@ -269,9 +269,9 @@ func (q *QP) softly(wr *transport.WR) {
 	q.notify()
 }
 
-// reap takes completions from the adapter to where the owner finds them: what they free is free at once. sq is held. An
+// reapLocked takes completions from the adapter to where the owner finds them: what they free is free at once. sq is held. An
 // owner that is parked wakes by their event.
-func (q *QP) reap() {
+func (q *QP) reapLocked() {
 	q.pollMu.Lock()
 	q.takeLocked()
 	q.pollMu.Unlock()

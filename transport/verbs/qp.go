@@ -168,8 +168,8 @@ func (q *QP) Path() transport.Path {
 	return p
 }
 
-// make makes the objects of the adapter that dev names; build is held, and the id is bound to it.
-func (q *QP) make(w where) error {
+// makeLocked makes the objects of the adapter that dev names; build is held, and the id is bound to it.
+func (q *QP) makeLocked(w where) error {
 	a, err := q.dev.adapterOf(w.Dev)
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func (q *QP) make(w where) error {
 	if q.dom, err = q.dev.mem.domainFor(a, q.slim); err != nil {
 		return err
 	}
-	if err := q.makeWindows(); err != nil {
+	if err := q.makeWindowsLocked(); err != nil {
 		return err
 	}
 	var fd int
@@ -213,7 +213,7 @@ func (q *QP) make(w where) error {
 	q.rq.Lock()
 	defer q.rq.Unlock()
 	q.rq.piece = a.piece
-	if err := q.postPending(); err != nil {
+	if err := q.postPendingLocked(); err != nil {
 		return wrap("post receives", err)
 	}
 	q.objects.moveLocked(qpObjectMoves, made)
@@ -264,19 +264,19 @@ func (q *QP) PostRecv(rs []transport.Recv) (int, error) {
 		r.tail.Store(tail + uint32(n))
 		return n, err
 	}
-	k, perr := q.ringRecv(tail, n)
+	k, perr := q.ringRecvLocked(tail, n)
 	if perr != nil {
 		err = perr
 	}
 	return k, err
 }
 
-// postPending hands the adapter what was posted before there was one; rq is held.
-func (q *QP) postPending() error {
+// postPendingLocked hands the adapter what was posted before there was one; rq is held.
+func (q *QP) postPendingLocked() error {
 	r := &q.rq
 	head, tail := r.head.Load(), r.tail.Load()
 	r.tail.Store(head)
-	k, err := q.ringRecv(head, int(tail-head))
+	k, err := q.ringRecvLocked(head, int(tail-head))
 	r.tail.Store(tail) // what was not taken comes back at the end all the same
 	if err == nil && k != int(tail-head) {
 		err = fmt.Errorf("%d of %d taken", k, tail-head)
@@ -285,8 +285,8 @@ func (q *QP) postPending() error {
 	return err
 }
 
-// ringRecv posts n entries from seq on, in batches; rq is held.
-func (q *QP) ringRecv(seq uint32, n int) (done int, err error) {
+// ringRecvLocked posts n entries from seq on, in batches; rq is held.
+func (q *QP) ringRecvLocked(seq uint32, n int) (done int, err error) {
 	r := &q.rq
 	known := q.dom.local.Load()
 	for done < n {

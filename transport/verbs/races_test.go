@@ -237,7 +237,7 @@ func TestAnAnsweredRequestIsForgotten(t *testing.T) {
 	d.cm.mu.Lock()
 	l.mu.Lock() // the request comes, and is in the queue as soon as this is let go of
 	came := make(chan *request)
-	go func() { came <- l.request(cmEvent{Kind: cmConnectRequest}) }()
+	go func() { came <- l.requestLocked(cmEvent{Kind: cmConnectRequest}) }()
 	l.mu.Unlock()
 	for claimed := false; !claimed; runtime.Gosched() {
 		l.mu.Lock()

@@ -177,7 +177,7 @@ func (r *request) accept(ctx context.Context, q *QP, p transport.ConnParams) err
 		if err != nil {
 			return fmt.Errorf("verbs: the way of a connection request: %w", err)
 		}
-		if err := q.make(w); err != nil {
+		if err := q.makeLocked(w); err != nil {
 			return err
 		}
 		if err := d.timeAcks(r.id, q.a); err != nil {

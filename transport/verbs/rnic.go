@@ -62,9 +62,9 @@ func traitOf(a *deviceAttr, windows bool) trait {
 	}
 }
 
-// adoptAll takes the adapters of devs that are wanted and new; d.mu is held. One that cannot be used is an error and does
+// adoptAllLocked takes the adapters of devs that are wanted and new; d.mu is held. One that cannot be used is an error and does
 // not keep the others away; shut are those left alone for what they would expose.
-func (d *Device) adoptAll(devs []deviceAttr) (shut []string, err error) {
+func (d *Device) adoptAllLocked(devs []deviceAttr) (shut []string, err error) {
 	var errs []error
 	for i := range devs {
 		if _, there := d.adapters[devs[i].Dev]; there || !d.opt.takes(devs[i].Name) {
@@ -90,7 +90,7 @@ func (d *Device) adoptOne(attr deviceAttr) error {
 		return err
 	}
 	a := &rnic{d: d, attr: attr, trait: traitOf(&attr, windows), qps: map[handle]*QP{}, ports: newPorts()}
-	if err := d.fits(a); err != nil {
+	if err := d.fitsLocked(a); err != nil {
 		d.late[attr.Dev] = err
 		d.warn("an RDMA device is not used", err)
 		return err
@@ -166,7 +166,7 @@ func (d *Device) adapterOf(dev handle) (*rnic, error) {
 	devs, err := d.tab.Devices()
 	var shut []string
 	if err == nil {
-		shut, err = d.adoptAll(devs)
+		shut, err = d.adoptAllLocked(devs)
 	}
 	if a := d.adapters[dev]; a != nil {
 		return a, nil
@@ -197,7 +197,7 @@ func (a *rnic) loop() {
 				return err
 			}
 			for _, x := range a.all {
-				x.event(e)
+				x.eventLocked(e)
 			}
 		}
 	})
@@ -205,8 +205,8 @@ func (a *rnic) loop() {
 
 func (a *rnic) stopLoop() { _ = a.file.Close() } // a descriptor of ours: it says nothing
 
-// event acts on e; asyncMu is held.
-func (a *rnic) event(e asyncEvent) {
+// eventLocked acts on e; asyncMu is held.
+func (a *rnic) eventLocked(e asyncEvent) {
 	log := a.d.opt.Log.With(zap.String("device", a.attr.Name))
 	a.past.events[e.Kind].Add(1)
 	switch e.Kind {

@@ -36,8 +36,8 @@ const keyBits = 8
 func (w *window) Remote() transport.Remote { return transport.Remote{STag: w.rkey, Off: w.base} }
 func (w *window) Valid() bool              { return w.valid.Load() }
 
-// free ends the window's key; winMu is held.
-func (w *window) free() {
+// freeLocked ends the window's key; winMu is held.
+func (w *window) freeLocked() {
 	w.state = winFree
 	w.valid.Store(false)
 }
@@ -67,8 +67,8 @@ func (q *QP) NewWindow() (transport.Window, error) {
 	return w, nil
 }
 
-// makeWindows makes those that were asked for before the connection had an adapter; build is held.
-func (q *QP) makeWindows() error {
+// makeWindowsLocked makes those that were asked for before the connection had an adapter; build is held.
+func (q *QP) makeWindowsLocked() error {
 	for _, w := range q.wins {
 		if err := q.makeWindow(w); err != nil {
 			return err
@@ -104,12 +104,12 @@ func (q *QP) unmakeWindow(w *window) error {
 	return q.dev.tab.DeallocMW(mw)
 }
 
-// freeWindows gives the windows back; the queue pair is destroyed, and build is held.
-func (q *QP) freeWindows() {
+// freeWindowsLocked gives the windows back; the queue pair is destroyed, and build is held.
+func (q *QP) freeWindowsLocked() {
 	q.winMu.Lock()
 	defer q.winMu.Unlock()
 	for _, w := range q.wins {
-		w.free()
+		w.freeLocked()
 		q.dev.warn("a memory window could not be freed", q.unmakeWindow(w))
 	}
 }
@@ -142,8 +142,8 @@ func joined(local []mem.Span) (mem.Span, error) {
 	return all, nil
 }
 
-// bind prepares a Bind with the window's next key; sq is held.
-func (q *QP) bind(wr *transport.WR, e *sqEntry, hw *sendWR) (soft bool, err error) {
+// bindLocked prepares a Bind with the window's next key; sq is held.
+func (q *QP) bindLocked(wr *transport.WR, e *sqEntry, hw *sendWR) (soft bool, err error) {
 	w, err := q.ownWindow(wr)
 	if err != nil {
 		return false, err
@@ -190,15 +190,15 @@ func (q *QP) bind(wr *transport.WR, e *sqEntry, hw *sendWR) (soft bool, err erro
 	return false, nil
 }
 
-// invalidate prepares a local Invalidate; sq is held. A key that the peer has ended is dead already, and a second end of it
+// invalidateLocked prepares a local Invalidate; sq is held. A key that the peer has ended is dead already, and a second end of it
 // is an error of ours to most adapters and worse to the kernel's rxe: completions that have come are looked at first.
-func (q *QP) invalidate(wr *transport.WR, e *sqEntry, hw *sendWR) (soft bool, err error) {
+func (q *QP) invalidateLocked(wr *transport.WR, e *sqEntry, hw *sendWR) (soft bool, err error) {
 	w, err := q.ownWindow(wr)
 	if err != nil {
 		return false, err
 	}
 	if w.mw != 0 {
-		q.reap()
+		q.reapLocked()
 	}
 	q.winMu.Lock()
 	defer q.winMu.Unlock()
@@ -208,7 +208,7 @@ func (q *QP) invalidate(wr *transport.WR, e *sqEntry, hw *sendWR) (soft bool, er
 	case w.state == winFree:
 		return true, nil
 	case w.mw == 0:
-		w.free()
+		w.freeLocked()
 		return true, nil
 	}
 	w.state = winEnding
@@ -217,26 +217,26 @@ func (q *QP) invalidate(wr *transport.WR, e *sqEntry, hw *sendWR) (soft bool, er
 	return false, nil
 }
 
-// ended notes the end of a key by a Send with Invalidate of the peer's; pollMu is held. It reports whether there was such a key.
-func (q *QP) ended(key uint32) bool {
+// endedLocked notes the end of a key by a Send with Invalidate of the peer's; pollMu is held. It reports whether there was such a key.
+func (q *QP) endedLocked(key uint32) bool {
 	q.winMu.Lock()
 	defer q.winMu.Unlock()
 	w := q.byKey[key>>keyBits]
 	if w == nil || w.rkey != key || !w.valid.Load() {
 		return false
 	}
-	w.free()
+	w.freeLocked()
 	return true
 }
 
-// retireWindow ends a Bind or an Invalidate; pollMu is held.
-func (q *QP) retireWindow(e *sqEntry, ok bool) {
+// retireWindowLocked ends a Bind or an Invalidate; pollMu is held.
+func (q *QP) retireWindowLocked(e *sqEntry, ok bool) {
 	q.winMu.Lock()
 	defer q.winMu.Unlock()
 	if e.win.gen != e.gen {
 		return // bound again since
 	}
 	if e.op == transport.OpInvalidate && ok && e.win.state == winEnding || e.op == transport.OpBind && !ok {
-		e.win.free()
+		e.win.freeLocked()
 	}
 }

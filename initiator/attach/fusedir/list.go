@@ -56,7 +56,7 @@ func (f *dirFS) list(cancel <-chan struct{}, in *fuse.ReadIn, add func(*nfs.DirE
 	return r.run(func() error {
 		at := in.Offset
 		for {
-			l, err := h.after(r, at)
+			l, err := h.afterLocked(r, at)
 			if err != nil || len(l) == 0 {
 				return err
 			}
@@ -78,9 +78,9 @@ func (f *dirFS) list(cancel <-chan struct{}, in *fuse.ReadIn, add func(*nfs.DirE
 	})
 }
 
-// after returns the entries behind a position, from what was fetched last if they are there; none at the end. The lock is
+// afterLocked returns the entries behind a position, from what was fetched last if they are there; none at the end. The lock is
 // held.
-func (h *handle) after(ctx context.Context, at uint64) ([]nfs.DirEntry, error) {
+func (h *handle) afterLocked(ctx context.Context, at uint64) ([]nfs.DirEntry, error) {
 	if h.begun && at != 0 {
 		if at == h.from {
 			return h.list, nil

@@ -101,7 +101,7 @@ func (m *Manager) wakeLocked(key filesystem.FileKey, f *file) {
 
 // grant tells a waiter that it has its lock. A client that does not want it any more, or cannot be reached, loses it,
 // unless what it did since shows that it knows: Linux asks again every 30 s while it waits, and takes the answer to that
-// for its lock, so a GRANTED that crosses with it is refused although the lock is held.
+// for its lock, so a GRANTED that crosses with it is refused although the client has the lock.
 func (m *Manager) grant(w *waiter, cookie uint64) {
 	st, err := m.tell(w, cookie)
 	m.mu.Lock()

@@ -122,7 +122,7 @@ func (d *device) Close() error {
 	d.closed = true
 	for _, l := range d.listeners {
 		if l.d == d {
-			l.shut()
+			l.shutLocked()
 		}
 	}
 	for q := range d.qps {
@@ -132,8 +132,8 @@ func (d *device) Close() error {
 	return nil
 }
 
-// take claims a queue pair for one connection. The lock is held.
-func (d *device) take(tq transport.QP, p transport.ConnParams) (*qp, error) {
+// takeLocked claims a queue pair for one connection. The lock is held.
+func (d *device) takeLocked(tq transport.QP, p transport.ConnParams) (*qp, error) {
 	q, ok := tq.(*qp)
 	switch {
 	case !ok || q.d != d:
@@ -160,7 +160,7 @@ func (d *device) Dial(ctx context.Context, addr string, tq transport.QP, p trans
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	r.answer(ctx.Err()) // does nothing where an answer is there
+	r.answerLocked(ctx.Err()) // does nothing where an answer is there
 	if r.err != nil {
 		r.from.end()
 	}
@@ -171,7 +171,7 @@ func (d *device) Dial(ctx context.Context, addr string, tq transport.QP, p trans
 func (d *device) ask(ctx context.Context, addr string, tq transport.QP, p transport.ConnParams) (*request, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	q, err := d.take(tq, p)
+	q, err := d.takeLocked(tq, p)
 	l := d.listeners[addr]
 	switch {
 	case err != nil:
@@ -261,19 +261,19 @@ func (l *listener) Accept(ctx context.Context) (transport.Request, error) {
 func (l *listener) Close() error {
 	l.d.mu.Lock()
 	defer l.d.mu.Unlock()
-	l.shut()
+	l.shutLocked()
 	return nil
 }
 
-// shut ends a listener. The lock is held.
-func (l *listener) shut() {
+// shutLocked ends a listener. The lock is held.
+func (l *listener) shutLocked() {
 	if l.closed {
 		return
 	}
 	l.closed = true
 	delete(l.d.listeners, string(l.addr))
 	for _, r := range l.queue {
-		r.answer(fmt.Errorf("local: dial %s: %w", l.addr, syscall.ECONNRESET))
+		r.answerLocked(fmt.Errorf("local: dial %s: %w", l.addr, syscall.ECONNRESET))
 	}
 	l.queue = nil
 	ring(l.bell)
@@ -293,8 +293,8 @@ type request struct {
 
 func (r *request) Peer() transport.Peer { return r.peer }
 
-// answer ends the dialler's waiting, once. The lock is held.
-func (r *request) answer(err error) {
+// answerLocked ends the dialler's waiting, once. The lock is held.
+func (r *request) answerLocked(err error) {
 	if !r.done {
 		r.done, r.err = true, err
 		close(r.answered)
@@ -304,7 +304,7 @@ func (r *request) answer(err error) {
 func (r *request) Accept(ctx context.Context, tq transport.QP, p transport.ConnParams) error {
 	r.d.mu.Lock()
 	defer r.d.mu.Unlock()
-	q, err := r.d.take(tq, p)
+	q, err := r.d.takeLocked(tq, p)
 	if err == nil && (r.done || r.from.err != nil) {
 		err = fmt.Errorf("local: accept: the dialler is gone or was answered: %w", transport.ErrClosed)
 	}
@@ -312,7 +312,7 @@ func (r *request) Accept(ctx context.Context, tq transport.QP, p transport.ConnP
 		if q != nil {
 			q.end()
 		}
-		r.answer(fmt.Errorf("local: the listener gave up: %w", syscall.ECONNRESET))
+		r.answerLocked(fmt.Errorf("local: the listener gave up: %w", syscall.ECONNRESET))
 		return err
 	}
 	q.peer, r.from.peer = r.from, q
@@ -320,7 +320,7 @@ func (r *request) Accept(ctx context.Context, tq transport.QP, p transport.ConnP
 	r.from.depth = transport.Depth{In: q.depth.Out, Out: q.depth.In}
 	r.said = transport.Peer{Private: append([]byte(nil), p.Private...), ReadsIn: p.ReadsIn, ReadsOut: p.ReadsOut, Named: true,
 		Local: r.peer.Remote, Remote: r.peer.Local}
-	r.answer(nil)
+	r.answerLocked(nil)
 	return nil
 }
 
@@ -333,7 +333,7 @@ func (r *request) Reject(private []byte) error {
 	case r.done:
 		return fmt.Errorf("local: reject: the dialler is gone or was answered: %w", transport.ErrClosed)
 	}
-	r.answer(&transport.RejectedError{Private: append([]byte(nil), private...)})
+	r.answerLocked(&transport.RejectedError{Private: append([]byte(nil), private...)})
 	return nil
 }
 
