@@ -28,6 +28,7 @@ var ErrNoRoom = errors.New("mem: no more memory can be registered")
 type Slab struct {
 	id uint32
 	b  []byte
+	fd int // of a Shared one; -1 otherwise
 }
 
 var slabIDs atomic.Uint32
@@ -42,7 +43,7 @@ func NewSlab(size int) (*Slab, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mem: map a slab of %d bytes: %w", size, err)
 	}
-	return &Slab{id: slabIDs.Add(1), b: b}, nil
+	return &Slab{id: slabIDs.Add(1), b: b, fd: -1}, nil
 }
 
 // ID identifies the slab within the process; it is never 0 and never used again.
@@ -51,11 +52,15 @@ func (s *Slab) ID() uint32 { return s.id }
 // Bytes is the whole region.
 func (s *Slab) Bytes() []byte { return s.b }
 
-// Close unmaps the slab. Nothing may refer to it any more.
+// Close unmaps the slab. Nothing may refer to it any more. Another process that has mapped a Shared one keeps its pages.
 func (s *Slab) Close() error {
-	b := s.b
-	s.b = nil
-	return syscall.Munmap(b)
+	b, fd := s.b, s.fd
+	s.b, s.fd = nil, -1
+	err := syscall.Munmap(b)
+	if fd >= 0 {
+		err = errors.Join(err, syscall.Close(fd))
+	}
+	return err
 }
 
 // Span is a part of a slab: what a work request or a device request names.

@@ -21,6 +21,7 @@ type Pool struct {
 
 	mu       sync.Mutex
 	max      int64 // bytes of slabs at most
+	kind     Kind  // of its slabs
 	mapped   int64
 	slabs    []*Slab
 	cut      [len(classes)]int // slabs of each class
@@ -273,7 +274,7 @@ func (p *Pool) growLocked(c int) error {
 		return p.full
 	}
 	p.full = nil
-	s, err := NewSlab(slabSize)
+	s, err := p.kind.NewSlab(slabSize)
 	if err != nil {
 		return err
 	}
