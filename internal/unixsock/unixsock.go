@@ -30,6 +30,18 @@ const maxPath = len(unix.RawSockaddrUnix{}.Path) - 1
 
 // Listen makes a stream socket at path that only its owner may connect to. When it is closed its name goes, if it is still its own.
 func Listen(path string) (net.Listener, error) {
+	return Socket{}.Listen(path)
+}
+
+// Socket is what a listening socket is like. The zero value is a stream that only its owner may connect to.
+type Socket struct {
+	Packets bool        // of type SOCK_SEQPACKET
+	Mode    fs.FileMode // who may connect needs the right to write; 0 stands for 0600
+	Group   int         // of the file; 0 stands for this process's
+}
+
+// Listen makes the socket at path. When it is closed its name goes, if it is still its own.
+func (s Socket) Listen(path string) (net.Listener, error) {
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("the path of a socket has at most %d bytes, and %s has %d; choose a shorter one", maxPath, path, len(path))
 	}
@@ -46,7 +58,11 @@ func Listen(path string) (net.Listener, error) {
 		var mode error
 		return errors.Join(c.Control(func(fd uintptr) { mode = unix.Fchmod(int(fd), 0o600) }), mode)
 	}}
-	l, err := lc.Listen(context.Background(), "unix", path)
+	network := "unix"
+	if s.Packets {
+		network = "unixpacket"
+	}
+	l, err := lc.Listen(context.Background(), network, path)
 	if err != nil {
 		return nil, err
 	}
@@ -56,8 +72,14 @@ func Listen(path string) (net.Listener, error) {
 	}
 	ul.SetUnlinkOnClose(false)
 	made, err := os.Lstat(path)
+	if err == nil && s.Group != 0 {
+		err = os.Lchown(path, -1, s.Group)
+	}
+	if err == nil && s.Mode != 0 {
+		err = os.Chmod(path, s.Mode) // last: nobody was to connect before
+	}
 	if err != nil {
-		return nil, errors.Join(err, ul.Close())
+		return nil, errors.Join(err, ul.Close(), os.Remove(path)) // the directory is still locked: it is ours
 	}
 	return &listener{UnixListener: ul, path: path, made: made}, nil
 }

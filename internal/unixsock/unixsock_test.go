@@ -147,3 +147,42 @@ func TestOneOfManyTakesADeadSocketsPlace(t *testing.T) {
 		}
 	}
 }
+
+// A socket of packets takes no stream, and has the rights that were asked for.
+func TestASocketIsWhatWasAskedFor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	group := os.Getegid()
+	if os.Geteuid() == 0 {
+		group = 12345
+	}
+	l, err := Socket{Packets: true, Mode: 0o660, Group: group}.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil || st.Mode != unix.S_IFSOCK|0o660 || int(st.Gid) != group {
+		t.Errorf("mode %o, group %d (%v)", st.Mode, st.Gid, err)
+	}
+	if c, err := net.Dial("unix", path); !errors.Is(err, unix.EPROTOTYPE) {
+		t.Errorf("a stream was taken: %v", c)
+	}
+	c, err := net.Dial("unixpacket", path)
+	if err != nil {
+		t.Error(err)
+	} else {
+		c.Close()
+	}
+	if _, err := (Socket{Packets: true}).Listen(path); err == nil {
+		t.Error("a socket that is in use was replaced")
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if os.Geteuid() != 0 { // root may give a file to any group
+		if _, err := (Socket{Group: 12345}).Listen(path); err == nil {
+			t.Error("a group that this user is not in")
+		} else if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the name of a socket that was not made stays: %v", err)
+		}
+	}
+}
