@@ -78,6 +78,9 @@ type Caps struct {
 	// PaddedPrivate says that private data comes without its length, and zeroes behind it: an upper protocol knows its own by
 	// what is in it.
 	PaddedPrivate bool
+	// Memory is the kind of slabs that Register takes. Where it is mem.Shared, a peer can read every slab that a request of its queue pair has
+	// named, whole, and may go on to when the connection has ended: who serves strangers gives each connection slabs of its own.
+	Memory mem.Kind
 }
 
 // Gauges are what exists now, over all connections of a device. A connection that is gone has given back all of it.
@@ -91,7 +94,7 @@ type Gauges struct {
 
 // Path is how the packets of a connection go.
 type Path struct {
-	Provider string // "iwarp", "verbs"
+	Provider string // "iwarp", "verbs", "shm"
 	Device   string // the adapter, "mlx5_0"; empty for what has none
 	Port     int    // of the adapter, from 1; 0 for what has none
 	GID      string // this side's

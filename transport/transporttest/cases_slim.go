@@ -11,7 +11,7 @@ import (
 func slimMemory(s *scene) {
 	var slabs [3]*mem.Slab
 	for k := range slabs {
-		slab, err := mem.NewSlab(64 << 10)
+		slab, err := s.caps.Memory.NewSlab(64 << 10)
 		if err != nil {
 			s.Fatal(err)
 		}

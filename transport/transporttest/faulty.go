@@ -247,7 +247,7 @@ func (q *faultyQP) corruptLocked(f *Faults, wr *transport.WR, n int) {
 		return
 	}
 	if q.scratch == nil {
-		s, err := mem.NewSlab(scratchBytes)
+		s, err := q.dev.Caps().Memory.NewSlab(scratchBytes)
 		if err != nil {
 			return
 		}

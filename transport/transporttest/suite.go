@@ -145,11 +145,12 @@ type scene struct {
 	conns int
 }
 
+// slab is memory of the kind that the devices take.
 func (s *scene) slab(size int) *mem.Slab {
 	if size == 0 {
 		size = caseMemory
 	}
-	slab, err := mem.NewSlab(size)
+	slab, err := s.caps.Memory.NewSlab(size)
 	if err != nil {
 		s.Fatal(err)
 	}
