@@ -1,0 +1,62 @@
+package shm
+
+import (
+	"sync/atomic"
+
+	"github.com/sluice-storage/sluice/transport"
+)
+
+// Stats counts what a QP or a device did.
+type Stats struct {
+	Records uint64 // taken from peers' rings
+	Copied  uint64 // bytes of payload copied from peers' slabs; what lay in the ring is not counted
+	Bells   uint64 // peers rung
+	Wakes   uint64 // parked owners woken by a local completion
+	Refused uint64 // files of peers that were not sealed, or not whole
+}
+
+func (s *Stats) add(o Stats) {
+	s.Records += o.Records
+	s.Copied += o.Copied
+	s.Bells += o.Bells
+	s.Wakes += o.Wakes
+	s.Refused += o.Refused
+}
+
+// counters are a QP's own: no cache line is shared between connections.
+type counters struct{ records, copied, bells, wakes, refused atomic.Uint64 }
+
+func (c *counters) load() Stats {
+	return Stats{c.records.Load(), c.copied.Load(), c.bells.Load(), c.wakes.Load(), c.refused.Load()}
+}
+
+// Stats are the QP's counters so far.
+func (q *QP) Stats() Stats { return q.cnt.load() }
+
+// Stats sums the counters of all connections, past and present.
+func (d *Device) Stats() Stats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.past
+	for q := range d.qps {
+		s.add(q.cnt.load())
+	}
+	return s
+}
+
+// Gauges counts what exists now: a connection that is gone has given back all of it.
+func (d *Device) Gauges() transport.Gauges {
+	qps := d.connections()
+	g := transport.Gauges{Connections: len(qps)}
+	for _, q := range qps {
+		q.stags.Lock()
+		g.Windows += q.stags.tab.Len()
+		if !q.life.dead() { // what is left of a dead one is named by no peer
+			g.ReadSinks += q.stags.reads.Len()
+		}
+		q.stags.Unlock()
+		g.Sends += int(q.sqUsed.Load())
+		g.Receives += int(q.rqUsed.Load())
+	}
+	return g
+}
