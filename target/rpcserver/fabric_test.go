@@ -27,6 +27,7 @@ type fabricClient struct {
 	grant uint32         // as the last reply said
 	got   map[uint32]int // replies by XID
 	last  fabricReply
+	all   map[uint32]fabricReply // by XID, where it is there
 	ended bool
 }
 
@@ -206,6 +207,9 @@ func (c *fabricClient) poll() {
 			c.grant = h.Credits
 			c.got[h.XID]++
 			c.last = fabricReply{h, append([]byte(nil), r.Rest()...), wc.Inv}
+			if c.all != nil {
+				c.all[h.XID] = c.last
+			}
 			if _, err := c.qp.PostRecv([]transport.Recv{{Token: wc.Token, Buf: b}}); err != nil {
 				c.ended = true
 			}

@@ -19,7 +19,7 @@ import (
 type RDMAOptions struct {
 	Credits int   // calls in flight granted to a connection
 	Inline  int   // bytes of an inline message, both ways
-	Memory  int64 // bytes of registered memory for bulk data, over all connections
+	Memory  int64 // bytes of registered memory for bulk data, over all connections; those of one host have half
 	// NoInvalidate keeps replies from invalidating the client's memory.
 	NoInvalidate bool
 }
