@@ -131,7 +131,10 @@ func (d *Daemon) ReloadConfig(ctx context.Context, dryRun bool) (admin.Done, err
 	var changes []Change
 	var but error
 	if dryRun {
-		next, err := d.load()
+		d.mu.Lock()
+		now := d.cfg
+		d.mu.Unlock()
+		next, err := d.read(now, nil)
 		if err != nil {
 			return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: err.Error()}
 		}

@@ -47,15 +47,11 @@ func (d *Daemon) changeLocked(dryRun bool, what string, edit func(*managed) erro
 	if err := edit(next); err != nil {
 		return admin.Done{}, err
 	}
-	with := d.cfg.with
-	if with == nil {
-		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "nothing can be changed: this daemon does not read its configuration from files"}
-	}
 	text, err := next.text()
 	if err != nil {
 		return admin.Done{}, &admin.Error{Kind: admin.Invalid, Msg: err.Error()}
 	}
-	cfg, err := with(next)
+	cfg, err := d.read(d.cfg, next)
 	if err == nil {
 		err = d.wouldRefuseLocked(cfg)
 	}

@@ -68,8 +68,10 @@ type Config struct {
 	touched  map[string]bool // targets whose secrets are to be read; nil for all
 	managed  *managed        // what was merged in, nil without a daemon
 	taken    map[string]bool // what commands made and the operator's file defines by now: "volume NAME", "target NAME", "export NAME"
-	// with reads the files again and merges m instead of what is written down; nil without a daemon.
-	with func(m *managed) (*Config, error)
+	// with reads the files again, for a daemon that serves now, and merges m instead of what is written down; nil without a daemon.
+	with func(now *Config, m *managed) (*Config, error)
+	// asked is what the files say, where that was read by a running daemon: until it starts again, it has values of its own for some keys.
+	asked *Config
 }
 
 // LogConfig says how the daemon logs to standard error.

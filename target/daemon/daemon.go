@@ -49,7 +49,6 @@ type Daemon struct {
 	adminAddr atomic.Value // net.Addr of the TLS listener
 	failed    chan error   // a portal's listener failed while serving
 
-	load     func() (*Config, error)
 	changeMu changeLock      // changes of what is served, one at a time; held around mu
 	life     context.Context // of changes under way, until the daemon ends
 	lifeEnd  context.CancelFunc
@@ -81,10 +80,10 @@ type Daemon struct {
 }
 
 // New opens everything the configuration names, all or nothing: what was opened is closed again on an error. Nothing is
-// served before Run. load reads the configuration again, for changes while serving.
-func New(cfg *Config, load func() (*Config, error), log *zap.Logger) (_ *Daemon, err error) {
+// served before Run. A configuration of LoadServing is read again for changes while serving; with another one nothing changes.
+func New(cfg *Config, log *zap.Logger) (_ *Daemon, err error) {
 	d := &Daemon{
-		log: log, load: load, cfg: cfg, changeMu: make(changeLock, 1), stateDir: cfg.StateDir, drain: time.Duration(cfg.Timeouts.Drain), source: cfg.source, started: time.Now(), drained: make(chan struct{}), failed: make(chan error, 1),
+		log: log, cfg: cfg, changeMu: make(changeLock, 1), stateDir: cfg.StateDir, drain: time.Duration(cfg.Timeouts.Drain), source: cfg.source, started: time.Now(), drained: make(chan struct{}), failed: make(chan error, 1),
 		volumes: map[string]*volume{}, targets: map[string]*scsi.Target{}, replacing: map[string]*scsi.Target{}, portals: map[string]*portal{}, srpPortals: map[string]*srpPortal{}, forms: map[string]targetForm{}, unserved: map[string]string{},
 	}
 	d.life, d.lifeEnd = context.WithCancel(context.Background())

@@ -53,13 +53,12 @@ func serve(t *testing.T, file string) (*Daemon, func()) {
 
 func serveLogged(t *testing.T, file string, log *zap.Logger) (*Daemon, func()) {
 	t.Helper()
-	load := func() (*Config, error) { return LoadServing(file, "", "") }
-	cfg, err := load()
+	cfg, err := LoadServing(file, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	makeFiles(t, cfg)
-	d, err := New(cfg, load, log)
+	d, err := New(cfg, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +333,7 @@ func TestTwoDaemonsCannotShareAVolume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := New(cfg, nil, zap.NewNop())
+	second, err := New(cfg, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -120,12 +120,11 @@ func TestAStartThatCannotReadWhetherItIsAnUpgradeIsRefused(t *testing.T) {
 	if err := errors.Join(os.Remove(d.begunHere()), os.Mkdir(d.begunHere(), 0o700)); err != nil { // reading a directory fails
 		t.Fatal(err)
 	}
-	load := func() (*Config, error) { return LoadServing(file, "", "") }
-	conf, err := load()
+	conf, err := LoadServing(file, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(conf, load, zap.NewNop()); err == nil || !strings.Contains(err.Error(), "state directory") {
+	if _, err := New(conf, zap.NewNop()); err == nil || !strings.Contains(err.Error(), "state directory") {
 		t.Errorf("it starts: %v", err)
 	}
 	if id, err := readIdentity(beside(cfg.Path)); id != nil || err != nil {

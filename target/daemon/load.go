@@ -78,9 +78,27 @@ func load(path, stateDir, level string, serve bool, m *managed) (*Config, error)
 			}
 		}
 		c.merge(m)
-		c.with = func(m *managed) (*Config, error) { return load(path, stateDir, level, true, m) }
+		c.with = func(now *Config, m *managed) (*Config, error) { return again(now, path, stateDir, level, m) }
 	}
 	return c.finish(name, b)
+}
+
+// again is load for a daemon that serves now. The state directory is the one that it started with, whatever the files say of the next
+// start: what commands made lies there, and so do the volumes and exports that have no path.
+func again(now *Config, path, stateDir, level string, m *managed) (*Config, error) {
+	asked, err := load(path, stateDir, level, true, m)
+	if err != nil {
+		return nil, err
+	}
+	next, err := load(path, now.StateDir, level, true, m)
+	if ce := (*ConfigError)(nil); errors.As(err, &ce) {
+		return nil, &ConfigError{File: ce.File, Detail: "until the daemon starts again its earlier settings count, and with those " + ce.Detail}
+	}
+	if err != nil {
+		return nil, err
+	}
+	next.asked, next.with = asked, asked.with
+	return next, nil
 }
 
 // saysNothing reports whether a file holds no more than comments.

@@ -34,7 +34,7 @@ func TestPortalsOnBothFamilies(t *testing.T) {
 			t.Fatal(lerr)
 		}
 		var d *Daemon
-		if d, err = New(cfg, nil, zap.NewNop()); err != nil {
+		if d, err = New(cfg, zap.NewNop()); err != nil {
 			continue
 		}
 		if got := len(d.portals); got != 2 {

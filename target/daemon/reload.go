@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/savefile"
+	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
@@ -43,7 +44,7 @@ func (d *Daemon) reloadFile(ctx context.Context) (changes []Change, but, err err
 		return nil, nil, err
 	}
 	defer d.changeMu.Unlock()
-	next, err := d.load()
+	next, err := d.read(d.cfg, nil)
 	if err == nil {
 		err = next.takesAway(d.cfg)
 	}
@@ -55,6 +56,20 @@ func (d *Daemon) reloadFile(ctx context.Context) (changes []Change, but, err err
 		return nil, nil, fmt.Errorf("configuration not changed: %w", err)
 	}
 	return d.reloadLocked(next, func() error { return d.dropGone(next) })
+}
+
+// read reads the configuration again. m is what commands made, nil for what the state directory has of that.
+func (d *Daemon) read(now *Config, m *managed) (*Config, error) {
+	if now.with == nil {
+		return nil, &admin.Error{Kind: admin.Conflict, Msg: "nothing can be changed: this daemon does not read its configuration from files"}
+	}
+	if m == nil {
+		var err error
+		if m, err = readManaged(d.stateDir); err != nil {
+			return nil, err
+		}
+	}
+	return now.with(now, m)
 }
 
 // dropGone forgets the LUNs that the administrative interface mapped into targets that leave the operator's file, and the sizes that

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"path/filepath"
@@ -23,8 +24,13 @@ func TestAReloadTakesNoChangeBack(t *testing.T) {
 	var d *Daemon
 	var armed atomic.Bool
 	changed := make(chan error, 1)
-	load := func() (*Config, error) {
-		cfg, err := LoadServing(file, "", "")
+	cfg, err := LoadServing(file, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := cfg.with
+	cfg.with = func(now *Config, m *managed) (*Config, error) {
+		next, err := read(now, m)
 		if armed.CompareAndSwap(true, false) {
 			// The files are read; an operator's command comes before they are served.
 			go func() {
@@ -37,13 +43,9 @@ func TestAReloadTakesNoChangeBack(t *testing.T) {
 			case <-time.After(100 * time.Millisecond): // it does, as far as can be seen; less time finds less and fails nothing
 			}
 		}
-		return cfg, err
+		return next, err
 	}
-	cfg, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d, err = New(cfg, load, zap.NewNop()); err != nil {
+	if d, err = New(cfg, zap.NewNop()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -69,5 +71,65 @@ func TestAReloadTakesNoChangeBack(t *testing.T) {
 	}
 	if !strings.Contains(strings.Join(names, " "), ":late") {
 		t.Errorf("a target that was made is gone after a reload: %v", names)
+	}
+}
+
+// Another state_dir in the file counts from the next start on. What commands made lies in the one of this start, and a reload neither looks
+// for it elsewhere nor takes it away.
+func TestAReloadWithAnotherStateDirectoryKeepsWhatCommandsMade(t *testing.T) {
+	conf := strings.Replace(fileConfig, "  - {name: disk, size: 8MiB}\n", "", 1)
+	conf = strings.Replace(conf, "{lun: 0, volume: disk}, ", "", 1)
+	d, file := running(t, conf)
+	const made = "iqn.2026-11.io.sluice:made"
+	for _, step := range []func() (admin.Done, error){
+		func() (admin.Done, error) {
+			return d.CreateVolume(t.Context(), admin.VolumeSpec{Name: "extra", Size: 1 << 20})
+		},
+		func() (admin.Done, error) {
+			return d.CreateVolume(t.Context(), admin.VolumeSpec{Name: "more", Size: 1 << 20})
+		},
+		func() (admin.Done, error) { return d.CreateTarget(t.Context(), admin.TargetSpec{Name: made}) },
+		func() (admin.Done, error) {
+			return d.MapLUN(t.Context(), made, admin.LUN{LUN: 0, Volume: "extra"}, false)
+		},
+		func() (admin.Done, error) {
+			return d.MapLUN(t.Context(), "iqn.2026-11.io.sluice:test", admin.LUN{LUN: 7, Volume: "more"}, false)
+		},
+		func() (admin.Done, error) {
+			return d.SetSecret(t.Context(), made, admin.SecretSpec{User: "user", Secret: "correct-horse-battery"})
+		},
+	} {
+		if _, err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept := map[string][]byte{}
+	for _, f := range []string{managedPath(d.stateDir), d.secretsOf(made)} {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept[f] = b
+	}
+	if err := os.WriteFile(file, []byte(strings.Replace(conf, "state_dir: state", "state_dir: other", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := names(d.Volumes())
+	for _, dry := range []bool{true, false, false} {
+		done, err := d.ReloadConfig(t.Context(), dry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(done.Changes) != 1 || !strings.HasPrefix(done.Changes[0], "setting state_dir changed (takes effect when") {
+			t.Errorf("the reload says %q", done.Changes)
+		}
+	}
+	if got := names(d.Volumes()); got != before || len(d.Targets()) != 2 {
+		t.Errorf("volumes %s and %d targets, before %s and 2", got, len(d.Targets()), before)
+	}
+	for f, want := range kept {
+		if got, err := os.ReadFile(f); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s is now %q, %v; it was %q", f, got, err, want)
+		}
 	}
 }

@@ -26,13 +26,13 @@ type Change struct {
 func (c *Config) Diff(next *Config) []Change {
 	items := map[string][]Change{}
 	var settings []Change
-	keys := keysOf(next)
+	keys, asked := keysOf(next), keysOf(next.fromFiles())
 	for i, was := range keysOf(c) {
-		is := keys[i]
+		is := asked[i]
 		change := Change{Kind: "setting", Name: was.name, What: "changed", Restart: true}
 		switch {
 		case was.isList():
-			l := diffItems(was.value, is.value)
+			l := diffItems(was.value, keys[i].value)
 			if len(l) > 0 {
 				items[l[0].Kind] = l
 			}
@@ -47,6 +47,14 @@ func (c *Config) Diff(next *Config) []Change {
 		settings = append(settings, change)
 	}
 	return slices.Concat(items["volume"], items["target"], items["portal"], items["srp"], items["export"], settings)
+}
+
+// fromFiles is what the files say of the settings.
+func (c *Config) fromFiles() *Config {
+	if c.asked != nil {
+		return c.asked
+	}
+	return c
 }
 
 // diffItems lists the changes of items that have names.

@@ -56,7 +56,7 @@ portals: [{address: "127.0.0.1:0"}]
 		t.Fatal(err)
 	}
 	makeFiles(t, cfg)
-	d, err := New(cfg, nil, zap.NewNop()) // not run: nobody else looks at the room
+	d, err := New(cfg, zap.NewNop()) // not run: nobody else looks at the room
 	if err != nil {
 		t.Fatal(err)
 	}

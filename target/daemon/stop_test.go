@@ -32,13 +32,12 @@ func TestAChangeThatHangsDoesNotHoldUpAStop(t *testing.T) {
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	load := func() (*Config, error) { return LoadServing(file, "", "") }
-	cfg, err := load()
+	cfg, err := LoadServing(file, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	makeFiles(t, cfg)
-	d, err := New(cfg, load, zap.NewNop())
+	d, err := New(cfg, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

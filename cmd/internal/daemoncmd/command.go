@@ -91,8 +91,7 @@ func run(c *cobra.Command, f flags) error {
 		_, err := c.OutOrStdout().Write(daemon.DefaultYAML())
 		return err
 	}
-	load := func() (*daemon.Config, error) { return daemon.LoadServing(f.config, f.stateDir, f.level) }
-	cfg, err := load()
+	cfg, err := daemon.LoadServing(f.config, f.stateDir, f.level)
 	if err != nil {
 		return err
 	}
@@ -122,7 +121,7 @@ func run(c *cobra.Command, f flags) error {
 	signal.Notify(hup, syscall.SIGHUP)
 	usr := make(chan os.Signal, 1)
 	signal.Notify(usr, syscall.SIGUSR1)
-	d, err := daemon.New(cfg, load, log)
+	d, err := daemon.New(cfg, log)
 	if err != nil {
 		return err
 	}

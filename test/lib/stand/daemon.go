@@ -25,12 +25,11 @@ type Daemon struct {
 // NewDaemon starts a daemon of a configuration file. Its log is printed where the test fails.
 func NewDaemon(t T, file string, level zapcore.Level) *Daemon {
 	t.Helper()
-	load := func() (*daemon.Config, error) { return daemon.LoadServing(file, "", "") }
-	cfg, err := load()
+	cfg, err := daemon.LoadServing(file, "", "")
 	must(t, err)
 	core, lines := observer.New(level)
 	d := &Daemon{Lines: lines, t: t, over: make(chan struct{})}
-	d.Daemon, err = daemon.New(cfg, load, zap.New(core))
+	d.Daemon, err = daemon.New(cfg, zap.New(core))
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
