@@ -73,7 +73,7 @@ func TestSchemaTakesWhatTheDaemonTakes(t *testing.T) {
 		if err := valid(text); err != nil && !saysNothing(text) {
 			t.Errorf("%s: %v in\n%s", name, err, text)
 		}
-		if c, err = c.finish(name, text); err != nil {
+		if c, err = c.finish(name, text, nil); err != nil {
 			continue // an example that is a part of a file
 		}
 		shown, err := c.Show()

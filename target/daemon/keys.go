@@ -126,6 +126,17 @@ func (c *Config) fillDefaults() {
 	})
 }
 
+// keep gives each key that needs a restart the value that a daemon that serves now has for it.
+func (c *Config) keep(now *Config) {
+	was := keysOf(now)
+	for i, k := range keysOf(c) {
+		r := k.Tag.Get("reload")
+		if r == needsRestart || r == comesAndGoes && !k.value.IsZero() && !was[i].value.IsZero() {
+			k.value.Set(was[i].value)
+		}
+	}
+}
+
 // makeAbsolute lets every path begin at dir. One that names a credential is none.
 func (c *Config) makeAbsolute(dir string) {
 	eachSection(reflect.ValueOf(c), func(section reflect.Value) {

@@ -25,7 +25,7 @@ func (e *ConfigError) Error() string {
 }
 
 // LoadConfig reads and checks a file with its drop-ins (FILE.d/*.yaml). Every key must be known.
-func LoadConfig(path string) (*Config, error) { return load(path, "", "", false, nil) }
+func LoadConfig(path string) (*Config, error) { return load(path, "", "", false, nil, nil) }
 
 // ParseConfig checks bytes as LoadConfig does a file; name stands in messages and relative paths begin at its directory.
 func ParseConfig(name string, b []byte) (*Config, error) {
@@ -33,12 +33,12 @@ func ParseConfig(name string, b []byte) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.finish(name, b)
+	return c.finish(name, b, nil)
 }
 
 // load reads the file at path, or the embedded default, adds drop-ins and, for a daemon, what its administrative
-// interface changed: m, or what the state directory has of it.
-func load(path, stateDir, level string, serve bool, m *managed) (*Config, error) {
+// interface changed: m, or what the state directory has of it. now is what the daemon serves, nil at its start.
+func load(path, stateDir, level string, serve bool, m *managed, now *Config) (*Config, error) {
 	name, b := "(embedded default)", defaultYAML
 	if path != "" {
 		var err error
@@ -80,17 +80,17 @@ func load(path, stateDir, level string, serve bool, m *managed) (*Config, error)
 		c.merge(m)
 		c.with = func(now *Config, m *managed) (*Config, error) { return again(now, path, stateDir, level, m) }
 	}
-	return c.finish(name, b)
+	return c.finish(name, b, now)
 }
 
-// again is load for a daemon that serves now. The state directory is the one that it started with, whatever the files say of the next
-// start: what commands made lies there, and so do the volumes and exports that have no path.
+// again is load for a daemon that serves now. Settings that need a restart are those that it started with, whatever the files say of the
+// next start. One of them is the state directory: what commands made lies there, and so do the volumes and exports that have no path.
 func again(now *Config, path, stateDir, level string, m *managed) (*Config, error) {
-	asked, err := load(path, stateDir, level, true, m)
+	asked, err := load(path, stateDir, level, true, m, nil)
 	if err != nil {
 		return nil, err
 	}
-	next, err := load(path, now.StateDir, level, true, m)
+	next, err := load(path, now.StateDir, level, true, m, now)
 	if ce := (*ConfigError)(nil); errors.As(err, &ce) {
 		return nil, &ConfigError{File: ce.File, Detail: "until the daemon starts again its earlier settings count, and with those " + ce.Detail}
 	}
@@ -132,13 +132,16 @@ func decodeStrictly(b []byte, into any) (err error) {
 	return yaml.NewDecoder(bytes.NewReader(b), yaml.Strict()).Decode(into)
 }
 
-// finish fills in defaults and checks the whole.
-func (c *Config) finish(name string, b []byte) (*Config, error) {
+// finish fills in defaults, keeps the settings that a daemon that serves now cannot change, and checks the whole.
+func (c *Config) finish(name string, b []byte, now *Config) (*Config, error) {
 	dir, err := filepath.Abs(filepath.Dir(name))
 	if err != nil {
 		return nil, &ConfigError{File: name, Detail: err.Error()}
 	}
 	c.fill(dir)
+	if now != nil {
+		c.keep(now)
+	}
 	c.resize()
 	if err := c.Check(); err != nil {
 		return nil, &ConfigError{File: name, Detail: annotate(err, b)}

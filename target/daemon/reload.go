@@ -119,7 +119,11 @@ func (d *Daemon) reloadLocked(next *Config, commit func() error) (changes []Chan
 	if but = d.finish(before, next, p); but != nil {
 		d.log.Error("the configuration has changed, but not all that goes with it could be done", zap.Error(but))
 	}
+	told := before.asked != nil && same(before.asked.settings(), next.fromFiles().settings())
 	for _, c := range changes {
+		if c.Restart && told { // by the reload that read it first
+			continue
+		}
 		d.log.Info("configuration", zap.String("audit", c.What), zap.String("kind", c.Kind), zap.String("name", c.Name), zap.Bool("needs_restart", c.Restart))
 	}
 	return changes, but, nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -131,5 +132,61 @@ func TestAReloadWithAnotherStateDirectoryKeepsWhatCommandsMade(t *testing.T) {
 		if got, err := os.ReadFile(f); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s is now %q, %v; it was %q", f, got, err, want)
 		}
+	}
+}
+
+// What needs a restart stays what it was until then: it is shown so, and every reload says that it waits.
+func TestAReloadKeepsAndTellsWhatWaitsForARestart(t *testing.T) {
+	conf := fileConfig + "memory: 64MiB\nfiles: {tcp: \"127.0.0.1:0\", rdma: none}\n"
+	d, file := running(t, conf)
+	started, err := d.ShowConfig()
+	if err != nil || !strings.Contains(string(started), "memory: 64MiB") {
+		t.Fatalf("%s, %v", started, err)
+	}
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reload := func(dry bool, want ...string) {
+		t.Helper()
+		done, err := d.ReloadConfig(t.Context(), dry)
+		if err != nil || !slices.Equal(done.Changes, want) {
+			t.Errorf("the reload says %q, %v; want %q", done.Changes, err, want)
+		}
+		if shown, err := d.ShowConfig(); err != nil || !bytes.Equal(shown, started) {
+			t.Errorf("what is shown is no more what counts: %v\n%s\nat the start\n%s", err, shown, started)
+		}
+	}
+	const restart = " (takes effect when the daemon starts again)"
+	write(strings.Replace(strings.Replace(conf, "64MiB", "128MiB", 1), "files: {tcp: \"127.0.0.1:0\"", "limits: {connections: 64}\nfiles: {tcp: \"127.0.0.1:65000\"", 1))
+	for _, dry := range []bool{true, false, false, true} {
+		reload(dry, "setting memory changed"+restart, "setting limits changed"+restart, "setting files changed"+restart)
+	}
+	write(conf)
+	reload(false, "nothing has changed")
+	write(strings.Replace(conf, "64MiB", "1MiB", 1))
+	if _, err := d.ReloadConfig(t.Context(), false); err == nil || !strings.Contains(err.Error(), "is too little") {
+		t.Errorf("a setting with which the daemon would not start again: %v", err)
+	}
+}
+
+// A command does not make a setting of the file count, and what waits for a restart still waits behind it.
+func TestACommandDoesNotEndTheWaitForARestart(t *testing.T) {
+	conf := fileConfig + "memory: 64MiB\n"
+	d, file := running(t, conf)
+	if err := os.WriteFile(file, []byte(strings.Replace(conf, "64MiB", "128MiB", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.CreateVolume(t.Context(), admin.VolumeSpec{Name: "extra", Size: 1 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	if shown, err := d.ShowConfig(); err != nil || !strings.Contains(string(shown), "memory: 64MiB") {
+		t.Errorf("shown is %s, %v", shown, err)
+	}
+	done, err := d.ReloadConfig(t.Context(), false)
+	if err != nil || len(done.Changes) != 1 || !strings.HasPrefix(done.Changes[0], "setting memory changed (takes effect") {
+		t.Errorf("the reload says %q, %v", done.Changes, err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Show is the effective configuration as YAML: every key with the value that counts. It holds no secret, because
+// Show is the effective configuration as YAML: every key with the value that counts, which may wait for a restart to be what the files say. It holds no secret, because
 // secrets live in files that the configuration only names.
 func (c *Config) Show() ([]byte, error) { return yaml.Marshal(c) }
 

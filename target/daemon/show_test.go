@@ -32,7 +32,7 @@ func TestShowHasEveryDefault(t *testing.T) {
 			if c.StateDir == "" {
 				c.StateDir = "/var/lib/sluice" // whoever runs the test
 			}
-			if c, err = c.finish("/etc/sluice/sluiced.yaml", b); err != nil {
+			if c, err = c.finish("/etc/sluice/sluiced.yaml", b, nil); err != nil {
 				t.Fatal(err)
 			}
 			shown, err := c.Show()
