@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path"
 	"strings"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/target/filesystem"
 )
 
 // placeError is what Check found, with the YAML path of the value it is about.
@@ -126,9 +128,6 @@ func (c *Config) checkTargets() error {
 				return at(fmt.Sprintf(".initiators[%d].name", j), "target %s: initiator %q: %w", t.Name, i.Name, err)
 			}
 		}
-		if t.Auth != nil && t.Auth.SecretsFile == "" {
-			return at(".auth", "target %s: auth needs secrets_file", t.Name)
-		}
 	}
 	return nil
 }
@@ -176,6 +175,7 @@ func (c *Config) checkPortGroups(i int, t TargetConfig) error {
 func (c *Config) checkExports() error {
 	seen := map[string]bool{}
 	for i, e := range c.Exports {
+		name := path.Clean(e.Name) // as clients find it
 		at := func(key, format string, a ...any) error {
 			return at(fmt.Sprintf("$.exports[%d]%s", i, key), format, a...)
 		}
@@ -184,13 +184,18 @@ func (c *Config) checkExports() error {
 			return at("", "an export has no path")
 		case !strings.HasPrefix(e.Name, "/"):
 			return at(".name", "export %s: name %q must begin with a slash", e.Path, e.Name)
-		case seen[e.Name]:
-			return at(".name", "export %s is named twice", e.Name)
+		case len(name) > filesystem.MaxExportPath:
+			return at(".name", "export %s: a name has at most %d bytes", e.Path, filesystem.MaxExportPath)
+		case seen[name]:
+			return at(".name", "export %s is named twice", name)
 		}
-		seen[e.Name] = true
+		seen[name] = true
 		for j, r := range e.Clients {
 			if err := checkKeys(r, "export "+e.Name+": ", below(fmt.Sprintf("$.exports[%d].clients[%d]", i, j))); err != nil {
 				return err
+			}
+			if err := (filesystem.Client{Match: r.Match}).Check(); err != nil {
+				return at(fmt.Sprintf(".clients[%d].match", j), "export %s: %w", e.Name, err)
 			}
 		}
 	}

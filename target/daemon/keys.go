@@ -156,7 +156,7 @@ func absolute(dir, path string) string {
 }
 
 // checkKeys checks the keys of a section, and of those sections in it that are no lists, against what their fields declare. A zero or
-// empty value is a key that was left out, which only some may be. who stands before the key in what is said ("volume data: "), path before it in the file.
+// empty value is a key that was left out, which those that are required may not be. who stands before the key in what is said ("volume data: "), path before it in the file.
 func checkKeys(section any, who string, path func(key string) string) error {
 	v := reflect.Indirect(reflect.ValueOf(section))
 	for _, k := range keysIn(v) {
@@ -172,6 +172,9 @@ func checkKeys(section any, who string, path func(key string) string) error {
 		}
 		if err := k.check(who); err != nil {
 			return &placeError{path(k.name), err}
+		}
+		if k.value.IsZero() {
+			return &placeError{strings.TrimSuffix(path(""), "."), fmt.Errorf("%s%s is missing", who, k.name)}
 		}
 	}
 	return nil

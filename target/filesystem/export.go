@@ -92,8 +92,8 @@ type Served struct {
 
 // prepare makes what can be made of an export without its directory.
 func (e Export) prepare() (*Served, error) {
-	if !strings.HasPrefix(e.Path, "/") || len(e.Path) > 1024 {
-		return nil, fmt.Errorf("nfs: the export path %q must be absolute and at most 1024 bytes long", e.Path)
+	if !strings.HasPrefix(e.Path, "/") || len(e.Path) > MaxExportPath {
+		return nil, fmt.Errorf("nfs: the export path %q must be absolute and at most %d bytes long", e.Path, MaxExportPath)
 	}
 	e.Path = path.Clean(e.Path)
 	if e.ID == 0 {
@@ -155,6 +155,12 @@ func (e *Served) close() {
 	if e.users.Add(-1) == 0 {
 		_ = unix.Close(e.root)
 	}
+}
+
+// Check says what is wrong with the rule, for a configuration that is not served yet.
+func (c Client) Check() error {
+	_, err := parseRule(c)
+	return err
 }
 
 func parseRule(c Client) (rule, error) {

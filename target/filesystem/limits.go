@@ -5,6 +5,8 @@ import "time"
 const (
 	// MaxTransfer bounds a read or a write in bytes: the payload that the RPC layer carries.
 	MaxTransfer = 1 << 20
+	// MaxExportPath bounds the name of an export, bytes: what MOUNT carries (RFC 1813 section 5.1.1, MNTPATHLEN).
+	MaxExportPath = 1024
 	// MaxName is the longest name that Linux file systems take, bytes (NAME_MAX).
 	MaxName = 255
 	// maxGroups bounds a caller's groups: what AUTH_SYS has room for.
