@@ -205,8 +205,8 @@ type VolumeConfig struct {
 
 // LimitsConfig bounds what one volume may do, 0 meaning no bound.
 type LimitsConfig struct {
-	IOPS      int64 `yaml:"iops" json:"iops,omitempty"`           // requests a second, 0 for no limit
-	Bandwidth Size  `yaml:"bandwidth" json:"bandwidth,omitempty"` // bytes a second, 0 for no limit
+	IOPS      int64 `yaml:"iops" json:"iops,omitempty" min:"1" max:"1000000000"` // requests a second, 0 for no limit
+	Bandwidth Size  `yaml:"bandwidth" json:"bandwidth,omitempty"`                // bytes a second, 0 for no limit
 }
 
 // TargetConfig is one iSCSI target.

@@ -122,7 +122,7 @@ func TestSchemaRefusesWhatTheDaemonRefuses(t *testing.T) {
 	for _, name := range []string{
 		"unknown-key", "unknown-top-key", "fabric-key", "wrong-type", "bad-engine", "bad-block", "bad-size", "bad-duration", "bad-alua", "log-level", "log-format", "too-many-connections",
 		"high-lun", "long-serial", "long-vendor", "long-product", "volume-without-name", "auth-without-file", "group-state", "portal-group", "fabric-crc", "fabric-exposure", "fabric-unknown", "fabric-port",
-		"files-rpcbind", "export-squash", "negative-memory", "negative-connections",
+		"files-rpcbind", "export-squash", "negative-memory", "negative-connections", "negative-iops", "too-many-iops", "negative-bandwidth",
 	} {
 		b, err := os.ReadFile(filepath.Join("testdata/wrong", name+".yaml"))
 		if err != nil {

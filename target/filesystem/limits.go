@@ -5,7 +5,7 @@ import "time"
 const (
 	// MaxTransfer bounds a read or a write in bytes: the payload that the RPC layer carries.
 	MaxTransfer = 1 << 20
-	// MaxExportPath bounds the name of an export, bytes: what MOUNT carries (RFC 1813 section 5.1.1, MNTPATHLEN).
+	// MaxExportPath bounds the name of an export, bytes: what MOUNT carries (RFC 1813 section 5.1.4, MNTPATHLEN).
 	MaxExportPath = 1024
 	// MaxName is the longest name that Linux file systems take, bytes (NAME_MAX).
 	MaxName = 255
