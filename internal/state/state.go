@@ -99,9 +99,12 @@ func (m *Machine[S]) Name(s S) string {
 	return fmt.Sprintf("state %d", s)
 }
 
+// Defect stands in all that is said of an illegal move, and of a panic that ended a connection: tests look for it in the logs of programs.
+const Defect = "a defect of this program"
+
 // IllegalError is what Move panics with, by pointer.
 type IllegalError struct{ What, From, To string }
 
 func (e *IllegalError) Error() string {
-	return fmt.Sprintf("%s cannot go from %q to %q: a defect of this program", e.What, e.From, e.To)
+	return fmt.Sprintf("%s cannot go from %q to %q: %s", e.What, e.From, e.To, Defect)
 }

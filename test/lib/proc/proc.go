@@ -90,6 +90,9 @@ func New(t testing.TB, bin, config string) *Daemon {
 	}
 	t.Cleanup(func() {
 		d.Kill()
+		if strings.Contains(d.log.String(), state.Defect) {
+			t.Error("the log of sluiced tells of " + state.Defect)
+		}
 		if t.Failed() {
 			t.Log(d.log.String())
 		}

@@ -148,8 +148,10 @@ func (o *options) conform(ctx context.Context) error {
 	}
 	rep := report{Results: o.runAll(ctx, d.kinds, tests)}
 	beside.Wait()
-	if err := d.stop(); err != nil {
-		rep.Errors = append(rep.Errors, "sluiced: "+err.Error())
+	for _, err := range []error{d.stop(), d.defects()} {
+		if err != nil {
+			rep.Errors = append(rep.Errors, "sluiced: "+err.Error())
+		}
 	}
 	sum, per := tally("sluiced", rep.Results, tests)
 	rep.Scores = append(rep.Scores, sum)

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-storage/sluice/internal/state"
 	"github.com/sluice-storage/sluice/test/lib/port"
 )
 
@@ -104,6 +105,7 @@ func (d *daemon) start(ctx context.Context, addr, binary string, args ...string)
 	}
 	d.cmd = exec.Command(binary, args...)
 	d.cmd.Stdout, d.cmd.Stderr = f, f
+	d.cmd.Env = append(os.Environ(), state.Strict+"=1")
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	err = d.cmd.Start()
 	_ = f.Close()
@@ -127,6 +129,20 @@ func (d *daemon) start(ctx context.Context, addr, binary string, args ...string)
 	}
 	_ = d.cmd.Process.Kill()
 	return fmt.Errorf("%s does not listen on %s", filepath.Base(binary), addr)
+}
+
+// defects fails where the daemon has told of a defect of its own, whatever the tests found.
+func (d *daemon) defects() error {
+	b, err := os.ReadFile(d.log)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(b)) {
+		if strings.Contains(line, state.Defect) {
+			return errors.New("its log says: " + strings.TrimSpace(line))
+		}
+	}
+	return nil
 }
 
 func (d *daemon) tail() string {

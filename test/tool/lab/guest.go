@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sluice-storage/sluice/internal/state"
 )
 
 // guest is one QEMU process. Its root disk is a snapshot: nothing of a run survives.
@@ -68,7 +70,7 @@ func (l *lab) boot(r *Run, name, script string, wire *os.File) (*guest, error) {
 	for _, a := range r.Args {
 		args += a + "\x00"
 	}
-	env := ""
+	env := state.Strict + "=1\n"
 	for _, e := range r.Env {
 		env += e + "\n"
 	}

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-storage/sluice/internal/state"
 	"github.com/sluice-storage/sluice/test/lib/port"
 )
 
@@ -35,6 +36,7 @@ func (r *Run) start(name string, args ...string) (*process, error) {
 	defer out.Close()
 	p := &process{cmd: exec.Command(path, args...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
+	p.cmd.Env = strict()
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
@@ -103,8 +105,13 @@ func command(ctx context.Context, name string, args ...string) *exec.Cmd {
 			}
 		}
 	}
-	return exec.CommandContext(ctx, name, args...)
+	c := exec.CommandContext(ctx, name, args...)
+	c.Env = strict()
+	return c
 }
+
+// strict is the environment of programs under test: an illegal move of internal/state ends them.
+func strict() []string { return append(os.Environ(), state.Strict+"=1") }
 
 // freePort returns a TCP port of the loopback that nobody listens on.
 func freePort() (int, error) {

@@ -134,6 +134,7 @@ func (l *lab) runOne(ctx context.Context, s *Scenario) (cpu time.Duration, err e
 		cancel()
 		_ = logf.Close()
 		_ = os.RemoveAll(r.Tmp)
+		err = errors.Join(err, defects(r.Dir)) // when every program has ended
 	}()
 	if s.Prepare != nil {
 		if err := s.Prepare(r); err != nil {
