@@ -3,7 +3,8 @@
 //
 // An illegal move is a defect of this program: of what moves, or of the table, which may know less than the code that moves. In tests
 // Move panics. Elsewhere it tells the move on standard error, once a kind, with the stack, and goes on as if there were no table: one
-// that is too narrow is no reason to end every session. Must is for moves where going on would do harm.
+// that is too narrow is no reason to end every session. Where going on would do harm it panics in every program: Must is for such moves,
+// Ending for states behind which each would.
 package state
 
 import (
@@ -22,6 +23,7 @@ type Machine[S ~uint8] struct {
 	name  string
 	names []string
 	next  [most][most]bool // of the state that is and the one that follows
+	ends  [most]bool
 }
 
 // Next lists, by state, those that may follow it.
@@ -44,6 +46,18 @@ func New[S ~uint8](name string, names []string, next Next[S]) *Machine[S] {
 	return m
 }
 
+// Ending says that nothing follows these states, and that what is touched behind them may be another's: memory that its owner has back.
+// An illegal move out of one panics in every program.
+func (m *Machine[S]) Ending(states ...S) *Machine[S] {
+	for _, s := range states {
+		if m.next[s] != [most]bool{} {
+			panic("state: " + m.name + " goes on behind " + m.Name(s))
+		}
+		m.ends[s] = true
+	}
+	return m
+}
+
 // Move assigns to, which must be allowed behind what *s is. The lock that guards *s is the caller's to hold.
 func (m *Machine[S]) Move(s *S, to S) {
 	if !m.next[*s][to] { // of a data path: small enough to be inlined
@@ -54,7 +68,7 @@ func (m *Machine[S]) Move(s *S, to S) {
 
 func (m *Machine[S]) illegal(s *S, to S) {
 	e := IllegalError{What: m.name, From: m.Name(*s), To: m.Name(to)}
-	if strict() {
+	if strict() || m.ends[*s] && to != *s {
 		panic(&e)
 	}
 	tell(e)
@@ -87,6 +101,9 @@ func (m *Machine[S]) Must(s *S, to S) {
 	}
 	*s = to
 }
+
+// Ends reports whether s is one of Ending's.
+func (m *Machine[S]) Ends(s S) bool { return m.ends[s] }
 
 // May reports whether to may follow from.
 func (m *Machine[S]) May(from, to S) bool { return m.next[from][to] }

@@ -59,3 +59,32 @@ func TestProgramsGoOnAfterAnIllegalMoveAndTellItOnce(t *testing.T) {
 		t.Errorf("said %d times, or without the place:\n%s", n, said.String())
 	}
 }
+
+// Behind an ending state memory may be in use again: every program panics, and what was the state still is.
+func TestProgramsPanicAtAMoveOutOfAnEndingState(t *testing.T) {
+	var said strings.Builder
+	was, now := strict, func() bool { return false }
+	out, strict = &said, now
+	defer func() { out, strict = os.Stderr, was }()
+	m := New("a wick", []string{"red", "green", "yellow"}, Next[light]{red: {green}, green: {yellow}}).Ending(yellow)
+	s := yellow
+	var met any
+	func() {
+		defer func() { met = recover() }()
+		m.Move(&s, green)
+	}()
+	if e, is := met.(*IllegalError); !is || e.From != "yellow" || s != yellow || !strings.HasSuffix(e.Error(), Defect) {
+		t.Errorf("out of an ending state: panic %v, now %s", met, m.Name(s))
+	}
+	s = red
+	m.Move(&s, yellow) // illegal, out of another state
+	if m.Move(&s, yellow); s != yellow || !m.Ends(yellow) || m.Ends(red) {
+		t.Errorf("now %s", m.Name(s))
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a state with one behind it is taken for an ending one")
+		}
+	}()
+	New("a lamp", []string{"red", "green"}, Next[light]{red: {green}}).Ending(red)
+}

@@ -8,7 +8,8 @@ import (
 
 // A queue pair has three lives: that of its connection, that of the one who sends for it, and that of the one who receives. Each is one
 // enumeration, moved through its table alone. Where an illegal move panics (internal/state), one in what the owner parses ends
-// this connection (QP.defect), and any other, where goroutines share what is spoiled, the process.
+// this connection (QP.defect), and any other, where goroutines share what is spoiled, the process. Behind the end of a connection, of its
+// stream, and when its sender is settled, the owner of memory has it back: a move from there panics in every program.
 
 // phase is the life of the connection. It moves under tx; any goroutine may read it.
 type phase uint8
@@ -29,7 +30,7 @@ var phases = state.New("an iWARP connection",
 		connecting:  {established, abandoned},
 		established: {draining, ended},
 		draining:    {ended},
-	})
+	}).Ending(ended, abandoned)
 
 // life holds a phase.
 type life struct{ p atomic.Uint32 }
@@ -70,7 +71,7 @@ var sendings = state.New("the sender of an iWARP connection",
 		quiet:        {transmitting, waiting, settled},
 		transmitting: {quiet, waiting},
 		waiting:      {quiet, settled},
-	})
+	}).Ending(settled)
 
 // parsing is where the receiver is in the stream; it is the owner's.
 type parsing uint8
@@ -90,7 +91,7 @@ var parsings = state.New("the receiver of an iWARP connection",
 		starved:   {inHeader, closed},
 		inPayload: {inTrailer, closed},
 		inTrailer: {inHeader, closed},
-	})
+	}).Ending(closed)
 
 // known is what the last read told of the socket; it is the owner's. It is no life: any may follow any.
 type known uint8

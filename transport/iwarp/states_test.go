@@ -40,6 +40,10 @@ func TestAnIllegalMoveOfAQueuePairPanics(t *testing.T) {
 			t.Errorf("a closed receiver goes to %s", parsings.Name(to))
 		}
 	}
+	// In every program, and not in tests alone.
+	if !phases.Ends(ended) || !phases.Ends(abandoned) || !sendings.Ends(settled) || !parsings.Ends(closed) {
+		t.Error("a program goes on behind an end, with memory that its owner has back")
+	}
 }
 
 func TestAQueuePairIsOneConnectionsAlsoWhileThatIsBeingMade(t *testing.T) {

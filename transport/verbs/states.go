@@ -24,7 +24,7 @@ var qpPhaseMoves = state.New("a queue pair", []string{"fresh", "adopted", "dying
 	fresh:   {adopted, dying},
 	adopted: {dying},
 	dying:   {settled},
-})
+}).Ending(settled) // the owner has its memory back, and the adapter none of it
 
 // qpObjects is what the queue pair has at the adapter. It moves under build; any goroutine may read it. Where the objects are freed it stays.
 type qpObjects uint8

@@ -23,6 +23,9 @@ func TestAnIllegalMoveOfAQueuePairPanics(t *testing.T) {
 			}
 		}
 	}
+	if !qpPhaseMoves.Ends(settled) {
+		t.Error("a program goes on behind the end, with memory that its owner has back")
+	}
 	if q := (QP{}); !panics(func() { q.objects.moveLocked(qpObjectMoves, live) }) {
 		t.Error("a queue pair without objects is connected")
 	}
