@@ -1,9 +1,6 @@
 package daemon
 
-import (
-	"reflect"
-	"slices"
-)
+import "slices"
 
 // named is an item of a list of the configuration's in which names are unique.
 type named interface {
@@ -79,7 +76,7 @@ func takenItem[T named](now, next, served []T, taken map[string]bool) string {
 	for _, v := range now {
 		kind, name := v.called()
 		i := indexOf(next, name)
-		if i < 0 && has(served, name) || i >= 0 && taken[kind+" "+name] && !reflect.DeepEqual(v, next[i]) {
+		if i < 0 && has(served, name) || i >= 0 && taken[kind+" "+name] && !same(v, next[i]) {
 			return kind + " " + name
 		}
 	}

@@ -1,10 +1,9 @@
 package daemon
 
 import (
-	"bytes"
-	"encoding/json"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/goccy/go-yaml"
 )
@@ -83,9 +82,39 @@ func diffItems(a, b reflect.Value) []Change {
 	return l
 }
 
-// same compares what two values say: a list left out and an empty one are the same.
-func same(a, b any) bool {
-	x, xerr := json.Marshal(a)
-	y, yerr := json.Marshal(b)
-	return xerr == nil && yerr == nil && bytes.Equal(x, y)
+// same compares what two values say. A list that was left out and an empty one are the same, but where the key says that they are not
+// (omitzero).
+func same(a, b any) bool { return alike(reflect.ValueOf(a), reflect.ValueOf(b)) }
+
+func alike(a, b reflect.Value) bool {
+	if !a.IsValid() || !b.IsValid() || a.Type() != b.Type() {
+		return a.IsValid() == b.IsValid() && !a.IsValid()
+	}
+	switch a.Kind() {
+	case reflect.Pointer:
+		if a.IsNil() || b.IsNil() {
+			return a.IsNil() == b.IsNil()
+		}
+		return alike(a.Elem(), b.Elem())
+	case reflect.Slice:
+		if a.Len() != b.Len() {
+			return false
+		}
+		for i := range a.Len() {
+			if !alike(a.Index(i), b.Index(i)) {
+				return false
+			}
+		}
+		return true
+	case reflect.Struct:
+		as := keysIn(b)
+		for i, k := range keysIn(a) {
+			_, rest, _ := strings.Cut(k.Tag.Get("yaml"), ",")
+			if !alike(k.value, as[i].value) || rest == "omitzero" && k.value.IsZero() != as[i].value.IsZero() {
+				return false
+			}
+		}
+		return true
+	}
+	return a.Equal(b)
 }
