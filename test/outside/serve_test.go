@@ -96,16 +96,6 @@ func serveFiles(dir string) (*files, error) {
 	return &files{nfs: s, srv: rpcserver.NewServer(rpcserver.Options{}, s.Programs()...)}, nil
 }
 
-func (f *files) listen() (url string, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	f.runs.Go(func() { _ = f.srv.ServeTCP(l) })
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	return "nfs://127.0.0.1:" + port + "/data?mountport=" + port, err
-}
-
 func (f *files) listenOn(dev transport.Device) (url string, err error) {
 	l, err := dev.Listen(context.Background(), "127.0.0.1:0")
 	if err != nil {
