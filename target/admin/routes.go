@@ -154,6 +154,11 @@ func Routes() []Route {
 						out["target "+t.Name] = t.Problem
 					}
 				}
+				for _, e := range b.Exports() {
+					if e.Problem != "" {
+						out["export "+e.Name] = e.Problem
+					}
+				}
 				return out, nil
 			}},
 		{Method: "GET", Path: "/readyz", Summary: "Whether the daemon takes sessions", Out: reflect.TypeFor[map[string]string](),

@@ -156,6 +156,7 @@ func (p *Path) String() string {
 type Export struct {
 	Name    string `json:"name"`
 	Path    string `json:"path"`
+	Problem string `json:"problem,omitempty"` // why it is not served
 	Managed bool   `json:"managed"`
 }
 

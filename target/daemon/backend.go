@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"sort"
 
 	"github.com/sluice-storage/sluice/blockdev"
@@ -93,7 +94,7 @@ func (d *Daemon) Exports() []admin.Export {
 	defer d.mu.Unlock()
 	out := make([]admin.Export, 0, len(d.cfg.Exports))
 	for _, e := range d.cfg.Exports {
-		out = append(out, admin.Export{Name: e.Name, Path: e.Path, Managed: d.cfg.managedExport(e.Name)})
+		out = append(out, admin.Export{Name: e.Name, Path: e.Path, Problem: d.absent[path.Clean(e.Name)], Managed: d.cfg.managedExport(e.Name)})
 	}
 	return out
 }

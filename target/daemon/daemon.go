@@ -74,9 +74,10 @@ type Daemon struct {
 	forms       map[string]targetForm
 	unserved    map[string]string
 	serving     bool
-	ended       bool   // nothing changes any more
-	files       *files // nil without exports
-	filesBefore *files // the service that ended last; calls to a medium that hangs may go on in it
+	ended       bool              // nothing changes any more
+	files       *files            // nil without exports
+	absent      map[string]string // why exports are not served, by name
+	filesBefore *files            // the service that ended last; calls to a medium that hangs may go on in it
 }
 
 // New opens everything the configuration names, all or nothing: what was opened is closed again on an error. Nothing is
@@ -100,9 +101,12 @@ func New(cfg *Config, log *zap.Logger) (_ *Daemon, err error) {
 			return nil, err
 		}
 	}
-	if d.files, err = d.openFiles(cfg); err != nil {
+	files, o, err := d.openFiles(cfg, true)
+	if err != nil {
 		return nil, err
 	}
+	d.files = files
+	d.settleOfferLocked(o)
 	d.sweep()
 	for addr := range d.given { // kept: a reload may bring its portal
 		if d.portals[addr] == nil {

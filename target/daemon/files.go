@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path"
 	"path/filepath"
 	"sync"
 	"time"
@@ -46,7 +47,7 @@ func (c *Config) exports() []nfs.Export {
 	var out []nfs.Export
 	squash := map[string]nfs.Squash{"": nfs.SquashRoot, "root": nfs.SquashRoot, "all": nfs.SquashAll, "none": nfs.SquashNone}
 	for _, e := range c.Exports {
-		x := nfs.Export{Path: e.Name, Dir: e.Path, AnonUID: e.AnonUID, AnonGID: e.AnonGID, Async: e.Async, SubtreeCheck: e.Subtree}
+		x := nfs.Export{Path: path.Clean(e.Name), Dir: e.Path, AnonUID: e.AnonUID, AnonGID: e.AnonGID, Async: e.Async, SubtreeCheck: e.Subtree}
 		for _, r := range e.Clients {
 			x.Clients = append(x.Clients, nfs.Client{Match: r.Match, Rights: nfs.Rights{ReadOnly: r.ReadOnly, Squash: squash[r.Squash], Insecure: r.AnyPort}})
 		}
@@ -61,21 +62,23 @@ func (c *Config) exports() []nfs.Export {
 }
 
 // openFiles binds the file service's addresses; it serves nothing yet. Without exports there is none. What was opened before an
-// error is closed again.
-func (d *Daemon) openFiles(c *Config) (_ *files, err error) {
+// error is closed again. At a start an export that cannot be opened is left out.
+func (d *Daemon) openFiles(c *Config, start bool) (_ *files, o *offer, err error) {
 	if c.Files == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
 	for _, e := range c.Exports {
 		if filepath.Dir(e.Path) == filepath.Join(c.StateDir, "exports") {
-			if err := makeExport(e); err != nil {
-				return nil, fmt.Errorf("export %s: %w", e.Name, err)
+			if err := makeExport(e); err != nil && !start {
+				return nil, nil, fmt.Errorf("export %s: %w", e.Name, err)
+			} else if err != nil {
+				d.log.Error("the directory of an export could not be made", zap.String("export", e.Name), zap.Error(err))
 			}
 		}
 	}
 	state := filepath.Join(d.stateDir, "nfs")
 	if err := os.MkdirAll(state, 0o700); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	f := &files{}
 	defer func() {
@@ -83,24 +86,27 @@ func (d *Daemon) openFiles(c *Config) (_ *files, err error) {
 			err = errors.Join(err, f.close(context.Background()))
 		}
 	}()
-	if f.nfs, err = nfs.NewServer(nfs.Options{StateDir: state, Log: d.log}, c.exports()...); err != nil {
-		return nil, err
+	if f.nfs, err = nfs.NewServer(nfs.Options{StateDir: state, Log: d.log}); err != nil {
+		return nil, nil, err
+	}
+	if o, err = d.offered(c, start, f.nfs.SetExports); err != nil {
+		return nil, nil, err
 	}
 	if why := f.nfs.Squashed(); why != "" {
 		d.log.Warn("every caller acts as the daemon's own user", zap.String("why", why))
 	}
 	if f.lock, err = lock.NewManager(lock.Options{StateDir: state, Grace: time.Duration(c.Files.Grace), Log: d.log}, f.nfs); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	f.rpc = rpcserver.NewServer(rpcserver.Options{Log: d.log}, append(f.nfs.Programs(), f.lock.Programs()...)...)
 	if c.Files.TCP != "none" {
 		if f.tcp, err = net.Listen("tcp", c.Files.TCP); err != nil {
-			return nil, fmt.Errorf("files.tcp %s: %w; does this machine's own NFS server have the port?", c.Files.TCP, err)
+			return nil, nil, fmt.Errorf("files.tcp %s: %w; does this machine's own NFS server have the port?", c.Files.TCP, err)
 		}
 	}
 	if c.Files.RDMA != "none" && d.device != nil {
 		if f.rdma, err = d.device.Listen(context.Background(), c.Files.RDMA); err != nil {
-			return nil, fmt.Errorf("files.rdma %s: %w; does this machine's own NFS server have the port?", c.Files.RDMA, err)
+			return nil, nil, fmt.Errorf("files.rdma %s: %w; does this machine's own NFS server have the port?", c.Files.RDMA, err)
 		}
 	}
 	if c.Files.RDMA != "none" {
@@ -110,9 +116,9 @@ func (d *Daemon) openFiles(c *Config) (_ *files, err error) {
 		}
 	}
 	if err := f.openBinder(c); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return f, nil
+	return f, o, nil
 }
 
 // makeExport makes the directory of an export that names none. An export without rules is for the users of this machine. Where the
@@ -263,6 +269,9 @@ func listening(configured, got string) string {
 // tell logs what is served where.
 func (f *files) tell(d *Daemon) {
 	for _, e := range d.cfg.Exports {
+		if d.absent[path.Clean(e.Name)] != "" {
+			continue // which the log has said
+		}
 		d.log.Info("export", zap.String("name", e.Name), zap.String("directory", e.Path), zap.String("url", f.url(e.Name)))
 	}
 }

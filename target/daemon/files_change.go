@@ -8,15 +8,16 @@ import (
 	"go.uber.org/zap"
 )
 
-// planFiles opens the file service when the first export comes, and otherwise sees whether the exports could be opened.
-func (d *Daemon) planFiles(next *Config, p *plan) (err error) {
+// planFiles opens the file service when the first export comes, and otherwise sees whether the exports could be opened. With all, which
+// takes a change back, those that cannot are left out, as at a start.
+func (d *Daemon) planFiles(next *Config, p *plan, all bool) (err error) {
 	switch {
 	case d.files == nil && next.Files != nil && d.filesBefore != nil && !d.filesBefore.hasEnded():
 		return errFilesStay
 	case d.files == nil:
-		p.files, err = d.openFiles(next)
-	case next.Files != nil && !same(d.cfg.Exports, next.Exports):
-		err = d.files.nfs.Check(next.exports()...)
+		p.files, p.offer, err = d.openFiles(next, all)
+	case next.Files != nil && (len(d.absent) > 0 || !same(d.cfg.Exports, next.Exports)):
+		p.offer, err = d.offered(next, all, d.files.nfs.Check)
 	}
 	return err
 }
@@ -28,6 +29,7 @@ func (d *Daemon) applyFiles(ctx context.Context, next *Config, p *plan) error {
 	case p.files != nil:
 		d.mu.Lock()
 		d.files = p.files
+		d.settleOfferLocked(p.offer)
 		d.mu.Unlock()
 		return nil
 	case d.files == nil:
@@ -36,6 +38,7 @@ func (d *Daemon) applyFiles(ctx context.Context, next *Config, p *plan) error {
 		d.filesBefore = d.files
 		d.mu.Lock()
 		d.files = nil
+		d.settleOfferLocked(nil)
 		d.mu.Unlock()
 		ctx, cancel := context.WithTimeout(ctx, closeLimit)
 		defer cancel()
@@ -44,10 +47,13 @@ func (d *Daemon) applyFiles(ctx context.Context, next *Config, p *plan) error {
 		}
 		d.log.Info("files closed", zap.String("why", "the last export is gone"))
 		return nil
-	case !same(d.cfg.Exports, next.Exports):
-		if err := d.files.nfs.SetExports(next.exports()...); err != nil {
+	case p.offer != nil:
+		if err := d.files.nfs.SetExports(p.offer.exports...); err != nil {
 			return err
 		}
+		d.mu.Lock()
+		d.settleOfferLocked(p.offer)
+		d.mu.Unlock()
 		d.files.rpc.Reconsider(d.files.nfs.Entitled)
 	}
 	return nil

@@ -108,3 +108,68 @@ func TestFirstExportNeedsItsPorts(t *testing.T) {
 		t.Errorf("%+v, %v", m, err)
 	}
 }
+
+// An export whose directory is not there keeps neither volumes nor other exports from being served. A reload finds it when it is back, and
+// takes changes of others meanwhile, but no other export that cannot be opened.
+func TestAnExportThatCannotBeOpenedIsItsOwnProblem(t *testing.T) {
+	here, away := t.TempDir(), filepath.Join(t.TempDir(), "away")
+	conf := func(more string) string {
+		return fileConfig + "files: {tcp: \"127.0.0.1:0\", rdma: none}\nexports: [{name: /here, path: " + here + "}, {name: /away/, path: " + away + "}" + more + "]\n"
+	}
+	d, file := running(t, conf(""))
+	look := func(want string, served int) {
+		t.Helper()
+		var l []string
+		for _, e := range d.Exports() {
+			l = append(l, strings.TrimSpace(e.Name+" "+e.Problem))
+		}
+		if got := strings.Join(l, ", "); got != want || len(d.Stats().Exports) != served {
+			t.Errorf("exports %q, %d of them served; want %q, %d", got, len(d.Stats().Exports), want, served)
+		}
+	}
+	missing := "nfs: export /away: directory " + away + ": no such file or directory"
+	look("/here, /away/ "+missing, 1)
+	if got, want := names(d.Volumes()), "disk:8388608@0 ram:1048576@1"; got != want {
+		t.Errorf("volumes %s, want %s", got, want)
+	}
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reload := func() error {
+		t.Helper()
+		_, err := d.ReloadConfig(t.Context(), false)
+		return err
+	}
+	if err := reload(); err != nil {
+		t.Errorf("a reload of the same file: %v", err)
+	}
+	write(conf(", {name: /more, path: " + here + "}"))
+	if err := reload(); err != nil {
+		t.Errorf("a reload with one more export: %v", err)
+	}
+	look("/here, /away/ "+missing+", /more", 2)
+	write(conf(", {name: /more, path: " + here + "}, {name: /gone, path: " + away + "/gone}"))
+	if err := reload(); err == nil || !strings.Contains(err.Error(), "export /gone") {
+		t.Errorf("a reload with another one that cannot be opened: %v", err)
+	}
+	look("/here, /away/ "+missing+", /more", 2)
+	if err := os.Mkdir(away, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(conf(""))
+	if err := reload(); err != nil {
+		t.Fatal(err)
+	}
+	look("/here, /away/", 2)
+	// It was served: a change that cannot be made as a whole is refused again.
+	if err := os.Remove(away); err != nil {
+		t.Fatal(err)
+	}
+	write(conf(", {name: /more, path: " + here + "}"))
+	if err := reload(); err == nil || !strings.Contains(err.Error(), "configuration not changed") {
+		t.Errorf("a reload that would take away an export: %v", err)
+	}
+}

@@ -24,6 +24,7 @@ type plan struct {
 	devices map[string]*scsi.Target // of new and fresh targets
 	forms   map[string]targetForm   // of new and changed targets, without their devices
 	files   *files                  // the file service, when there was none
+	offer   *offer                  // the exports, where they have changed or some were not served
 }
 
 func (p *plan) ungrow() error {
@@ -100,7 +101,7 @@ func (d *Daemon) plan(next *Config, all bool) (*plan, error) {
 	if err := d.planSRP(next, p); err != nil {
 		return p, err
 	}
-	if err := d.planFiles(next, p); err != nil {
+	if err := d.planFiles(next, p, all); err != nil {
 		return p, err
 	}
 	for name, to := range grow {

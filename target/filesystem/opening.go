@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +21,20 @@ type HungError struct{ Path, Dir string }
 func (e *HungError) Error() string {
 	return fmt.Sprintf("nfs: export %s: directory %s does not answer, its medium seems to hang; take the export out until it is back", e.Path, e.Dir)
 }
+
+// OpenError says why exports cannot be opened, by their paths.
+type OpenError struct{ Why map[string]error }
+
+func (e *OpenError) Error() string {
+	var l []string
+	for _, path := range slices.Sorted(maps.Keys(e.Why)) {
+		l = append(l, e.Why[path].Error())
+	}
+	return strings.Join(l, "; ")
+}
+
+// Unwrap has every one of them.
+func (e *OpenError) Unwrap() []error { return slices.Collect(maps.Values(e.Why)) }
 
 // opening are the directories that are being opened. One that hangs keeps one goroutine, however often it is asked for.
 type opening struct {
@@ -81,7 +98,7 @@ func (o *opening) open(e *Served, within time.Duration) error {
 }
 
 // openExports makes a table of exports, with those of was that are in it already. What is served and unchanged stays where its
-// medium hangs.
+// medium hangs. It opens all or none: OpenError names each that it could not open.
 func (s *FS) openExports(was *exportTable, log *zap.Logger, exports []Export) (*exportTable, error) {
 	all := make([]*Served, len(exports))
 	for i, x := range exports {
@@ -101,13 +118,13 @@ func (s *FS) openExports(was *exportTable, log *zap.Logger, exports []Export) (*
 	}
 	wg.Wait()
 	t := &exportTable{byID: make(map[uint32]*Served), byPath: make(map[string]*Served)}
-	var failed error
+	why := make(map[string]error)
 	for i, e := range all {
 		err := errs[i]
 		var hung *HungError
 		old := was.unchanged(e)
 		switch {
-		case err == nil && failed != nil:
+		case err == nil && len(why) > 0:
 			e.close()
 			continue
 		case err == nil:
@@ -118,17 +135,15 @@ func (s *FS) openExports(was *exportTable, log *zap.Logger, exports []Export) (*
 		case errors.As(err, &hung) && old != nil:
 			log.Warn("an export stays as it is: its medium hangs", zap.String("export", e.Path))
 			e = old
-		case failed == nil:
-			failed = err
-			continue
 		default:
+			why[e.Path] = err
 			continue
 		}
 		if e.medium == nil { // what is served already has one
 			e.medium = mediumFor(e, was.list, t.list)
 		}
 		if t.byID[e.ID] != nil {
-			failed = fmt.Errorf("nfs: exports %s and %s have the same ID; set one", e.Path, t.byID[e.ID].Path)
+			why[e.Path] = fmt.Errorf("nfs: exports %s and %s have the same ID; set one", e.Path, t.byID[e.ID].Path)
 			if was.byID[e.ID] != e {
 				e.close()
 			}
@@ -140,9 +155,9 @@ func (s *FS) openExports(was *exportTable, log *zap.Logger, exports []Export) (*
 		t.byID[e.ID], t.byPath[e.Path] = e, e
 		t.list = append(t.list, e)
 	}
-	if failed != nil {
+	if len(why) > 0 {
 		t.closeBut(was)
-		return nil, failed
+		return nil, &OpenError{why}
 	}
 	return t, nil
 }

@@ -22,6 +22,8 @@ type (
 	Rights = filesystem.Rights
 	// Squash says whose requests run as the anonymous user.
 	Squash = filesystem.Squash
+	// OpenError says why exports cannot be opened, by their paths.
+	OpenError = filesystem.OpenError
 	// HungError says that an export's directory does not answer.
 	HungError = filesystem.HungError
 	// Storage moves the data of open files.

@@ -20,7 +20,11 @@ func exports() *cobra.Command {
 			return ui.Print(c, es, func(t *ui.Table) {
 				t.Row("EXPORT", "DIRECTORY")
 				for _, e := range es {
-					t.Row(e.Name, e.Path)
+					at := e.Path
+					if e.Problem != "" {
+						at = "NOT SERVED: " + e.Problem
+					}
+					t.Row(e.Name, at)
 				}
 			})
 		}}

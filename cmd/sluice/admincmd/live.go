@@ -20,12 +20,23 @@ func LiveConfig(c *cobra.Command) (yaml []byte, who admin.Info, err error) {
 	return yaml, who, err
 }
 
-// Served are the volumes and targets that the daemon has, those that it does not serve with their problems.
-func Served(c *cobra.Command) (volumes []admin.Volume, targets []admin.Target, err error) {
-	if volumes, err = get[[]admin.Volume](c, "/v1/volumes"); err == nil {
-		targets, err = get[[]admin.Target](c, "/v1/targets")
+// Served is what a daemon has; what it does not serve has a problem.
+type Served struct {
+	Volumes []admin.Volume
+	Targets []admin.Target
+	Exports []admin.Export
+}
+
+// AskServed asks the daemon what it has.
+func AskServed(c *cobra.Command) (s Served, err error) {
+	if s.Volumes, err = get[[]admin.Volume](c, "/v1/volumes"); err != nil {
+		return s, err
 	}
-	return volumes, targets, err
+	if s.Targets, err = get[[]admin.Target](c, "/v1/targets"); err != nil {
+		return s, err
+	}
+	s.Exports, err = get[[]admin.Export](c, "/v1/exports")
+	return s, err
 }
 
 // PlannedChanges are the lines that a reload of that daemon would print; it does nothing.

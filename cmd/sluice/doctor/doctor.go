@@ -17,7 +17,6 @@ import (
 
 	"github.com/sluice-storage/sluice/cmd/sluice/admincmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
-	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/target/daemon"
 	"github.com/sluice-storage/sluice/transport/fabric"
 )
@@ -45,7 +44,7 @@ type machine struct {
 	release        func() string
 	adapters       func() (none bool, err error)                  // why no RDMA adapter can be used
 	list           func(fabric.Options) ([]fabric.Adapter, error) // what Sluice does with each
-	served         func() ([]admin.Volume, []admin.Target, error) // what the daemon has, and with what problems
+	served         func() (admincmd.Served, error)                // what the daemon has, and with what problems
 }
 
 func here(stateDir string) machine {
@@ -81,12 +80,12 @@ func Command() *cobra.Command {
 		Use:   "doctor",
 		Short: "Look at this machine and say what to change",
 		Long: `Look at kernel, limits, RDMA devices, MTU, modules, file system and ports, and say what to change so that Sluice serves
-and mounts well here; ask the daemon that runs which volumes and targets of its configuration it does not serve, and why.
+and mounts well here; ask the daemon that runs which volumes, targets and exports of its configuration it does not serve, and why.
 Nothing is changed. The exit code is 1 when something is bad.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			m := here(stateDir)
-			m.served = func() ([]admin.Volume, []admin.Target, error) { return admincmd.Served(c) }
+			m.served = func() (admincmd.Served, error) { return admincmd.AskServed(c) }
 			if c.Flags().Changed("state-dir") && !c.Flags().Changed("socket") {
 				if err := c.Flags().Set("socket", filepath.Join(stateDir, "admin.sock")); err != nil {
 					return err

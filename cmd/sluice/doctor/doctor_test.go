@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/cmd/sluice/admincmd"
 	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/transport/fabric"
 )
@@ -42,9 +43,11 @@ func sick(t *testing.T) machine {
 		listen:  func(string) error { return unix.EADDRINUSE },
 		rlimit:  func(int) (uint64, error) { return 256, nil },
 		release: func() string { return "4.19.0-21-amd64" },
-		served: func() ([]admin.Volume, []admin.Target, error) {
-			return []admin.Volume{{Name: "v", Problem: "/v.img is missing; mount its file system"}, {Name: "w", Problem: "/w.img is locked"}, {Name: "x", Problem: "SANITIZE runs"}, {Name: "y"}},
-				[]admin.Target{{Name: "iqn.2026-11.org.example:t", Problem: "its secrets file is away"}}, nil
+		served: func() (admincmd.Served, error) {
+			return admincmd.Served{
+				Volumes: []admin.Volume{{Name: "v", Problem: "/v.img is missing; mount its file system"}, {Name: "w", Problem: "/w.img is locked"}, {Name: "x", Problem: "SANITIZE runs"}, {Name: "y"}},
+				Targets: []admin.Target{{Name: "iqn.2026-11.org.example:t", Problem: "its secrets file is away"}},
+				Exports: []admin.Export{{Name: "/e", Problem: "directory /srv/e: no such file or directory"}, {Name: "/f"}}}, nil
 		},
 	}
 }
@@ -58,7 +61,7 @@ func TestASickMachineGetsAdviceForEverything(t *testing.T) {
 		"kernel": bad, "open files": note, "MTU of eth0": note, "kernel modules": note, "/dev/fuse": note,
 		"port 1 of mlx5_0": note, "kernel module ib_uverbs": note, "kernel module rdma_ucm": note, "rdma-core": note, "locked memory": note,
 		"adapter bnxt_re0": note, "adapter cxgb4_0": note,
-		"state directory": bad, "port 127.0.0.1:3260": note, "volume v": bad, "volume w": bad, "volume x": note, "target iqn.2026-11.org.example:t": bad,
+		"state directory": bad, "port 127.0.0.1:3260": note, "volume v": bad, "volume w": bad, "volume x": note, "target iqn.2026-11.org.example:t": bad, "export /e": bad,
 	} {
 		if f := found[what]; f.State != state || f.Advice == "" {
 			t.Errorf("%s: %+v, want state %s and advice", what, f, state)
@@ -77,7 +80,7 @@ func TestASickMachineGetsAdviceForEverything(t *testing.T) {
 		t.Error("a volume that is served is a finding")
 	}
 	m := sick(t)
-	m.served = func() ([]admin.Volume, []admin.Target, error) { return nil, nil, errors.New("no daemon listens") }
+	m.served = func() (admincmd.Served, error) { return admincmd.Served{}, errors.New("no daemon listens") }
 	if f := m.daemon(); len(f) != 1 || f[0].State != note || f[0].Advice == "" {
 		t.Errorf("without a daemon: %+v", f)
 	}

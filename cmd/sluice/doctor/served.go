@@ -10,19 +10,24 @@ func (m machine) daemon() []Finding {
 	if m.served == nil {
 		return nil
 	}
-	volumes, targets, err := m.served()
+	has, err := m.served()
 	if err != nil {
 		return []Finding{{What: "daemon", State: note, Saw: err.Error(), Advice: "what it does not serve is named here when it can be asked"}}
 	}
-	fs := []Finding{{What: "daemon", State: good, Saw: fmt.Sprintf("has %d volumes and %d targets", len(volumes), len(targets))}}
-	for _, v := range volumes {
+	fs := []Finding{{What: "daemon", State: good, Saw: fmt.Sprintf("has %d volumes, %d targets and %d exports", len(has.Volumes), len(has.Targets), len(has.Exports))}}
+	for _, v := range has.Volumes {
 		if v.Problem != "" {
 			fs = append(fs, notServed("volume "+v.Name, v.Problem))
 		}
 	}
-	for _, t := range targets {
+	for _, t := range has.Targets {
 		if t.Problem != "" {
 			fs = append(fs, notServed("target "+t.Name, t.Problem))
+		}
+	}
+	for _, e := range has.Exports {
+		if e.Problem != "" {
+			fs = append(fs, notServed("export "+e.Name, e.Problem))
 		}
 	}
 	return fs
