@@ -201,7 +201,7 @@ type Cloner interface {
 // Space is the room behind a thin device, in bytes.
 type Space struct {
 	Used      int64 // taken by this device
-	Available int64 // left for it and for whoever shares the medium
+	Available int64 // left for it and for all that share the medium
 }
 
 // SpaceReporter is a thin Device that knows where it stands.

@@ -30,7 +30,7 @@ type Pool struct {
 	known    []Registrar
 	quotas   map[*Quota]struct{}
 	waiting  []*Quota // wait for memory of the pool, oldest first
-	dirty    bool     // somebody joined the queue: caches are to be emptied
+	dirty    bool     // a quota joined the queue: caches are to be emptied
 	refused  uint64
 	closed   bool
 	full     error     // ErrNoRoom of a provider, until fullTill
@@ -199,7 +199,7 @@ func (p *Pool) take(c int, room int64, up bool) (*Buf, error) {
 		return nil, ErrNoMemory
 	}
 	b, err := p.takeLocked(c, room, up)
-	if (errors.Is(err, ErrNoMemory) || errors.Is(err, ErrNoRoom)) && p.starving.Load() == 0 { // caches are empty while somebody waits
+	if (errors.Is(err, ErrNoMemory) || errors.Is(err, ErrNoRoom)) && p.starving.Load() == 0 { // caches are empty while a quota waits
 		p.reclaimLocked()
 		b, err = p.takeLocked(c, room, up)
 	}
@@ -344,8 +344,8 @@ func (p *Pool) dropGrantLocked(s *Quota) {
 }
 
 // serveLocked sets free memory aside for the waiters, oldest first, and appends the callbacks of those that have all
-// they asked for. A buffer that the oldest cannot use goes to the next. Since a quota joins at the tail, nobody holds
-// a part of what an older one needs: so the oldest always gets there, and nobody waits for ever.
+// they asked for. A buffer that the oldest cannot use goes to the next. Since a quota joins at the tail, none holds
+// a part of what an older one needs: so the oldest always gets there, and none waits for ever.
 func (p *Pool) serveLocked(ready []func()) []func() {
 	if len(p.waiting) == 0 {
 		return ready

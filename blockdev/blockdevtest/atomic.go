@@ -49,7 +49,7 @@ func compareWrite(t *testing.T, o Options) {
 }
 
 // compareWriteAtomic lets several contend for a counter of two blocks, while others overwrite neighbours and read: no
-// increment is lost, nobody sees two halves.
+// increment is lost, no reader sees two halves.
 func compareWriteAtomic(t *testing.T, o Options) {
 	d := o.Open(t)
 	defer Close(t, d)

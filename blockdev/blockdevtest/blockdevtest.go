@@ -103,7 +103,7 @@ func NewMemory(t testing.TB, size int) *Memory {
 	return &Memory{slab: s}
 }
 
-// Span returns n bytes that nobody else has; it panics when the slab is used up.
+// Span returns n bytes that no other span has; it panics when the slab is used up.
 func (m *Memory) Span(n int) mem.Span {
 	s := mem.Span{Slab: m.slab, Off: m.used, Len: n}
 	m.used += n

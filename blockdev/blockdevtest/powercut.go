@@ -26,7 +26,7 @@ const (
 
 // PowerCut runs clients on stack(volatile device), cuts the power at a point that seed decides, in the middle of a
 // flush as likely as not, and looks at what is left. The error names the first sector that went back behind what a
-// flush or FUA had acknowledged, or that holds what nobody wrote, or an atomic write of which a part is there. stack puts
+// flush or FUA had acknowledged, or that holds what was never written, or an atomic write of which a part is there. stack puts
 // layers to be tested on the device, and does so again after the cut, as a restart would.
 func PowerCut(t testing.TB, seed uint64, stack func(blockdev.Device) blockdev.Device) error {
 	t.Helper()

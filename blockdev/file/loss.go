@@ -15,8 +15,8 @@ import (
 )
 
 // loss is what the device knows of acknowledged writes that the medium did not keep. The kernel tells a descriptor of
-// each failed writeback once, with the first call that waits for the medium (fsync(2)), and then drops the pages: whoever
-// made that call may not be who wrote them. So the first report makes all later promises fail, until the device is opened
+// each failed writeback once, with the first call that waits for the medium (fsync(2)), and then drops the pages: the
+// caller may not be the one that wrote them. So the first report makes all later promises fail, until the device is opened
 // again. A note beside the state keeps it for that opening, because its flushes would claim the lost writes too.
 type loss struct {
 	mu     sync.Mutex

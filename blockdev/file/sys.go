@@ -66,7 +66,7 @@ func alignment(fd int) (memory, offset int) {
 		st.Mask&unix.STATX_DIOALIGN != 0 && st.Dio_mem_align > 0 {
 		return int(st.Dio_mem_align), int(st.Dio_offset_align)
 	}
-	// Before Linux 6.1 nobody tells. The logical block of the disk below is enough for both, and 4096 covers every disk
+	// Linux before 6.1 does not tell. The logical block of the disk below is enough for both, and 4096 covers every disk
 	// in use; callers with 512-byte blocks go by the 512 that almost every file system takes.
 	return 512, 512
 }

@@ -40,7 +40,7 @@ func (w *worker) run() {
 		r.Finish(w.do(r))
 	}
 	if w.bounce != nil {
-		// Unmapping memory that only this worker knows cannot fail, and nobody is left to be told.
+		// Unmapping memory that only this worker knows cannot fail, and the device's callers have gone.
 		_ = w.bounce.Close()
 	}
 }
@@ -296,7 +296,7 @@ func (w *worker) zeroByHand(r *blockdev.Request) error {
 	return nil
 }
 
-// flush runs one fdatasync for everybody who waits, until nobody does.
+// flush runs one fdatasync for all requests that wait, until none does.
 func (w *worker) flush() {
 	f := &w.d.flusher
 	for rs := f.take(); rs != nil; rs = f.take() {

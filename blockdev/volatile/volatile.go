@@ -1,4 +1,4 @@
-// Package volatile is a block device with a write cache that loses what was promised to nobody: at a power cut each
+// Package volatile is a block device with a write cache that loses what was not promised: at a power cut each
 // sector that was written since it last became durable keeps its durable content or any of the later ones, by chance
 // and independently of its neighbours. What a Flush or FUA had acknowledged stays (SBC-4 section 4.14). Suites run on
 // it to show that the layers above flush when they must.

@@ -85,7 +85,7 @@ func (r *request) begin() {
 // repeatable reports whether doing r twice is the same as doing it once.
 func (r *request) repeatable() bool { return r.Op != blockdev.CompareWrite && r.Op != rawCommand }
 
-// harmless reports whether a command of r that still runs at the target cannot hurt anyone.
+// harmless reports whether a command of r that still runs at the target does no harm.
 func (r *request) harmless() bool {
 	return r.Op == blockdev.Read || r.Op == blockdev.Status || r.Op == blockdev.Flush
 }

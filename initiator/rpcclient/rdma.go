@@ -87,7 +87,7 @@ type rdma struct {
 type slot struct {
 	idx        int
 	next       *slot
-	p          *pending // nil when nobody waits any more
+	p          *pending // nil when its caller waits no more
 	xid        uint32
 	send       mem.Span
 	data, list exposed // the payload, and the reply chunk or position-zero chunk
@@ -271,7 +271,7 @@ func (t *rdma) fitsInline(p *pending, n int) bool {
 	return n > 0 && rpcrdma.MinHeader+48+len(p.msg)+n+xdr.Pad(n) <= t.maxSend
 }
 
-// refillSoon is told that there is memory again, by whoever released some and may hold the lock.
+// refillSoon is told that there is memory again. The goroutine that released some may hold the lock.
 func (t *rdma) refillSoon() { go t.refill() }
 
 func (t *rdma) refill() {

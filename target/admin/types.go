@@ -179,7 +179,7 @@ type ExportClient struct {
 	AnyPort  bool   `json:"any_port,omitempty"` // ordinary users' programs may be clients too
 }
 
-// InitiatorSpec lets one initiator log in to a target; the first one keeps out everybody else.
+// InitiatorSpec lets one initiator log in to a target; the first one keeps out all others.
 type InitiatorSpec struct {
 	Name   string   `json:"name"`           // iSCSI name, or that of an initiator port of SRP
 	LUNs   []uint16 `json:"luns,omitempty"` // what it sees, all if empty

@@ -57,7 +57,7 @@ func (d *Daemon) AllowInitiator(ctx context.Context, target string, s admin.Init
 	})
 }
 
-// DenyInitiator implements admin.Backend. The last name cannot go: an empty list would let everybody in.
+// DenyInitiator implements admin.Backend. The last name cannot go: an empty list would let every initiator in.
 func (d *Daemon) DenyInitiator(ctx context.Context, target, initiator string, dryRun bool) (admin.Done, error) {
 	return d.onTarget(ctx, target, dryRun, initiator+" may not log in to "+target+" any more", func(t *TargetConfig) error {
 		n := len(t.Initiators)

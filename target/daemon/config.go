@@ -227,7 +227,7 @@ type TargetConfig struct {
 	// "user secret initiator-name...", one "mutual user secret" for our answer, and mode 0600.
 	Auth *AuthConfig `yaml:"auth" json:"auth,omitempty" file:"comment"`
 
-	// Send whoever logs in to another address instead: "192.0.2.1:3260".
+	// Send initiators that log in to another address instead: "192.0.2.1:3260".
 	Redirect string `yaml:"redirect" json:"redirect,omitempty" file:"comment"`
 }
 

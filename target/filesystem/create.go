@@ -166,7 +166,7 @@ func (o *Object) Create(name []byte, how CreateHow, attr *SetAttr, verf [8]byte,
 	}, r)
 }
 
-// createNew makes an empty file. The mode is set at once where it can be, so that no one gets in between; the umask is
+// createNew makes an empty file. The mode is set at once where it can be, so that no other process gets in between; the umask is
 // the client's business and is taken out by setting the mode again (change).
 func createNew(dir int, name string, a *SetAttr) (int, bool, error) {
 	mode := uint32(0o600)

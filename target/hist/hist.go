@@ -1,5 +1,5 @@
 // Package hist counts latencies in fixed buckets: an observation is one atomic addition to a bucket and one to the sum, without
-// lock or allocation. Whoever observes has a Hist of its own, so that no cache line is shared; a reader adds them up.
+// lock or allocation. Each observer has a Hist of its own, so that no cache line is shared; a reader adds them up.
 package hist
 
 import (

@@ -254,7 +254,7 @@ func (c *rdmaConn) doneClosingLocked(s *creditStep) {
 	}
 }
 
-// unlockAndFree unlocks and then releases the memory of steps that closed: a release may call whoever waits for it.
+// unlockAndFree unlocks and then releases the memory of steps that closed: a release may call what waits for it.
 func (c *rdmaConn) unlockAndFree() {
 	l := c.freed
 	c.freed = nil

@@ -15,9 +15,9 @@ func unpace(raw syscall.RawConn, peer, local netip.AddrPort) {
 	if !peer.Addr().IsLoopback() && peer.Addr() != local.Addr() {
 		return
 	}
-	_ = raw.Control(func(fd uintptr) { // a connection that has just ended is found out by whoever reads it
+	_ = raw.Control(func(fd uintptr) { // a connection that has just ended shows that to its reader
 		if name, err := unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION); err == nil && paces(name) {
-			_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") // in every kernel, for everybody
+			_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") // in every kernel, without a privilege
 		}
 	})
 }

@@ -345,8 +345,7 @@ func (c *rdmaConn) startLocked(r *rdmaCall) bool {
 	return true
 }
 
-// resumeSoon is told that there is memory again, by whoever released some and may hold this connection's lock, or
-// another's.
+// resumeSoon is told that there is memory again. The goroutine that released some may hold this connection's lock, or another's.
 func (c *rdmaConn) resumeSoon() { go c.resume() }
 
 // resume goes on with what waits for memory: replies first, because they give some back.

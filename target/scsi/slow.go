@@ -137,7 +137,7 @@ func (c *Command) fetch(n int) ([]byte, error) {
 	case n == 0:
 		return nil, nil
 	case n > maxParameter, int64(n) > c.ExpectOut:
-		// More than anyone would send, or more than the initiator has: the list is cut short either way.
+		// More than an initiator would send, or more than the initiator has: the list is cut short either way.
 		return nil, check(IllegalRequest, ASCParameterListLength)
 	}
 	bufs, err := c.alloc(n)

@@ -49,7 +49,7 @@ func privateTooLong(s *scene) {
 	}
 }
 
-// tryConnectFail dials with nobody accepting; the dial must fail by itself.
+// tryConnectFail dials where no Accept waits; the dial must fail by itself.
 func (s *scene) tryConnectFail(c setup) (*end, string, error) {
 	s.Helper()
 	a := s.end(0, s.pair.Dialer, c.a)
@@ -205,7 +205,7 @@ func dialCancelled(s *scene) {
 	}
 	a.closed()
 	if r := <-requests; r != nil {
-		_ = r.Reject(nil) // it may say that nobody is there any more, and it need not know
+		_ = r.Reject(nil) // it may say that the peer is gone, and it need not know
 	}
 
 	s.conns++

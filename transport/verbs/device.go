@@ -26,10 +26,10 @@ type Device struct {
 	qps      map[*QP]struct{} // those that have objects of the library
 	lns      map[*listener]struct{}
 	reqs     map[*request]struct{}
-	wg       sync.WaitGroup // ends of queue pairs, event loops, whatever is destroyed aside
+	wg       sync.WaitGroup // ends of queue pairs, event loops, what is destroyed aside
 	stop     chan struct{}
 	left     int  // objects that the library still uses, of connections that have ended (later)
-	over     bool // Close is through: whoever is the last destroys what the device has
+	over     bool // Close is through: the object that goes last destroys what the device has
 
 	mem    memory
 	cm     manager

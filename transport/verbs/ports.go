@@ -51,7 +51,7 @@ func (a *rnic) checkPort(port int) error {
 
 // mute reports whether the connection manager cannot tell the peer of q's end: its messages go by the same port. rxe, whose interface is
 // down, knows no route and takes a message that it cannot send for an error of the queue pair that all of them go through: this one
-// receives nothing from then on (rxe_requester, rxe_qp_error), and the adapter makes no connection any more, whoever asks. Data meet
+// receives nothing from then on (rxe_requester, rxe_qp_error), and the adapter makes no connection any more, for any queue pair. Data meet
 // the same error, often before the event of the port is here.
 func (q *QP) mute() bool {
 	a := q.a

@@ -8,7 +8,7 @@
 //  2. The caller writes the data in place, durably. Power lost meanwhile leaves a slot that Recover writes again in full.
 //  3. End wipes the slot, durably, and only then is the write acknowledged.
 //
-// From before Begin until after End nobody else writes to the range: Recover would undo a newer write that was
+// From before Begin until after End no other writer touches the range: Recover would undo a newer write that was
 // acknowledged as durable. A slot belongs to one writer at a time.
 package redo
 

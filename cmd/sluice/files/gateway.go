@@ -29,7 +29,7 @@ func gatewayCommand() *cobra.Command {
 		Use:   "gateway URL",
 		Short: "Give NFS clients that only know TCP a server that is reached by RDMA",
 		Long: `gateway takes NFS and MOUNT calls on a TCP port of this machine and makes them at the server of the URL, over RDMA for
-nfs+rdma:// URLs. Credentials pass through as they are: whoever reaches the port speaks with this machine's trust, so
+nfs+rdma:// URLs. Credentials pass through as they are: a program that reaches the port speaks with this machine's trust, so
 it listens on loopback unless told otherwise.
 
 ` + urlHelp,

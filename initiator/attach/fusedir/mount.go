@@ -35,7 +35,7 @@ type Options struct {
 	ReadOnly bool
 	// AllowOther lets other users in, and root; an ordinary user needs user_allow_other in /etc/fuse.conf for it.
 	AllowOther bool
-	// Fixed makes every call with the identity of the mount's URL, whoever the process is.
+	// Fixed makes every call with the identity of the mount's URL, not with that of the process.
 	Fixed bool
 	// AttrTimeout and EntryTimeout are how long attributes and names are good without asking; a second if 0, not at all if
 	// negative.
@@ -188,7 +188,7 @@ func (f *dirFS) closeLocks() error {
 // Locks says where locks are kept, and why.
 func (m *Mounted) Locks() string { return m.why }
 
-// Done is closed when the directory is unmounted, by whomever.
+// Done is closed when the directory is unmounted, by Unmount or by another program.
 func (m *Mounted) Done() <-chan struct{} { return m.ready }
 
 // Opens is how many files and directories are open there, in whatever mount namespace.

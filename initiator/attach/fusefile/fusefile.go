@@ -40,7 +40,7 @@ type Mounted struct {
 	gone chan struct{}
 }
 
-// Mount shows v as dir/name until it is unmounted, by Unmount or by anyone. The volume must outlive it.
+// Mount shows v as dir/name until it is unmounted, by Unmount or by another program. The volume must outlive it.
 func Mount(dir, name string, v Volume, readOnly bool) (*Mounted, error) {
 	root := &rootDir{name: name, file: &file{v: v, readOnly: readOnly || v.Geometry().ReadOnly, quota: v.Memory().Quota(math.MaxInt64), turn: make(chan struct{}, 1)}}
 	opts := &fs.Options{MountOptions: fuse.MountOptions{

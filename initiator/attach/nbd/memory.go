@@ -24,7 +24,7 @@ type claim struct {
 	done chan struct{}
 }
 
-// try takes n bytes if they are there and no one waits.
+// try takes n bytes if they are there and no request waits.
 func (b *budget) try(n int64) bool {
 	for b.waiting.Load() == 0 {
 		left := b.left.Load()
