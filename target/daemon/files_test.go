@@ -15,7 +15,7 @@ func TestWildcardListenersAreBoundForBothFamilies(t *testing.T) {
 	port := func(prot uint32) uint32 {
 		m := rpcbind.Mapping{Prog: b.ID(), Vers: rpcbind.VersPmap, Prot: prot}
 		c := &rpcserver.Call{Peer: &rpcserver.Peer{}, Worker: true}
-		c.Vers, c.Proc, c.Args = rpcbind.VersPmap, rpcbind.ProcGetport, xdr.NewReader(m.Append(nil))
+		c.Vers, c.Proc, c.Args = rpcbind.VersPmap, rpcbind.ProcGetport, rpcserver.Args(xdr.NewReader(m.Append(nil)))
 		b.Serve(c)
 		r := xdr.NewReader(c.Out)
 		return r.Uint32()

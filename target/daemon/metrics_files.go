@@ -54,7 +54,7 @@ func (m metrics) files(ch chan<- prometheus.Metric, gauge func(*prometheus.Desc,
 			}
 		}
 		for status, n := range e.Errors {
-			count(mExportErrors, n, e.Export, status.Name())
+			count(mExportErrors, n, e.Export, status)
 		}
 		if e.Export != "" {
 			count(mExportBytes, e.Read, e.Export, "read")

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
@@ -33,7 +34,7 @@ func (p *aclProgram) Serve(c *rpcserver.Call) rpcserver.Verdict {
 		return c.NoProc()
 	}
 	a := nfs3.ACLArgs{Set: c.Proc == nfs3.ProcSetACL}
-	if a.Parse(&c.Args); c.Args.Err() != nil {
+	if a.Parse((*xdr.Reader)(&c.Args)); c.Args.Err() != nil {
 		return c.Garbage()
 	}
 	s := (*Server)(p)

@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"github.com/sluice-storage/sluice/internal/nfs3"
+	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
@@ -40,7 +41,7 @@ func argsOf(c *rpcserver.Call) *arguments {
 
 // parse takes the arguments of a procedure, up to bulk data, and reports whether they are legal.
 func (a *arguments) parse(proc nfs3.Proc, c *rpcserver.Call) bool {
-	r := &c.Args
+	r := (*xdr.Reader)(&c.Args)
 	switch proc {
 	case nfs3.ProcGetattr, nfs3.ProcReadlink, nfs3.ProcFsstat, nfs3.ProcFsinfo, nfs3.ProcPathconf:
 		a.fh.Parse(r)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/oncrpc"
+	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/target/filesystem"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
@@ -44,10 +45,10 @@ func (p *mountProgram) Serve(c *rpcserver.Call) rpcserver.Verdict {
 		}
 		return s.mnt(c, addr)
 	case mount3.ProcDump:
-		c.Out = mount3.AppendDump(c.Out, s.Mounts())
+		c.Out = mount3.AppendDump(c.Out, s.mounted())
 	case mount3.ProcUmnt:
 		var a mount3.PathArgs
-		if a.Parse(&c.Args); c.Args.Err() != nil {
+		if a.Parse((*xdr.Reader)(&c.Args)); c.Args.Err() != nil {
 			return c.Garbage()
 		}
 		s.mu.Lock()
@@ -73,8 +74,8 @@ func (p *mountProgram) Serve(c *rpcserver.Call) rpcserver.Verdict {
 	return rpcserver.Done
 }
 
-// Mounts lists who has mounted what and not said otherwise.
-func (s *Server) Mounts() []mount3.Mounted {
+// mounted lists who has mounted what and not said otherwise.
+func (s *Server) mounted() []mount3.Mounted {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var l []mount3.Mounted
@@ -87,7 +88,7 @@ func (s *Server) Mounts() []mount3.Mounted {
 
 func (s *Server) mnt(c *rpcserver.Call, addr netip.Addr) rpcserver.Verdict {
 	var a mount3.PathArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
+	if a.Parse((*xdr.Reader)(&c.Args)); c.Args.Err() != nil {
 		return c.Garbage()
 	}
 	r := mount3.MntRes{Flavors: []uint32{oncrpc.AuthSys, oncrpc.AuthNone}}

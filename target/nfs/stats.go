@@ -61,8 +61,8 @@ type Stats struct {
 	Export string
 	// Times are how long procedures took to execute: what waits for a worker is not in it. Their counts are the calls.
 	Times         [nfs3.NumProcs]hist.Snapshot
-	Read, Written uint64 // bytes
-	Errors        map[nfs3.Status]uint64
+	Read, Written uint64            // bytes
+	Errors        map[string]uint64 // refusals by the name of their status: "NFS3ERR_NOENT"
 }
 
 // Kinds sums Times by kind: READ, what makes data durable, and the rest.
@@ -81,13 +81,13 @@ func (s *Stats) Kinds() (read, write, other hist.Snapshot) {
 }
 
 func (k *counters) stats(name string) Stats {
-	s := Stats{Export: name, Read: k.read.Load(), Written: k.written.Load(), Errors: map[nfs3.Status]uint64{}}
+	s := Stats{Export: name, Read: k.read.Load(), Written: k.written.Load(), Errors: map[string]uint64{}}
 	for p := range k.times {
 		s.Times[p].Add(&k.times[p])
 	}
 	for i := range k.errors {
 		if n := k.errors[i].Load(); n > 0 {
-			s.Errors[statusAt(i)] = n
+			s.Errors[statusAt(i).Name()] += n
 		}
 	}
 	return s

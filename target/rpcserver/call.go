@@ -10,9 +10,12 @@ import (
 
 // Call is one call and its reply. It belongs to Serve until Serve returns.
 type Call struct {
-	oncrpc.Call
-	Sys    oncrpc.Sys // with flavor AUTH_SYS
-	Args   xdr.Reader
+	XID              uint32
+	Prog, Vers, Proc uint32
+	Cred             Auth
+	Sys              Sys // with flavor AUTH_SYS
+	Args             Args
+
 	Peer   *Peer
 	Worker bool   // Serve may block
 	Out    []byte // begins with the reply header of a Success
@@ -104,7 +107,7 @@ func (c *Call) Data(n int) ([][]byte, error) {
 	if data, apart, err := c.from.chunk(n); apart {
 		return data, err
 	}
-	before := c.Args.Offset()
+	before := c.Args.reader().Offset()
 	b := c.Args.Fixed(n)
 	if err := c.Args.Err(); err != nil {
 		return nil, err
@@ -188,11 +191,11 @@ func (c *Call) appendReply(b []byte) []byte {
 }
 
 // Fail makes the reply an accepted one that is no success.
-func (c *Call) Fail(s oncrpc.AcceptStat) Verdict {
+func (c *Call) Fail(s AcceptStat) Verdict {
 	if why, ok := failures[s]; ok && c.server != nil {
 		c.server.refuse(why)
 	}
-	c.Out = oncrpc.AppendReply(c.Out[:0], c.XID, s)
+	c.Out = oncrpc.AppendReply(c.Out[:0], c.XID, oncrpc.AcceptStat(s))
 	c.payload = -1
 	return Done
 }
@@ -203,15 +206,15 @@ func (c *Call) succeeded() bool {
 }
 
 // failures are the refusals that Fail stands for.
-var failures = map[oncrpc.AcceptStat]refusal{
-	oncrpc.ProgUnavail: refProgram, oncrpc.ProcUnavail: refProcedure, oncrpc.GarbageArgs: refArguments, oncrpc.SystemErr: refSystem,
+var failures = map[AcceptStat]refusal{
+	ProgUnavail: refProgram, ProcUnavail: refProcedure, GarbageArgs: refArguments, SystemErr: refSystem,
 }
 
 // Garbage answers GARBAGE_ARGS: the arguments could not be decoded.
-func (c *Call) Garbage() Verdict { return c.Fail(oncrpc.GarbageArgs) }
+func (c *Call) Garbage() Verdict { return c.Fail(GarbageArgs) }
 
 // NoProc answers PROC_UNAVAIL.
-func (c *Call) NoProc() Verdict { return c.Fail(oncrpc.ProcUnavail) }
+func (c *Call) NoProc() Verdict { return c.Fail(ProcUnavail) }
 
 // Restart empties Out but for the header, for a result that is built from the beginning.
 func (c *Call) Restart() {
@@ -224,6 +227,11 @@ func (c *Call) dropSink() {
 		c.from.dropSink()
 	}
 	c.taken, c.sink, c.payload = false, nil, -1
+}
+
+// take is given the header of the call.
+func (c *Call) take(h *oncrpc.Call) {
+	c.XID, c.Prog, c.Vers, c.Proc, c.Cred = h.XID, h.Prog, h.Vers, h.Proc, Auth(h.Cred)
 }
 
 // begin makes the call one that arrives from a peer.
@@ -242,7 +250,7 @@ func (c *Call) release() {
 	if cap(out) > maxReply {
 		out = nil
 	}
-	c.Call = oncrpc.Call{}
+	c.take(&oncrpc.Call{})
 	c.Peer, c.from, c.prog, c.cached, c.next = nil, nil, nil, nil, nil
 	c.Worker, c.class, c.copied, c.key = false, unclassed, 0, 0
 	c.dataArr[0] = nil

@@ -64,11 +64,11 @@ func (l *library) Serve(c *Call) Verdict {
 			k, err := unix.Splice(int(l.file.Fd()), &off, fd, nil, n-int(off), unix.SPLICE_F_NONBLOCK)
 			if err != nil || k == 0 {
 				l.t.Error(k, err)
-				return c.Fail(oncrpc.SystemErr)
+				return c.Fail(SystemErr)
 			}
 		}
 		if c.Proc == procForget {
-			return c.Fail(oncrpc.SystemErr)
+			return c.Fail(SystemErr)
 		}
 		l.lent.Store(n, true)
 		c.SetPayload(n)
@@ -76,7 +76,7 @@ func (l *library) Serve(c *Call) Verdict {
 	}
 	sink, err := c.Sink(n)
 	if err != nil {
-		return c.Fail(oncrpc.SystemErr)
+		return c.Fail(SystemErr)
 	}
 	copy(sink[0], l.want)
 	c.SetPayload(n)

@@ -33,14 +33,14 @@ func (p *program) middle(c *Call, n uint32) Verdict {
 	if fd, ok := c.Loan(int(n), 0); ok {
 		p.lent.Add(1)
 		if k, err := unix.Write(fd, bulkOf(n)); k != int(n) || err != nil {
-			return c.Fail(oncrpc.SystemErr)
+			return c.Fail(SystemErr)
 		}
 	} else {
 		sink, err := c.Sink(int(n))
 		if errors.Is(err, ErrNoMemory) {
 			return Later
 		} else if err != nil {
-			return c.Fail(oncrpc.SystemErr)
+			return c.Fail(SystemErr)
 		}
 		b := bulkOf(n)
 		for _, s := range sink {

@@ -48,11 +48,8 @@ type Screener interface {
 	Screen(c *Call) Verdict
 }
 
-// Spoiled is what a program panics with where state that its clients share may be half changed: the process ends then, and
-// clients recover. Any other panic ends the connection whose call it was.
-type Spoiled = defect.Spoiled
-
-// Guard turns a panic into Spoiled. It is deferred by code that changes what clients share.
+// Guard is deferred by code that changes what clients share. A panic there ends the process, because that may be half changed, and clients
+// recover; any other one of a program ends the connection whose call it was.
 func Guard() { defect.Rethrow(recover()) }
 
 // Verdict is Serve's answer.

@@ -186,7 +186,7 @@ func (r *rdmaCall) chunk(n int) (data [][]byte, apart bool, err error) {
 	if r.dataAt == 0 {
 		return nil, false, nil
 	}
-	if at := r.call.Args.Offset(); int(r.dataAt) != at {
+	if at := r.call.Args.reader().Offset(); int(r.dataAt) != at {
 		return nil, true, fmt.Errorf("rpc: the read chunk's position is %d, the data item's is %d (RFC 8166 section 3.4.5)", r.dataAt, at)
 	}
 	if n > r.dataLen || r.dataLen > n+xdr.Pad(n)+4 {

@@ -4,8 +4,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-
-	"github.com/sluice-storage/sluice/internal/xdr"
 )
 
 // room bounds the memory that the requests of streams take together. A stream that finds none waits, first come first
@@ -153,7 +151,7 @@ func (c *Call) letMsgGo() {
 		putBytes(c.body)
 		c.body = nil
 	}
-	c.msg, c.Args = nil, xdr.Reader{}
+	c.msg, c.Args = nil, Args{}
 	if c.from != nil {
 		c.from.dropRoom()
 	}

@@ -64,7 +64,7 @@ func (b *Binder) serve2(c *Call) Verdict {
 		c.Out = xdr.AppendBool(c.Out, false)
 	case rpcbind.ProcGetport:
 		var m rpcbind.Mapping
-		if m.Parse(&c.Args); c.Args.Err() != nil {
+		if m.Parse(c.Args.reader()); c.Args.Err() != nil {
 			return c.Garbage()
 		}
 		port := uint32(0)
@@ -108,7 +108,7 @@ func (b *Binder) serve34(c *Call) Verdict {
 			return c.NoProc()
 		}
 		var m rpcbind.Binding
-		if m.Parse(&c.Args); c.Args.Err() != nil {
+		if m.Parse(c.Args.reader()); c.Args.Err() != nil {
 			return c.Garbage()
 		}
 		netid := m.Netid
@@ -131,7 +131,7 @@ func (b *Binder) serve34(c *Call) Verdict {
 			return c.NoProc()
 		}
 		var m rpcbind.Binding
-		if m.Parse(&c.Args); c.Args.Err() != nil {
+		if m.Parse(c.Args.reader()); c.Args.Err() != nil {
 			return c.Garbage()
 		}
 		var l []rpcbind.Entry

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-storage/sluice/internal/defect"
 	"github.com/sluice-storage/sluice/internal/oncrpc"
 )
 
@@ -156,15 +157,18 @@ func (s *Server) newCall(from carrier, peer *Peer) *Call {
 // header parses the header of the message and prepares the reply. It reports true when the call can be executed, and
 // otherwise has built a refusal, or an error that means that this is no call at all.
 func (s *Server) header(c *Call) (bool, error) {
-	c.Args.Reset(c.msg)
-	if err := c.Parse(&c.Args); err != nil {
+	args := c.Args.reader()
+	args.Reset(c.msg)
+	var h oncrpc.Call
+	err := h.Parse(args)
+	if c.take(&h); err != nil {
 		return false, s.noCall(c, err)
 	}
-	c.start = c.Args.Offset()
+	c.start = args.Offset()
 	c.Out = oncrpc.AppendReply(c.Out[:0], c.XID, oncrpc.Success)
 	p := s.progs[c.Prog]
 	if p == nil {
-		c.Fail(oncrpc.ProgUnavail)
+		c.Fail(ProgUnavail)
 		return false, nil
 	}
 	if low, high := p.Versions(); c.Vers < low || c.Vers > high {
@@ -175,7 +179,7 @@ func (s *Server) header(c *Call) (bool, error) {
 	switch c.Cred.Flavor {
 	case oncrpc.AuthNone:
 	case oncrpc.AuthSys:
-		if c.Sys.Parse(c.Cred.Body) != nil {
+		if (*oncrpc.Sys)(&c.Sys).Parse(c.Cred.Body) != nil {
 			s.refuse(refCredentials)
 			c.Out = oncrpc.AppendAuthError(c.Out[:0], c.XID, oncrpc.AuthBadCred)
 			return false, nil
@@ -206,7 +210,7 @@ func (s *Server) noCall(c *Call, err error) error {
 // run executes a call that parse has classed, in the place that its life names.
 //
 // A panic in a program ends the call's connection: what is the connection's own goes with it, and its client repeats the
-// call on another. A panic with Spoiled ends the process.
+// call on another. A panic with defect.Spoiled ends the process.
 func (s *Server) run(c *Call) (v Verdict, err error) {
 	c.Worker = c.life != lifeInline
 	if s.claimed(c) {
@@ -235,7 +239,7 @@ func (s *Server) run(c *Call) (v Verdict, err error) {
 		case Done:
 			lives.Move(&c.life, lifeAnswered)
 		case Again, Later:
-			c.Args.Reset(c.msg)
+			c.Args.reader().Reset(c.msg)
 			c.Args.Fixed(c.parsed)
 			c.Restart()
 			if v == Later {
@@ -260,7 +264,7 @@ var errDefect = errors.New("rpc: a call of this connection met a defect of this 
 
 // defect is told what a call or its parsing has panicked with.
 func (s *Server) defect(c *Call, p any) error {
-	if _, is := p.(Spoiled); is {
+	if _, is := p.(defect.Spoiled); is {
 		panic(p)
 	}
 	s.refuse(refSystem)
@@ -279,7 +283,7 @@ func (s *Server) parse(c *Call) (ok bool, err error) {
 	}()
 	if ok, err = s.header(c); ok {
 		c.class = c.prog.Classify(c)
-		c.parsed = c.Args.Offset()
+		c.parsed = c.Args.reader().Offset()
 		ok = c.class != Answered
 	}
 	if !ok && err == nil {

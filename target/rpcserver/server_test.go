@@ -65,7 +65,7 @@ func (p *program) Classify(c *Call) Class {
 }
 func (p *program) Screen(c *Call) Verdict {
 	if p.refuses.Load() {
-		return c.Fail(oncrpc.SystemErr)
+		return c.Fail(SystemErr)
 	}
 	return Again
 }
@@ -102,7 +102,7 @@ func (p *program) Serve(c *Call) Verdict {
 		if errors.Is(err, ErrNoMemory) {
 			return Later
 		} else if err != nil {
-			return c.Fail(oncrpc.SystemErr)
+			return c.Fail(SystemErr)
 		}
 		if c.Proc == procHold {
 			p.entered <- struct{}{}

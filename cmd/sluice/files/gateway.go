@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-storage/sluice/initiator/rpcclient"
 	"github.com/sluice-storage/sluice/internal/mount3"
 	"github.com/sluice-storage/sluice/internal/nfs3"
-	"github.com/sluice-storage/sluice/internal/oncrpc"
 	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
@@ -153,12 +152,12 @@ func (f *forward) Serve(c *rpcserver.Call) rpcserver.Verdict {
 		return f.read(c, &u)
 	case nfs3.ProcWrite:
 		var a nfs3.WriteArgs
-		a.Parse(&c.Args)
+		a.Parse((*xdr.Reader)(&c.Args))
 		u.Args = a.Append(nil)
 		return f.withData(c, &u, a.Len)
 	case nfs3.ProcSymlink:
 		var a nfs3.SymlinkArgs
-		a.Parse(&c.Args)
+		a.Parse((*xdr.Reader)(&c.Args))
 		u.Args = a.Append(nil)
 		return f.withData(c, &u, a.PathLen)
 	case nfs3.ProcReaddir, nfs3.ProcReaddirplus:
@@ -182,9 +181,9 @@ func (f *forward) do(c *rpcserver.Call, u *rpcclient.Call) (rpcserver.Verdict, b
 		}
 		return rpcserver.Done, true
 	case errors.As(err, &re) && !re.Denied:
-		return c.Fail(oncrpc.AcceptStat(re.Accept)), false
+		return c.Fail(rpcserver.AcceptStat(re.Accept)), false
 	case errors.As(err, &re):
-		return c.Fail(oncrpc.SystemErr), false
+		return c.Fail(rpcserver.SystemErr), false
 	}
 	return rpcserver.Drop, false // the gateway ends; the client asks again
 }
@@ -218,7 +217,7 @@ func (f *forward) read(c *rpcserver.Call, u *rpcclient.Call) rpcserver.Verdict {
 	args, n := c.Args, nfs3.MaxPath // args: a second reader of the same bytes
 	if !link {
 		var a nfs3.RangeArgs
-		if a.Parse(&c.Args); c.Args.Err() != nil {
+		if a.Parse((*xdr.Reader)(&c.Args)); c.Args.Err() != nil {
 			return c.Garbage()
 		}
 		n = int(min(a.Count, rpcserver.MaxPayload))
@@ -229,7 +228,7 @@ func (f *forward) read(c *rpcserver.Call, u *rpcclient.Call) rpcserver.Verdict {
 	}
 	sink, err := c.Sink(max(n, 1))
 	if err != nil || len(sink) != 1 {
-		return c.Fail(oncrpc.SystemErr)
+		return c.Fail(rpcserver.SystemErr)
 	}
 	u.Sink, u.MaxReply = sink[0][:n], 0
 	v, ok := f.do(c, u)
@@ -250,7 +249,7 @@ func (f *forward) read(c *rpcserver.Call, u *rpcclient.Call) rpcserver.Verdict {
 		c.Out = r.Append(c.Out)
 	}
 	if res.Err() != nil || u.Result(res.Rest(), int(min(got, 1<<30))) != nil {
-		return c.Fail(oncrpc.SystemErr)
+		return c.Fail(rpcserver.SystemErr)
 	}
 	c.SetPayload(int(got))
 	return rpcserver.Done

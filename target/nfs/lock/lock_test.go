@@ -161,7 +161,7 @@ type item interface{ Append([]byte) []byte }
 func do(m *Manager, prog int, n byte, proc uint32, args item) *xdr.Reader {
 	c := &rpcserver.Call{Worker: true, Peer: &rpcserver.Peer{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 700)}}
 	c.Proc = proc
-	c.Args = xdr.NewReader(args.Append(nil))
+	c.Args = rpcserver.Args(xdr.NewReader(args.Append(nil)))
 	m.Programs()[prog].Serve(c)
 	r := xdr.NewReader(c.Out)
 	return &r

@@ -89,7 +89,7 @@ func (m *Manager) serve(c *rpcserver.Call, proc uint32, to answerTo) rpcserver.V
 		return m.serveLock(c, proc == nlm4.ProcLock, to)
 	case nlm4.ProcCancel:
 		var a nlm4.CancelArgs
-		if a.Parse(&c.Args); c.Args.Err() != nil {
+		if a.Parse((*xdr.Reader)(&c.Args)); c.Args.Err() != nil {
 			return c.Garbage()
 		}
 		key, e := m.keyOf(c, a.Lock.FH, true)
@@ -99,7 +99,7 @@ func (m *Manager) serve(c *rpcserver.Call, proc uint32, to answerTo) rpcserver.V
 		return answer(c, a.Cookie, m.cancelWait(key, &a, to))
 	case nlm4.ProcUnlock:
 		var a nlm4.UnlockArgs
-		if a.Parse(&c.Args); c.Args.Err() != nil {
+		if a.Parse((*xdr.Reader)(&c.Args)); c.Args.Err() != nil {
 			return c.Garbage()
 		}
 		key, e := m.keyOf(c, a.Lock.FH, true)
@@ -111,7 +111,7 @@ func (m *Manager) serve(c *rpcserver.Call, proc uint32, to answerTo) rpcserver.V
 		return m.serveShare(c, proc == nlm4.ProcShare, to)
 	case nlm4.ProcFreeAll:
 		var a nlm4.FreeAllArgs
-		if a.Parse(&c.Args); c.Args.Err() != nil {
+		if a.Parse((*xdr.Reader)(&c.Args)); c.Args.Err() != nil {
 			return c.Garbage()
 		}
 		// As with a notification, a client speaks for itself only, and a user of it not for its root.
@@ -121,13 +121,13 @@ func (m *Manager) serve(c *rpcserver.Call, proc uint32, to answerTo) rpcserver.V
 	case nlm4.ProcGranted:
 		// This server waits for no lock of another.
 		var a nlm4.TestArgs
-		if a.Parse(&c.Args); c.Args.Err() != nil {
+		if a.Parse((*xdr.Reader)(&c.Args)); c.Args.Err() != nil {
 			return c.Garbage()
 		}
 		return answer(c, a.Cookie, nlm4.Denied)
 	case nlm4.ProcGrantedRes:
 		var r nlm4.Res
-		if r.Parse(&c.Args); c.Args.Err() != nil {
+		if r.Parse((*xdr.Reader)(&c.Args)); c.Args.Err() != nil {
 			return c.Garbage()
 		}
 		m.grantedRes(&r, to.addr)
@@ -167,7 +167,7 @@ func statOf(e filesystem.Errno) nlm4.Stat {
 
 func (m *Manager) serveTest(c *rpcserver.Call, to answerTo) rpcserver.Verdict {
 	var a nlm4.TestArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
+	if a.Parse((*xdr.Reader)(&c.Args)); c.Args.Err() != nil {
 		return c.Garbage()
 	}
 	key, e := m.keyOf(c, a.Lock.FH, false)
@@ -201,7 +201,7 @@ func (m *Manager) test(key filesystem.FileKey, a *nlm4.TestArgs, to answerTo, r 
 
 func (m *Manager) serveLock(c *rpcserver.Call, monitored bool, to answerTo) rpcserver.Verdict {
 	var a nlm4.LockArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
+	if a.Parse((*xdr.Reader)(&c.Args)); c.Args.Err() != nil {
 		return c.Garbage()
 	}
 	key, e := m.keyOf(c, a.Lock.FH, false)
@@ -230,7 +230,7 @@ func (m *Manager) serveLock(c *rpcserver.Call, monitored bool, to answerTo) rpcs
 
 func (m *Manager) serveShare(c *rpcserver.Call, sharing bool, to answerTo) rpcserver.Verdict {
 	var a nlm4.ShareArgs
-	if a.Parse(&c.Args); c.Args.Err() != nil {
+	if a.Parse((*xdr.Reader)(&c.Args)); c.Args.Err() != nil {
 		return c.Garbage()
 	}
 	key, e := m.keyOf(c, a.FH, !sharing)
@@ -292,7 +292,7 @@ func (p *nsm) Serve(c *rpcserver.Call) rpcserver.Verdict {
 	case nlm4.NSMProcNull:
 		return rpcserver.Done
 	case nlm4.NSMProcStat:
-		nlm4.ParseMonName(&c.Args)
+		nlm4.ParseMonName((*xdr.Reader)(&c.Args))
 		if c.Args.Err() != nil {
 			return c.Garbage()
 		}
@@ -300,7 +300,7 @@ func (p *nsm) Serve(c *rpcserver.Call) rpcserver.Verdict {
 		return rpcserver.Done
 	case nlm4.NSMProcNotify:
 		var a nlm4.Notify
-		if a.Parse(&c.Args); c.Args.Err() != nil {
+		if a.Parse((*xdr.Reader)(&c.Args)); c.Args.Err() != nil {
 			return c.Garbage()
 		}
 		if gone := m.state.restarted(string(a.Name), c.Peer.Addr.Addr(), a.State); len(gone) > 0 {

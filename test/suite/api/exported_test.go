@@ -55,9 +55,6 @@ func list(t *testing.T) (own []string, exports map[string]string) {
 
 func internal(path string) bool { return slices.Contains(strings.Split(path, "/"), "internal") }
 
-// later are packages whose signatures have yet to be mended.
-var later = []string{"target/rpcserver", "target/nfs"}
-
 // What is exported names only what another module can import: whoever calls a function can make its arguments, and whoever
 // implements an interface can spell its methods.
 func TestExportedSignaturesNameNoInternalPackage(t *testing.T) {
@@ -69,9 +66,6 @@ func TestExportedSignaturesNameNoInternalPackage(t *testing.T) {
 		return os.Open(exports[path])
 	})
 	for _, path := range own {
-		if slices.Contains(later, strings.TrimPrefix(path, module+"/")) {
-			continue
-		}
 		p, err := load.Import(path)
 		if err != nil {
 			t.Fatal(err)
