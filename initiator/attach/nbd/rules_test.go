@@ -27,7 +27,7 @@ func TestAHoleIsZeroOnlyWhereTheTargetSaysSo(t *testing.T) {
 // vast is a Volume that is too large for memory, of which only the status can be asked.
 type vast struct {
 	*ram
-	extents []blockdev.Extent
+	extents []blockdev.Extent // with the lock
 }
 
 func (v *vast) Geometry() blockdev.Geometry {
@@ -35,6 +35,8 @@ func (v *vast) Geometry() blockdev.Geometry {
 }
 
 func (v *vast) SubmitAll(qs []*blockdev.Request) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	for _, q := range qs {
 		q.Extents = append(q.Extents, v.extents...)
 		after := q.After
@@ -59,12 +61,14 @@ func TestNothingFollowsAnExtentThatIsCut(t *testing.T) {
 		{[]int64{4096, most + 4096, 8192}, []uint32{4096, most}},
 		{[]int64{most, 4096, 8192}, []uint32{most, 4096, 8192}},
 	} {
-		v.extents = nil
 		at := int64(0)
+		v.mu.Lock()
+		v.extents = nil
 		for k, n := range x.lengths {
 			v.extents = append(v.extents, blockdev.Extent{Offset: at, Length: n, Mapped: k%2 == 0})
 			at += n
 		}
+		v.mu.Unlock()
 		request(t, c, cmdBlockStatus, 0, 1, 0, uint32(at), nil)
 		_, _, b := answer(t, c)
 		var got []uint32
