@@ -230,17 +230,17 @@ func (c *rdmaConn) look(now time.Time) {
 
 func (c *rdmaConn) free() {
 	c.giveUp()
+	c.quota.Close()
+	// One that was told of memory just before may still come to look.
+	c.mu.Lock()
 	c.s.stats.credits.Add(-int64(c.open * c.step))
 	c.open = 0
-	c.quota.Close()
-	for _, b := range c.freed {
-		b.Release()
-	}
 	for i := range c.steps { // the queue pair has given back every buffer
 		if s := &c.steps[i]; s.buf != nil {
-			s.buf.Release()
+			c.freed = append(c.freed, s.buf)
 			c.host.fabric.give(s.room)
 			*s = creditStep{}
 		}
 	}
+	c.unlockAndFree()
 }

@@ -351,6 +351,10 @@ func (c *rdmaConn) resumeSoon() { go c.resume() }
 // resume goes on with what waits for memory: replies first, because they give some back.
 func (c *rdmaConn) resume() {
 	c.mu.Lock()
+	if c.closed { // it waits for nothing any more, and may have ended
+		c.mu.Unlock()
+		return
+	}
 	l := c.unsent
 	c.unsent = nil
 	for _, r := range l {
