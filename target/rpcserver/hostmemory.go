@@ -6,8 +6,9 @@ import "time"
 // of it, so that a host with many connections, that answers the server's Reads or takes its replies as slowly as it may, leaves memory to others.
 //
 // A call takes room before it takes memory, and gives it back with its slot. Where there is none it waits as for memory (stalled, unsent, later), and
-// holds none meanwhile; one that has memory already, and needs some more for its reply, takes it without being asked, because it gives all back
-// with that. So what holds room waits for no room. What was waited for is set aside for the connection's next call that asks.
+// holds none meanwhile: one that has been executed lets what it fetched go, one that has fetched something gets no bulk result where there is none, and
+// the page of the message beside a payload is taken without being asked, because it gives all back with it. So what holds room waits for no room. What
+// was waited for is set aside for the connection's next call that asks.
 
 // takeRoomLocked takes room for n bytes of memory of a call, or notes what it lacks.
 func (c *rdmaConn) takeRoomLocked(r *rdmaCall, n int64) bool {

@@ -121,6 +121,49 @@ func TestOneHostDoesNotHoldAllRegisteredMemory(t *testing.T) {
 	})
 }
 
+// A call that has fetched data does not wait for memory for its result with it: calls that do not need what they sent would keep one another, and their
+// whole host, waiting for ever. Nor does the data of one that has been executed stay until there is memory for a long reply.
+func TestWhatHoldsRoomOfAHostWaitsForNone(t *testing.T) {
+	for _, long := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s, _, connect, end := serveHosts(t, Options{RDMA: RDMAOptions{Memory: littleFabric, Credits: 16}})
+			defer end()
+			var all []*fabricClient
+			for range 4 {
+				c := connect("10.0.0.9")
+				from, to := c.bind(0, 1<<20, transport.RemoteRead), c.bind(1<<20, 1<<20, transport.RemoteWrite)
+				for range 14 {
+					h := c.header()
+					proc := uint32(procBulk)
+					if h.AddWrite(to); long {
+						h.Reset()
+						h.XID, h.Credits, proc = c.xid, c.wants, procLong
+						h.SetReply([]rpcrdma.Segment{to})
+					}
+					msg := c.msg(proc, 60<<10)
+					h.Reads = []rpcrdma.ReadSegment{{Position: uint32(len(msg)), Segment: from}}
+					c.sendOnly(append(h.Append(nil), msg...))
+				}
+				all = append(all, c)
+			}
+			synctest.Wait()
+			for range 30 {
+				for _, c := range all {
+					c.poll()
+				}
+			}
+			for i, c := range all {
+				if len(c.got) != int(c.xid) || c.ended {
+					t.Errorf("long %v, connection %d: %d of %d calls are answered, ended %v", long, i, len(c.got), c.xid, c.ended)
+				}
+			}
+			if h := s.hosts[netip.MustParseAddr("10.0.0.9")]; h.fabric.used.Load() > 4*(512<<10) || h.fabric.waiting.Load() != 0 {
+				t.Errorf("the host has %d bytes when all is answered, %d connections wait", h.fabric.used.Load(), h.fabric.waiting.Load())
+			}
+		})
+	}
+}
+
 // Connections end while calls of theirs, and of others of their host, wait for its room: what they had goes to those.
 func TestRoomOfAHostPassesFromConnectionsThatEnd(t *testing.T) {
 	for _, what := range []string{"data", "a result", "a long reply"} {

@@ -1,6 +1,7 @@
 package rpcserver
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -72,7 +73,8 @@ func (r *rdmaCall) plan(inline int) bool {
 	return r.zeroLen == 0 && inline > 0 && int(r.dataAt) <= inline
 }
 
-// readMemoryLocked gets memory for all read chunks of the call, or none. That for a position-zero chunk counts as long as the call, for the copy of it.
+// readMemoryLocked gets memory for all read chunks of the call, or none. That for a position-zero chunk counts for the copy of it too, as
+// long as the call waits for no other memory.
 func (r *rdmaCall) readMemoryLocked() error {
 	c := r.conn
 	n := mem.Capacity(r.dataLen) + mem.Capacity(r.zeroLen)
@@ -197,13 +199,17 @@ func (r *rdmaCall) chunk(n int) (data [][]byte, apart bool, err error) {
 
 func (r *rdmaCall) sinkFor(n int) ([][]byte, error) {
 	n = max(n, 1)
-	if !r.sinkRoomFor(mem.Capacity(n)) {
-		return nil, ErrNoMemory
+	var err error = ErrNoMemory
+	if r.sinkRoomFor(mem.Capacity(n)) {
+		r.sinkBufs, err = r.conn.quota.GetAll(n, r.sinkBufs[:0])
 	}
-	var err error
-	if r.sinkBufs, err = r.conn.quota.GetAll(n, r.sinkBufs[:0]); err != nil {
+	if err != nil {
 		r.giveRoom(r.sinkRoom)
 		r.sinkRoom = 0
+		if len(r.dataBufs) > 0 {
+			return nil, errBoth
+		}
+		r.giveRoom(r.room) // for the copy of a position-zero chunk
 		return nil, err
 	}
 	r.sink = r.sink[:0]
@@ -211,6 +217,23 @@ func (r *rdmaCall) sinkFor(n int) ([][]byte, error) {
 		r.sink = append(r.sink, b.Bytes())
 	}
 	return r.sink, nil
+}
+
+// errBoth is the answer to a call that has fetched something, and asks for memory for a bulk result that there is none for: what holds memory waits for
+// none. No procedure has both, so the client has sent a chunk that nothing is in.
+var errBoth = errors.New("rpc: a call with data in a chunk does not wait for memory for its result")
+
+// letArgsGo gives back what the call needs no more when it has been executed, so that a reply that waits for memory holds nothing but its payload.
+func (r *rdmaCall) letArgsGo(call *Call) {
+	call.letMsgGo()
+	releaseBufs(&r.dataBufs)
+	releaseBufs(&r.zeroBufs)
+	r.data = r.data[:0]
+	if call.payload <= 0 {
+		releaseBufs(&r.sinkBufs)
+		r.sinkRoom = 0
+	}
+	r.giveRoom(r.room - r.sinkRoom)
 }
 
 // sinkRoomFor takes room for the sink, with what an earlier try has taken.
@@ -354,7 +377,7 @@ func (r *rdmaCall) writeReply(call *Call, payload, pad, total int) error {
 	return nil
 }
 
-// outRoomFor takes room for a long reply.
+// outRoomFor takes room for a long reply. Beside a payload that is a page, as a rule, for which none is waited for.
 func (r *rdmaCall) outRoomFor(n int64) error {
 	r.lacks = 0
 	if r.room > 0 {

@@ -58,6 +58,7 @@ func (c *rdmaConn) sendLocked(r *rdmaCall) {
 // reply builds and sends a call's reply.
 func (c *rdmaConn) reply(call *Call, flush bool) {
 	r := slotOf(call)
+	r.letArgsGo(call)
 	switch ok, err := r.build(call); {
 	case err != nil:
 		c.mu.Lock()
