@@ -102,7 +102,7 @@ type Request struct {
 	After Flusher
 
 	// Next is free for the engine while it owns the request. Priv is too, and an engine may find there at the next Submit
-	// what it left: a submitter that fills a request anew keeps it, so that nothing has to be made again, or leaves it nil.
+	// what it left: a submitter that fills a request again keeps it, so that nothing has to be made again, or leaves it nil.
 	Next *Request
 	Priv any
 }

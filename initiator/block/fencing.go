@@ -129,7 +129,7 @@ func (v *Volume) fencing(p *path) {
 			}
 			if err == nil {
 				v.unfence(p, gen, lost)
-				break // for another loss it begins anew
+				break // for another loss it begins again
 			}
 			v.ini.o.Log.Debug("fence", "path", p.u.String(), "error", err)
 			if !v.sleep(wait) {

@@ -151,7 +151,7 @@ func (v *Volume) same(p *path, g *Unit) error {
 		return fmt.Errorf("%w: %s answers as %q, and the volume is %q", errUnsaid, p.u, g.name(), old.name())
 	}
 	if old.ID != g.ID && old.ID != "" || old.Serial != g.Serial && old.Serial != "" || old.Logical != g.Logical {
-		return fmt.Errorf("%w: %s shows %q, and the volume is %q; nothing is sent to it. Map the volume there again, or open it anew",
+		return fmt.Errorf("%w: %s shows %q, and the volume is %q; nothing is sent to it. Map the volume there again, or open it again",
 			ErrOtherUnit, p.u, g.name(), old.name())
 	}
 	return nil

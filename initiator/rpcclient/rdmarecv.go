@@ -36,7 +36,7 @@ func (t *rdma) run() {
 		s.tellGone()
 	}
 	for _, p := range t.queue {
-		p.unstage() // it is sent anew over the next connection
+		p.unstage() // it is sent again over the next connection
 	}
 	t.queue = nil
 	t.mu.Unlock()

@@ -223,7 +223,7 @@ func (n *Negotiator) one(stage Stage, p KV) (bool, error) {
 	said, again := n.peer[k.Name]
 	again = again && n.o.Target && k.identity()
 	if again && said == p.Value {
-		// libiscsi says its name again in each request of a login. Nothing is negotiated anew by that (section 6.3).
+		// libiscsi says its name again in each request of a login. Nothing is negotiated again by that (section 6.3).
 		return false, nil
 	}
 	if again || n.got[k.Name] && !k.Repeats {

@@ -14,10 +14,10 @@ var apart atomic.Bool
 // KeepApart is called before an adapter's nodes are opened.
 func KeepApart() { apart.Store(true) }
 
-// Apart says that adapters are in use: what changes the credentials of its thread runs Alone.
+// Apart says that adapters are in use: what changes the credentials of its thread does so by OnDedicated.
 func Apart() bool { return apart.Load() }
 
-// Threads that have run Alone wait for the next of it, so many at most and for so long.
+// Dedicated threads wait for the next job, so many at most and for so long.
 const (
 	mostIdle = 16
 	idleTime = 10 * time.Second
@@ -38,9 +38,9 @@ type outcome struct {
 	panicked any
 }
 
-// Alone runs f on a thread that serves nothing else: other calls of Alone at most, for which f leaves it as it was. A panic of f's
-// is the caller's.
-func Alone(f func() error) error {
+// OnDedicated runs f on a thread that serves nothing else: other calls of it at most, for which f leaves the thread as it was. A panic of
+// f's is the caller's.
+func OnDedicated(f func() error) error {
 	over := make(chan outcome, 1)
 	j := job{f, over}
 	select {

@@ -16,7 +16,7 @@ func TestAThreadThatWasAwayServesNoOther(t *testing.T) {
 	here, want := unix.Gettid(), errors.New("what it says")
 	tid := 0
 	there := func() error { tid = unix.Gettid(); return want }
-	if err := Alone(there); err != want || tid == here {
+	if err := OnDedicated(there); err != want || tid == here {
 		t.Fatalf("thread %d of %d, %v", tid, here, err)
 	}
 	for { // it ends, sooner or later; the test's own limit is for one that does not
@@ -31,7 +31,7 @@ func TestAThreadThatWasAwayServesNoOther(t *testing.T) {
 				t.Errorf("the panic is %v", p)
 			}
 		}()
-		_ = Alone(func() error { panic("mine") })
+		_ = OnDedicated(func() error { panic("mine") })
 	}()
 }
 
@@ -45,14 +45,14 @@ func TestThreadsAreUsedAgainForTheSame(t *testing.T) {
 	seen := map[int]bool{}
 	for range 200 {
 		tid := 0
-		if err := Alone(func() error { tid = unix.Gettid(); return nil }); err != nil || tid == 0 || tid == here {
+		if err := OnDedicated(func() error { tid = unix.Gettid(); return nil }); err != nil || tid == 0 || tid == here {
 			t.Fatalf("thread %d of %d, %v", tid, here, err)
 		}
 		seen[tid] = true
 		for idle.Load() == 0 { // it waits for the next
 			runtime.Gosched()
 		}
-		if err := Alone(func() error { return errors.New("this one") }); err == nil || err.Error() != "this one" {
+		if err := OnDedicated(func() error { return errors.New("this one") }); err == nil || err.Error() != "this one" {
 			t.Fatal(err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the golden messages anew")
+var rewrite = flag.Bool("rewrite", false, "write the golden messages again")
 
 // Each wrong file has the message it gives beside it: what an operator reads must not change by accident.
 func TestWrongConfigurationsSayWhatIsWrong(t *testing.T) {

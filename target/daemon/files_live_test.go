@@ -18,7 +18,7 @@ func (d *Daemon) filesOpen() bool {
 }
 
 // The file service comes with the first export and goes with the last, while blocks are served; what else a change touches is
-// not opened anew; and a change with an export that cannot be opened is not made at all.
+// not opened again; and a change with an export that cannot be opened is not made at all.
 func TestFileServiceComesAndGoesWithItsExports(t *testing.T) {
 	d, file := running(t, fileConfig)
 	one, two := t.TempDir(), t.TempDir()

@@ -117,7 +117,7 @@ func parse(name string, b []byte) (*Config, error) {
 	if err := decodeStrictly(b, c); err != nil && !saysNothing(b) {
 		return nil, &ConfigError{File: name, Detail: strings.TrimSpace(yaml.FormatError(err, false, true))}
 	}
-	c.source, c.empty = name, saysNothing(b) // after decoding, which an empty document makes anew
+	c.source, c.empty = name, saysNothing(b) // after decoding, which an empty document makes again
 	return c, nil
 }
 

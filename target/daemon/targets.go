@@ -20,7 +20,7 @@ func (d *Daemon) openTargets(cfg *Config) error {
 	d.stampMaps(cfg)
 	d.dropStrangers(cfg, nil)
 	for _, mp := range cfg.skipped {
-		d.log.Error("a LUN that was mapped by command is not served: its volume is not configured, or is another LUN, or is another one than was mapped; unmap it, or map it anew", zap.String("target", mp.Target), zap.Uint16("lun", mp.LUN), zap.String("volume", mp.Volume))
+		d.log.Error("a LUN that was mapped by command is not served: its volume is not configured, or is another LUN, or is another one than was mapped; unmap it, or map it again", zap.String("target", mp.Target), zap.Uint16("lun", mp.LUN), zap.String("volume", mp.Volume))
 	}
 	for _, t := range cfg.Targets {
 		d.startTarget(t)

@@ -7,7 +7,7 @@ import (
 )
 
 // The gate is the medium's: exports of one file system share it, under any of their rules, and one whose directory is of
-// another file system now begins anew.
+// another file system now begins again.
 func TestAGateIsOfAFileSystem(t *testing.T) {
 	dir := t.TempDir()
 	other, err := os.MkdirTemp("/dev/shm", "sluice-gate")

@@ -67,7 +67,7 @@ func newIdentities() *identities {
 		return i
 	}
 	// Some user namespaces forbid setgroups; trying it with what is set already changes nothing.
-	_ = threads.Alone(func() error {
+	_ = threads.OnDedicated(func() error {
 		i.able = rawSetgroups(i.groups)
 		return nil
 	})
@@ -91,7 +91,7 @@ func (i *identities) own(id *identity) bool {
 func (i *identities) as(id *identity, f func() error) error {
 	if i.apart(id) {
 		who := *id // the caller's stays where it is
-		return threads.Alone(func() error { return i.here(&who, f) })
+		return threads.OnDedicated(func() error { return i.here(&who, f) })
 	}
 	return i.here(id, f)
 }
@@ -119,7 +119,7 @@ func withHere[A, R any](i *identities, id *identity, a A, f func(A) (R, error)) 
 }
 
 func withApart[A, R any](i *identities, id identity, a A, f func(A) (R, error)) (r R, err error) {
-	err = threads.Alone(func() (err error) {
+	err = threads.OnDedicated(func() (err error) {
 		r, err = withHere(i, &id, a, f)
 		return err
 	})

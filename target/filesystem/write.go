@@ -107,7 +107,7 @@ func (s *FS) pwrite(fd int, o *Object, st *unix.Stat_t, w *Write) (done int, err
 
 // pwriteApart is pwrite on a thread of its own.
 func (s *FS) pwriteApart(fd int, id identity, off uint64, stable Stability, data [][]byte, n int) (done int, err error) {
-	err = threads.Alone(func() error {
+	err = threads.OnDedicated(func() error {
 		return s.ids.here(&id, func() (err error) {
 			done, err = s.pwriteAll(fd, off, stable, data, n)
 			return err

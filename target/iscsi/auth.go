@@ -78,7 +78,7 @@ func (c *conn) judge(l *login) (*targetEntry, error) {
 		return nil, r.refusal()
 	}
 	if t.SCSI != was.SCSI {
-		return nil, refuse(iscsi.LoginUnavailable, "", "target %s was made anew during the login", name)
+		return nil, refuse(iscsi.LoginUnavailable, "", "target %s was made again during the login", name)
 	}
 	if _, ok := t.allow(l.initiator); !ok {
 		return nil, refuse(iscsi.LoginNotAuthorized, fmt.Sprintf("add %s to the target's initiators", l.initiator), "initiator %q was taken off the access list of %s during the login", clip(l.initiator), name)

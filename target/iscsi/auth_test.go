@@ -112,7 +112,7 @@ func TestALoginUnderWayIsJudgedByTheTargetAsItIsAtItsEnd(t *testing.T) {
 			return f.srv.UpdateTarget(Target{Name: testTarget, SCSI: f.st, Initiators: mine})
 		}, 0},
 		{"removed", Target{}, func(f *fixture) error { return f.srv.RemoveTarget(t.Context(), testTarget) }, iscsi.LoginNotFound},
-		{"made anew", Target{}, func(f *fixture) error {
+		{"made again", Target{}, func(f *fixture) error {
 			st, err := scsi.NewTarget(scsi.TargetOptions{Name: testTarget, Memory: f.pool})
 			must(t, err)
 			must(t, f.srv.RemoveTarget(t.Context(), testTarget))

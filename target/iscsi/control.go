@@ -194,7 +194,7 @@ func (c *conn) textRequest(b iscsi.BHS, data []byte) error {
 	c.letGo()
 	if b.TTT() != iscsi.Reserved {
 		if c.textTTT == 0 || b.TTT() != c.textTTT || len(c.text) == 0 {
-			// The answer it asks for is gone; section 11.10.4 has the initiator begin anew.
+			// The answer it asks for is gone; section 11.10.4 has the initiator begin again.
 			c.text, c.textTTT = nil, 0
 			c.reject(b, iscsi.RejectProtocol)
 			return nil

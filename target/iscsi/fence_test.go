@@ -61,7 +61,7 @@ func twoHosts(dial func() *peer) (a, b *peer) {
 	return a, b
 }
 
-// A host that has lost a path resets the unit over another one and writes anew. What is still under way on the lost path gets
+// A host that has lost a path resets the unit over another one and writes again. What is still under way on the lost path gets
 // there later, and must not land on newer writes: not one of the commands that were sent before the reset was heard of does.
 func TestAResetEndsWritesThatAreStillUnderWay(t *testing.T) {
 	for name, fn := range map[string]iscsi.TaskFunction{"unit": iscsi.LogicalUnitReset, "target": iscsi.TargetWarmReset} {
@@ -98,7 +98,7 @@ func TestAResetEndsWritesThatAreStillUnderWay(t *testing.T) {
 	}
 }
 
-// The first command that was sent with the report read is let in, and the one before it is not; after another reset it begins anew.
+// The first command that was sent with the report read is let in, and the one before it is not; after another reset it begins again.
 func TestAResetIsHeardOfWhenExpStatSNSaysSo(t *testing.T) {
 	either(t, func(t *testing.T, f *fixture, dial func() *peer) {
 		a, b := twoHosts(dial)

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-storage/sluice/internal/iscsi"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the transcripts of testdata anew")
+var rewrite = flag.Bool("rewrite", false, "write the transcripts of testdata again")
 
 // turn is one request of a dialogue.
 type turn struct {
@@ -85,7 +85,7 @@ func TestLoginTranscripts(t *testing.T) {
 			want, err := os.ReadFile(file)
 			must(t, err)
 			if got := b.String(); got != string(want) {
-				t.Errorf("the dialogue differs from %s (-rewrite writes it anew):\n%s", file, regexp.MustCompile(`(?m)^`).ReplaceAllString(got, "  "))
+				t.Errorf("the dialogue differs from %s (-rewrite writes it):\n%s", file, regexp.MustCompile(`(?m)^`).ReplaceAllString(got, "  "))
 			}
 		})
 	}

@@ -22,7 +22,7 @@ import (
 )
 
 // allocatesNothing fails unless a call costs no allocation. Now and then the collector empties the pools, and what they held is
-// made anew: the best of ten counts.
+// made again: the best of ten counts.
 func allocatesNothing(t *testing.T, once func()) {
 	t.Helper()
 	const calls = 400

@@ -38,7 +38,7 @@ func TestACallIsClassedOnce(t *testing.T) {
 	for name, o := range map[string]Options{"": {}, "by workers": {NoInline: true}} {
 		t.Run("stream "+name, func(t *testing.T) {
 			_, p, addr := serve(t, o)
-			p.prompt.Store(true)
+			p.brief.Store(true)
 			close(p.gate)
 			nc := dial(t, addr)
 			for i, proc := range []uint32{procEcho, procWait, procWrite, procCount, 99} { // inline, serial, worker, worker with a kept reply, none
@@ -68,7 +68,7 @@ func TestACallIsClassedOnce(t *testing.T) {
 			_, p, connect, end := serveFabric(t, Options{})
 			defer end()
 			close(p.gate)
-			p.prompt.Store(true)
+			p.brief.Store(true)
 			c := connect()
 			read := rpcrdma.ReadSegment{Segment: c.bind(0, 4096, transport.RemoteRead)}
 			c.call(procWrite, read) // screened: its client has shown no right

@@ -41,7 +41,7 @@ func (c *rdmaConn) RestLocked() { c.owner.FlushLocked() }
 
 // HandedOff counts, and sends the replies that wait for company.
 func (c *rdmaConn) HandedOff() {
-	c.s.stats.handovers.Add(1)
+	c.s.stats.handoffs.Add(1)
 	c.mu.Lock()
 	c.owner.FlushLocked()
 	c.mu.Unlock()

@@ -28,20 +28,20 @@ func TestAnOwnerThatBlocksIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p, connect, end := serveFabric(t, Options{})
 		defer end()
-		p.prompt.Store(true)
+		p.brief.Store(true)
 		c := connect()
 		c.granted(creditsPerStep)
 		var waiting []uint32
 		for i := range uint64(3) {
 			waiting = append(waiting, c.waits(p))
 			xid := c.call(procEcho)
-			if c.got[xid] != 0 || s.stats.handovers.Load() != i {
-				t.Fatalf("%d replies at once, %d handoffs", c.got[xid], s.stats.handovers.Load())
+			if c.got[xid] != 0 || s.stats.handoffs.Load() != i {
+				t.Fatalf("%d replies at once, %d handoffs", c.got[xid], s.stats.handoffs.Load())
 			}
 			time.Sleep(2 * owner.BlockTime)
 			c.poll()
-			if c.got[xid] != 1 || s.stats.handovers.Load() != i+1 {
-				t.Fatalf("%d replies, %d handoffs after %v", c.got[xid], s.stats.handovers.Load(), 2*owner.BlockTime)
+			if c.got[xid] != 1 || s.stats.handoffs.Load() != i+1 {
+				t.Fatalf("%d replies, %d handoffs after %v", c.got[xid], s.stats.handoffs.Load(), 2*owner.BlockTime)
 			}
 		}
 		close(p.gate)
@@ -57,7 +57,7 @@ func TestAnOwnerThatBlocksIsReplaced(t *testing.T) {
 			}
 		}
 		time.Sleep(10 * owner.BlockTime)
-		if n := s.stats.handovers.Load(); n != 3 {
+		if n := s.stats.handoffs.Load(); n != 3 {
 			t.Errorf("%d handoffs for 3 calls that blocked", n)
 		}
 	})
@@ -69,7 +69,7 @@ func TestTheOwnerExecutesCallsWithoutDataThatHardlyEverBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p, connect, end := serveFabric(t, Options{})
 		defer end()
-		p.prompt.Store(true)
+		p.brief.Store(true)
 		c := connect()
 		c.granted(creditsPerStep)
 		wait := c.call(procWait)
@@ -82,8 +82,8 @@ func TestTheOwnerExecutesCallsWithoutDataThatHardlyEverBlock(t *testing.T) {
 		}
 		time.Sleep(2 * owner.BlockTime)
 		c.poll()
-		if c.got[c.xid] != 1 || c.got[wait] != 0 || s.stats.handovers.Load() != 1 {
-			t.Errorf("%d replies, %d handoffs after %v", c.got[c.xid], s.stats.handovers.Load(), 2*owner.BlockTime)
+		if c.got[c.xid] != 1 || c.got[wait] != 0 || s.stats.handoffs.Load() != 1 {
+			t.Errorf("%d replies, %d handoffs after %v", c.got[c.xid], s.stats.handoffs.Load(), 2*owner.BlockTime)
 		}
 		close(p.gate)
 		c.poll()
@@ -112,7 +112,7 @@ func TestReceivesOfRepliesThatLeaveTogetherArePostedTogether(t *testing.T) {
 		defer func() { newTwins = made }()
 		_, p, connect, end := serveFabric(t, Options{})
 		defer end()
-		p.prompt.Store(true)
+		p.brief.Store(true)
 		c := connect()
 		c.granted(creditsPerStep)
 		first := c.call(procWait) // while it lasts the others come in, for one Poll
@@ -188,7 +188,7 @@ func TestRepliesWaitForCompany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p, connect, end := serveFabric(t, Options{})
 		defer end()
-		p.prompt.Store(true)
+		p.brief.Store(true)
 		c := connect()
 		c.granted(creditsPerStep)
 		c.call(procTrust) // or workers would ask the program about each call, side by side
@@ -204,14 +204,14 @@ func TestRepliesWaitForCompany(t *testing.T) {
 		for i, want := range [][4]int{{0, 0, 0, 0}, {1, 1, 0, 0}, {1, 1, 0, 0}} {
 			p.gate <- struct{}{} // ends one call; the next blocks
 			c.poll()
-			if got := [4]int{c.got[xids[0]], c.got[xids[1]], c.got[xids[2]], c.got[xids[3]]}; got != want || s.stats.handovers.Load() != 0 {
-				t.Errorf("replies %v after %d calls, want %v; %d handoffs", got, i+1, want, s.stats.handovers.Load())
+			if got := [4]int{c.got[xids[0]], c.got[xids[1]], c.got[xids[2]], c.got[xids[3]]}; got != want || s.stats.handoffs.Load() != 0 {
+				t.Errorf("replies %v after %d calls, want %v; %d handoffs", got, i+1, want, s.stats.handoffs.Load())
 			}
 		}
 		time.Sleep(2 * owner.BlockTime)
 		c.poll()
-		if c.got[xids[2]] != 1 || s.stats.handovers.Load() != 1 {
-			t.Errorf("%d replies to a call before one that blocks, %d handoffs", c.got[xids[2]], s.stats.handovers.Load())
+		if c.got[xids[2]] != 1 || s.stats.handoffs.Load() != 1 {
+			t.Errorf("%d replies to a call before one that blocks, %d handoffs", c.got[xids[2]], s.stats.handoffs.Load())
 		}
 		close(p.gate)
 		c.poll()
@@ -240,7 +240,7 @@ func TestAConnectionEndsWhileItsOwnerIsInACall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, p, connect, end := serveFabric(t, Options{})
-				p.prompt.Store(true)
+				p.brief.Store(true)
 				c, other := connect(), connect()
 				c.waits(p)
 				// More calls whose data comes and which nobody has begun.
@@ -270,7 +270,7 @@ func TestNoInlineLeavesTheOwnerFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p, connect, end := serveFabric(t, Options{NoInline: true})
 		defer end()
-		p.prompt.Store(true)
+		p.brief.Store(true)
 		c := connect()
 		c.granted(creditsPerStep)
 		wait := c.waits(p)
@@ -279,8 +279,8 @@ func TestNoInlineLeavesTheOwnerFree(t *testing.T) {
 		}
 		close(p.gate)
 		c.poll()
-		if c.got[wait] != 1 || s.stats.handovers.Load() != 0 {
-			t.Errorf("%d replies, %d handoffs", c.got[wait], s.stats.handovers.Load())
+		if c.got[wait] != 1 || s.stats.handoffs.Load() != 0 {
+			t.Errorf("%d replies, %d handoffs", c.got[wait], s.stats.handoffs.Load())
 		}
 	})
 }

@@ -20,7 +20,7 @@ func stamped(xid, proc, stamp, uid uint32) []byte {
 	return b
 }
 
-// A repetition is known by its arguments: its credential may be made anew, as old kernels of Linux do it.
+// A repetition is known by its arguments: its credential may be made again, as old kernels of Linux do it.
 func TestARepetitionIsKnownWhateverItsCredential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p, l, end := servePipes(t, Options{})

@@ -26,7 +26,7 @@ func (q *serialQueue) add(c *Call) {
 	q.mu.Lock()
 	if !q.made {
 		q.made = true
-		q.handoff.Init(owner.BlockTime, q.handOver)
+		q.handoff.Init(owner.BlockTime, q.handOff)
 	}
 	if q.running {
 		if q.tail != nil {
@@ -84,9 +84,9 @@ func (q *serialQueue) run(c *Call) {
 	}
 }
 
-// handOver goes on with the calls behind one that blocks.
-func (q *serialQueue) handOver() {
-	q.c.s.stats.handovers.Add(1)
+// handOff goes on with the calls behind one that blocks.
+func (q *serialQueue) handOff() {
+	q.c.s.stats.handoffs.Add(1)
 	q.c.out.flush() // what waits for company
 	if c := q.take(); c != nil {
 		q.submit(c)

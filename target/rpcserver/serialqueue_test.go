@@ -11,7 +11,7 @@ import (
 // Calls that hardly ever block go one after another; one that does loses the others to another worker.
 func TestASerialQueueThatBlocksIsLeft(t *testing.T) {
 	s, p, addr := serve(t, Options{})
-	p.prompt.Store(true)
+	p.brief.Store(true)
 	nc := dial(t, addr)
 	var all []byte
 	const n = 5
@@ -22,7 +22,7 @@ func TestASerialQueueThatBlocksIsLeft(t *testing.T) {
 	for range n {
 		<-p.entered // each has been taken from the one before
 	}
-	if k := s.stats.handovers.Load(); k < n-1 {
+	if k := s.stats.handoffs.Load(); k < n-1 {
 		t.Errorf("%d handoffs for %d calls that block", k, n)
 	}
 	write(t, nc, record(100, procEcho, 7))
@@ -48,7 +48,7 @@ func TestASerialQueueThatBlocksIsLeft(t *testing.T) {
 // Whatever comes together is answered, on several connections at once.
 func TestManyCallsInSerialQueues(t *testing.T) {
 	_, p, addr := serve(t, Options{})
-	p.prompt.Store(true)
+	p.brief.Store(true)
 	close(p.gate)
 	done := make(chan uint64, 4)
 	for range cap(done) {

@@ -46,7 +46,7 @@ type program struct {
 	gate    chan struct{}
 	entered chan struct{}
 	count   atomic.Uint32
-	prompt  atomic.Bool  // it says that procWait hardly ever blocks
+	brief   atomic.Bool  // it says that procWait hardly ever blocks
 	refuses atomic.Bool  // it refuses calls before their data is fetched
 	drops   atomic.Bool  // procWait has no reply
 	lent    atomic.Int32 // results of procMiddle
@@ -58,7 +58,7 @@ func (p *program) Classify(c *Call) Class {
 	switch {
 	case c.Proc == procEcho, c.Proc == procBulk, c.Proc == procMiddle, c.Proc == procTrust:
 		return Inline
-	case c.Proc == procWait && p.prompt.Load():
+	case c.Proc == procWait && p.brief.Load():
 		return Brief
 	}
 	return Worker

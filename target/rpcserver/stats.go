@@ -10,7 +10,7 @@ type counters struct {
 	credits                                      atomic.Int64  // granted now
 	active                                       atomic.Int64  // calls received and not answered
 	refused                                      [refusals]atomic.Uint64
-	bytesLent, handovers                         atomic.Uint64
+	bytesLent, handoffs                          atomic.Uint64
 	copiedIn, copiedOut                          copies
 	pipes                                        atomic.Int64
 }

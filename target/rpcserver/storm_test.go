@@ -322,7 +322,7 @@ func TestEachCallIsAnsweredOnceWhateverHappens(t *testing.T) {
 				defer mem.SetDrought(nil)
 				s, p, connect, end := serveFabric(t, Options{RDMA: RDMAOptions{Credits: 40, Memory: littleFabric}})
 				defer end()
-				p.prompt.Store(true)
+				p.brief.Store(true)
 				s.mu.Lock()
 				s.hostFabric = 3 << 20 // little, for the clients are one host
 				s.mu.Unlock()

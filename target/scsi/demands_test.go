@@ -366,7 +366,7 @@ func TestPortGroupsExplicitAndImplicit(t *testing.T) {
 	if g := again.PortGroups(); g[1].State != Unavailable || g[1].Status != GroupImplicit || g[0].State != ActiveOptimized {
 		t.Errorf("after a restart %+v", g)
 	}
-	// A state that is configured anew outweighs what was set before.
+	// A state that is configured again outweighs what was set before.
 	groups[1].State = Standby
 	if again, _ = mk(); again.PortGroups()[1].State != Standby {
 		t.Errorf("after a change of the configuration %+v", again.PortGroups())

@@ -78,7 +78,7 @@ type notedRig struct {
 
 const notedTarget = "iqn.2026-01.example:t"
 
-// serve begins anew with a volume as LUN 0.
+// serve begins again with a volume as LUN 0.
 func (p *notedRig) serve(t *testing.T, volume string) {
 	t.Helper()
 	lu, err := NewLogicalUnit(LUOptions{Device: newDisk(1<<20, 512), Name: volume, StateDir: p.dir})

@@ -147,7 +147,7 @@ func (lu *LogicalUnit) adoptLocked(dir string) (was *powerState, note bool, err 
 	forgets := lu.takeModesLocked(&s, powered)
 	if r := s.Reservations; r != nil && (r.APTPL || powered) {
 		if !powered {
-			r.Generation = 0 // SPC-4 section 6.15.2: it begins anew with power
+			r.Generation = 0 // SPC-4 section 6.15.2: it begins again with power
 		}
 		lu.pr.Store(r)
 	} else if r != nil {

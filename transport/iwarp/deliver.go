@@ -107,7 +107,7 @@ func (r resolution) String() string {
 	return [...]string{"ok", "no such STag", "outside of what was bound", "the offset wraps", "access not granted"}[r]
 }
 
-// found is a window as it was under the lock: another goroutine may invalidate it and bind it anew the moment after.
+// found is a window as it was under the lock: another goroutine may invalidate it and bind it again the moment after.
 type found struct {
 	win   *window
 	gen   uint32

@@ -57,7 +57,7 @@ func (x *rx) slot(g, pad, n int) int {
 
 // settle goes through the n bytes that a guessed readv brought behind the payload that was certain.
 func (x *rx) settle(q *QP, n int) *transport.TerminateError {
-	rest := x.rest // the header of each segment sets it anew
+	rest := x.rest // the header of each segment sets it again
 	for g := 0; g < x.guesses && n > 0; g++ {
 		s := &x.slots[g]
 		k := min(n, s.n)

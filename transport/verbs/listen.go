@@ -192,7 +192,7 @@ func (l *listener) cmEvent(e cmEvent) {
 	}
 }
 
-// again listens anew after the adapter went: until the address has an RDMA device again, or the listener is closed.
+// again listens once more after the adapter went: until the address has an RDMA device again, or the listener is closed.
 func (l *listener) again() {
 	l.mu.Lock()
 	id := l.id

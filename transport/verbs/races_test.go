@@ -269,7 +269,7 @@ func (u *unsteady) Listen(id handle, backlog int) error {
 	return err
 }
 
-// An adapter that goes while its listener is made anew is listened on when it is back, as any other time.
+// An adapter that goes while its listener is made again is listened on when it is back, as any other time.
 func TestAnAdapterThatGoesWhileItIsListenedOnAgainIsNotMissed(t *testing.T) {
 	s := newSim(t)
 	s.add("one", "mlx5", "10.0.0.1")

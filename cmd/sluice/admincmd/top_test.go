@@ -25,7 +25,7 @@ import (
 	"github.com/sluice-storage/sluice/test/lib/need"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the golden screens anew")
+var rewrite = flag.Bool("rewrite", false, "write the golden screens again")
 
 const runEnv = "SLUICE_TEST_ARGS"
 

@@ -66,7 +66,7 @@ func showDevice(v *block.Volume, r *Record, readOnly bool, timeout time.Duration
 		case n < kernelConns:
 			fmt.Fprintln(os.Stderr, "sluice: kernel threads cannot be seen from here (a container?), so the device has one connection")
 		case len(ours) > 0:
-			fmt.Fprintln(os.Stderr, "sluice: the kernel does not receive on all connections of the device; making it anew")
+			fmt.Fprintln(os.Stderr, "sluice: the kernel does not receive on all connections of the device; making it again")
 		}
 		if err := drop(); err != nil {
 			return nil, err

@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// tries is how often a device is made anew when not all of its connections have a receiver. Each try leaves idle workers
+// tries is how often a device is made again when not all of its connections have a receiver. Each try leaves idle workers
 // behind for the next.
 const tries = 6
 

@@ -109,7 +109,7 @@ func (p *play) step() {
 	}
 }
 
-// end does one of the table's acts, and begins anew where it is one.
+// end does one of the table's acts, and begins again where it is one.
 func (p *play) end(act string) {
 	t := p.t
 	state := unused

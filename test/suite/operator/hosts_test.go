@@ -189,7 +189,7 @@ func (o *operator) away() {
 		m.away = v
 		o.must(errors.Join(o.checkFiles(m), o.checkSeen(m)))
 	}
-	if rapid.Bool().Draw(o.t, "anew") && !o.m.volumes[v].readOnly {
+	if rapid.Bool().Draw(o.t, "again") && !o.m.volumes[v].readOnly {
 		args, size := []string{"volume", "create", v}, o.m.known(v)
 		if size == 0 {
 			size = 2 * mib

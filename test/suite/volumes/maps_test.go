@@ -40,8 +40,8 @@ func TestAMapIsOfTheVolumeThatItWasMadeFor(t *testing.T) {
 	d.must("target", "map", target, "4", "v")
 	d.kill()
 	d.start()
-	mapped("mapped anew", true)
-	// A file that is made anew by command is the same LUN.
+	mapped("mapped again", true)
+	// A file that is made again by command is the same LUN.
 	d.kill()
 	if err := os.Remove(d.path("two.img")); err != nil {
 		t.Fatal(err)
@@ -49,10 +49,10 @@ func TestAMapIsOfTheVolumeThatItWasMadeFor(t *testing.T) {
 	d.start()
 	mapped("without its file", true)
 	d.must("volume", "create", "v", "1MiB")
-	mapped("made anew", true)
+	mapped("made again", true)
 	d.kill()
 	d.start()
-	mapped("made anew, after a restart", true)
+	mapped("made again, after a restart", true)
 }
 
 // A map of an earlier version says nothing of its volume; it is of the one that is there when this version starts.

@@ -43,8 +43,8 @@ const (
 type kind struct {
 	Name string   `json:"name"`
 	URLs []string `json:"urls"`
-	// lane: kinds of one lane run one after the other, lanes beside each other.
-	lane int
+	// group: kinds of one group run one after the other, groups beside each other.
+	group int
 	// only restricts the kind to some tests.
 	only *regexp.Regexp
 }
@@ -220,18 +220,18 @@ func listTests(ctx context.Context, match string) ([]string, error) {
 	return tests, nil
 }
 
-// runAll runs every test over every kind, the lanes beside each other.
+// runAll runs every test over every kind, the groups beside each other.
 func (o *options) runAll(ctx context.Context, kinds []kind, tests []string) []result {
 	var mu sync.Mutex
 	var all []result
 	var wg sync.WaitGroup
-	lanes := map[int][]kind{}
+	groups := map[int][]kind{}
 	for _, k := range kinds {
-		lanes[k.lane] = append(lanes[k.lane], k)
+		groups[k.group] = append(groups[k.group], k)
 	}
-	for _, lane := range lanes {
+	for _, group := range groups {
 		wg.Go(func() {
-			for _, k := range lane {
+			for _, k := range group {
 				for _, t := range tests {
 					if ctx.Err() != nil {
 						return

@@ -44,7 +44,7 @@ func startSluiced(ctx context.Context, dir, binary string) (*daemon, error) {
 	}
 	type vol struct {
 		name, options string
-		lane          int
+		group         int
 	}
 	vols := []vol{
 		{"thin", "engine: file, size: 64MiB, physical: 512, erase: true", 0},
@@ -81,7 +81,7 @@ func startSluiced(ctx context.Context, dir, binary string) (*daemon, error) {
 	y.WriteString("targets:\n")
 	for _, v := range vols {
 		fmt.Fprintf(&y, "  - {name: \"%s%s\", luns: [{lun: 0, volume: %s}]}\n", iqn, v.name, v.name)
-		k := kind{Name: v.name, lane: v.lane, URLs: []string{fmt.Sprintf("iscsi://127.0.0.1:%d/%s%s/0", ports[0], iqn, v.name)}}
+		k := kind{Name: v.name, group: v.group, URLs: []string{fmt.Sprintf("iscsi://127.0.0.1:%d/%s%s/0", ports[0], iqn, v.name)}}
 		if v.name == "multipath" {
 			k.URLs = append(k.URLs, fmt.Sprintf("iscsi://127.0.0.1:%d/%s%s/0", ports[1], iqn, v.name))
 		}

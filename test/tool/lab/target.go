@@ -38,7 +38,7 @@ func (r *Run) serveWith(keys []string, units ...unit) (*target, error) {
 	}
 	t := &target{r: r, port: port, file: filepath.Join(r.Tmp, "sluiced.yaml")}
 	var b strings.Builder
-	// The guest's connections come from QEMU on this machine, and QEMU cuts TCP anew: stock siw cannot take a CRC
+	// The guest's connections come from QEMU on this machine, and QEMU cuts TCP into segments of its own: stock siw cannot take a CRC
 	// that lies in two segments, so it is not asked for here. CRC is for the scenarios on a veth pair.
 	fmt.Fprintf(&b, "state_dir: %s\nmemory: 128MiB\nfabric:\n  crc: peer\nportals:\n  - address: %s\nvolumes:\n", filepath.Join(r.Tmp, "state"), loopback(port))
 	for _, u := range units {
