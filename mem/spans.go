@@ -137,6 +137,24 @@ func Part(dst, spans []Span, off, n int64) []Span {
 	return dst
 }
 
+// Chain appends to dst the spans of the n bytes that begin off bytes into a chain of buffers, or of as many as there are.
+func Chain(dst []Span, bufs []*Buf, off, n int) []Span {
+	for _, b := range bufs {
+		s := b.Span()
+		if off >= s.Len {
+			off -= s.Len
+			continue
+		}
+		k := min(s.Len-off, n)
+		if k == 0 {
+			break
+		}
+		dst = append(dst, s.Cut(off, k))
+		n, off = n-k, 0
+	}
+	return dst
+}
+
 // Join appends a span to a list, as one piece with the last where it follows that in memory.
 func Join(list []Span, s Span) []Span {
 	if n := len(list); n > 0 && list[n-1].Slab == s.Slab && list[n-1].Off+list[n-1].Len == s.Off {

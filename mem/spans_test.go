@@ -113,3 +113,33 @@ func TestSpansAreOneBufferInPieces(t *testing.T) {
 		}
 	})
 }
+
+// TestAChainIsItsBuffersBytes holds the spans of a chain of buffers against the same bytes on one slice.
+func TestAChainIsItsBuffersBytes(t *testing.T) {
+	pool := mem.NewPool(8 << 20)
+	rapid.Check(t, func(rt *rapid.T) {
+		var bufs []*mem.Buf
+		var whole []byte
+		for i, n := range rapid.SliceOfN(rapid.IntRange(1, 9000), 0, 4).Draw(rt, "buffers") {
+			b, err := pool.Get(n)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			defer b.Release()
+			for k := range b.Bytes() {
+				b.Bytes()[k] = byte(k ^ i*91)
+			}
+			bufs, whole = append(bufs, b), append(whole, b.Bytes()...)
+		}
+		off, n := rapid.IntRange(0, len(whole)).Draw(rt, "off"), rapid.IntRange(0, len(whole)+5).Draw(rt, "n")
+		want := whole[off:min(off+n, len(whole))]
+		first := mem.Span{Len: 1}
+		spans := mem.Chain([]mem.Span{first}, bufs, off, n)
+		if spans[0] != first || mem.Total(spans[1:]) != int64(len(want)) {
+			rt.Fatalf("%d bytes at %d of %d are %d behind what was there", n, off, len(whole), mem.Total(spans[1:]))
+		}
+		if got := make([]byte, len(want)); mem.Gather(got, spans[1:], 0) != len(want) || !bytes.Equal(got, want) {
+			rt.Fatalf("%d bytes at %d of %d are others", n, off, len(whole))
+		}
+	})
+}

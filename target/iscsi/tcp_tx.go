@@ -97,7 +97,7 @@ func (x *tcpDatamover) dataInLocked(t *task) {
 	c := x.c
 	in := &t.in
 	left, off := int(mem.Total(in.data)), in.off
-	si, sOff := 0, 0
+	data := mem.At(in.data, 0)
 	for left > 0 {
 		n := min(left, c.params.MaxSend, c.params.MaxBurst-in.burst)
 		left -= n
@@ -134,14 +134,8 @@ func (x *tcpDatamover) dataInLocked(t *task) {
 		x.segLocked(seg{b: k.b[:head]})
 		crc := uint32(0)
 		for m := n; m > 0; {
-			s := in.data[si].Bytes()[sOff:]
-			if len(s) == 0 {
-				si, sOff = si+1, 0
-				continue
-			}
-			s = s[:min(len(s), m)]
+			s := data.Next(m)
 			m -= len(s)
-			sOff += len(s)
 			if x.dd {
 				crc = iscsi.DigestUpdate(crc, s)
 			}

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // beginCompareAndWrite is atomic because the device's CompareWrite is: for every request, of whatever session.
@@ -29,11 +30,11 @@ func beginCompareAndWrite(c *Command) stepResult {
 			return err
 		}
 		defer release(bufs)
-		if err := c.moveOut(0, spansOf(nil, bufs, 0, 2*n)); err != nil {
+		if err := c.moveOut(0, mem.Chain(nil, bufs, 0, 2*n)); err != nil {
 			return err
 		}
 		return c.do(blockdev.Request{Op: blockdev.CompareWrite, Offset: int64(r.lba) << lu.shift, Length: int64(n),
-			Compare: spansOf(nil, bufs, 0, n), Data: spansOf(nil, bufs, n, n), FUA: r.fua || lu.has(flagNoCache)})
+			Compare: mem.Chain(nil, bufs, 0, n), Data: mem.Chain(nil, bufs, n, n), FUA: r.fua || lu.has(flagNoCache)})
 	})
 }
 
@@ -67,7 +68,7 @@ func (c *Command) orPiece(start, off int64, n int, fua bool) error {
 		return err
 	}
 	defer release(bufs)
-	given, old, now := spansOf(nil, bufs, 0, n), spansOf(nil, bufs, n, n), spansOf(nil, bufs, 2*n, n)
+	given, old, now := mem.Chain(nil, bufs, 0, n), mem.Chain(nil, bufs, n, n), mem.Chain(nil, bufs, 2*n, n)
 	if err := c.moveOut(int(off), given); err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func beginWriteAtomic(c *Command) stepResult {
 			return err
 		}
 		defer release(bufs)
-		spans := spansOf(nil, bufs, 0, int(n))
+		spans := mem.Chain(nil, bufs, 0, int(n))
 		if err := c.moveOut(0, spans); err != nil {
 			return err
 		}

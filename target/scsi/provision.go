@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // zeroReads says that unmapped blocks read as zeroes (LBPRZ).
@@ -114,12 +115,12 @@ func (c *Command) writeSame(at, n int64, unmap bool) error {
 		return err
 	}
 	defer release(bufs)
-	if err := c.moveOut(0, spansOf(nil, bufs, 0, int(bs))); err != nil {
+	if err := c.moveOut(0, mem.Chain(nil, bufs, 0, int(bs))); err != nil {
 		return err
 	}
 	block := make([]byte, 0, bs)
 	zero := true
-	for _, s := range spansOf(nil, bufs, 0, int(bs)) {
+	for _, s := range mem.Chain(nil, bufs, 0, int(bs)) {
 		block = append(block, s.Bytes()...)
 	}
 	for _, b := range block {
@@ -129,7 +130,7 @@ func (c *Command) writeSame(at, n int64, unmap bool) error {
 	if zero && (c.x.lu.zeroReads() || unmap) {
 		return c.writeZeroes(at, n, unmap)
 	}
-	return c.repeat(at, n, block, spansLen(bufs, min(n, pieceSize)))
+	return c.repeat(at, n, block, mem.Chain(nil, bufs, 0, int(min(n, pieceSize))))
 }
 
 func (c *Command) writeZeroes(at, n int64, unmap bool) error {
@@ -142,7 +143,7 @@ func (c *Command) writeZeroes(at, n int64, unmap bool) error {
 		return err
 	}
 	defer release(bufs)
-	return c.repeat(at, n, make([]byte, c.x.lu.bs), spansLen(bufs, size))
+	return c.repeat(at, n, make([]byte, c.x.lu.bs), mem.Chain(nil, bufs, 0, int(size)))
 }
 
 func beginGetLBAStatus(c *Command) stepResult {

@@ -145,7 +145,7 @@ func (c *Command) fetch(n int) ([]byte, error) {
 		return nil, err
 	}
 	defer release(bufs)
-	if err := c.moveOut(0, spansOf(nil, bufs, 0, n)); err != nil {
+	if err := c.moveOut(0, mem.Chain(nil, bufs, 0, n)); err != nil {
 		return nil, err
 	}
 	list := make([]byte, 0, n)
@@ -168,30 +168,11 @@ func (c *Command) reply(data []byte, alloc int) error {
 		return err
 	}
 	defer release(bufs)
-	spans := spansOf(nil, bufs, 0, n)
+	spans := mem.Chain(nil, bufs, 0, n)
 	for _, s := range spans {
 		data = data[copy(s.Bytes(), data):]
 	}
 	return c.moveIn(0, spans)
-}
-
-// spansOf appends the spans of n bytes that begin off bytes into a chain of buffers.
-func spansOf(dst []mem.Span, bufs []*mem.Buf, off, n int) []mem.Span {
-	for _, b := range bufs {
-		s := b.Span()
-		if off >= s.Len {
-			off -= s.Len
-			continue
-		}
-		take := min(s.Len-off, n)
-		if take == 0 {
-			break
-		}
-		dst = append(dst, s.Cut(off, take))
-		n -= take
-		off = 0
-	}
-	return dst
 }
 
 // wholeData checks that the initiator gives exactly n bytes. COMPARE AND WRITE and WRITE SAME do nothing with a part of
@@ -212,8 +193,6 @@ func (c *Command) dataOut(n int64) error {
 	}
 	return nil
 }
-
-func spansLen(bufs []*mem.Buf, n int64) []mem.Span { return spansOf(nil, bufs, 0, int(n)) }
 
 // repeat writes block over and over into n bytes of the medium, through spans of whole blocks.
 func (c *Command) repeat(at, n int64, block []byte, spans []mem.Span) error {

@@ -37,17 +37,7 @@ func (p *piece) takeDoneLocked() bool {
 }
 
 // setSpans names the first n bytes of the buffers.
-func (p *piece) setSpans(n int) {
-	p.spans = p.spans[:0]
-	for _, b := range p.bufs {
-		s := b.Span()
-		if s.Len > n {
-			s = s.Cut(0, n)
-		}
-		p.spans = append(p.spans, s)
-		n -= s.Len
-	}
-}
+func (p *piece) setSpans(n int) { p.spans = mem.Chain(p.spans[:0], p.bufs, 0, n) }
 
 // transfer is the pipelined copy between the medium and the initiator: a ring of pieces from head to tail, of which one
 // is with the mover and any number with the device.

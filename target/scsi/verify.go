@@ -63,10 +63,10 @@ func (c *Command) verifyPiece(at, off int64, n int, compare bool) error {
 		return err
 	}
 	defer release(bufs)
-	medium := spansOf(nil, bufs, 0, n)
+	medium := mem.Chain(nil, bufs, 0, n)
 	var given []mem.Span
 	if compare {
-		given = spansOf(nil, bufs, n, n)
+		given = mem.Chain(nil, bufs, n, n)
 		if err := c.moveOut(int(off), given); err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (c *Command) verifyOne(r rw) error {
 	if err != nil {
 		return err
 	}
-	given := spansOf(nil, one, 0, bs)
+	given := mem.Chain(nil, one, 0, bs)
 	block := make([]byte, 0, bs)
 	err = c.moveOut(0, given)
 	for _, s := range given {
@@ -114,7 +114,7 @@ func (c *Command) verifyOne(r rw) error {
 		if err != nil {
 			return err
 		}
-		medium := spansOf(nil, bufs, 0, n)
+		medium := mem.Chain(nil, bufs, 0, n)
 		err = c.do(blockdev.Request{Op: blockdev.Read, Offset: int64(r.lba)<<lu.shift + off, Length: int64(n), Data: medium})
 		if err == nil {
 			i := 0
@@ -170,7 +170,7 @@ func (c *Command) writeVerifyPiece(start, off int64, n int, compare bool) error 
 		return err
 	}
 	defer release(bufs)
-	given, medium := spansOf(nil, bufs, 0, n), spansOf(nil, bufs, n, n)
+	given, medium := mem.Chain(nil, bufs, 0, n), mem.Chain(nil, bufs, n, n)
 	if err := c.moveOut(int(off), given); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/mem"
 )
 
 // Bounds of EXTENDED COPY, as RECEIVE COPY OPERATING PARAMETERS reports them.
@@ -311,7 +312,7 @@ func (c *Command) copyBytes(a, b *itl, from, to, n int64) (done int64, err error
 		if overlap && from < to {
 			off = n - done - k // backwards, so that nothing is overwritten before it is read
 		}
-		spans := spansOf(nil, bufs, 0, int(k))
+		spans := mem.Chain(nil, bufs, 0, int(k))
 		if err := mayCopy(a, b); err != nil {
 			return done, err
 		}

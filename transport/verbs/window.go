@@ -124,22 +124,20 @@ func (q *QP) ownWindow(wr *transport.WR) (*window, error) {
 
 // joined is the one range that local is: pieces that follow one another in memory are one.
 func joined(local []mem.Span) (mem.Span, error) {
-	var all mem.Span
+	var room [2]mem.Span // so that nothing is allocated
+	all := room[:0]
 	for _, s := range local {
-		switch {
-		case s.Len == 0:
-		case all.Slab == nil:
-			all = s
-		case s.Slab == all.Slab && s.Off == all.Off+all.Len:
-			all.Len += s.Len
-		default:
-			return all, errOnePiece
+		if s.Len == 0 {
+			continue
+		}
+		if all = mem.Join(all, s); len(all) > 1 {
+			return mem.Span{}, errOnePiece
 		}
 	}
-	if all.Slab == nil {
-		return all, errors.New("verbs: bind of a window to no memory")
+	if len(all) == 0 {
+		return mem.Span{}, errors.New("verbs: bind of a window to no memory")
 	}
-	return all, nil
+	return all[0], nil
 }
 
 // bindLocked prepares a Bind with the window's next key; sq is held.
