@@ -297,6 +297,7 @@ func TestPortGroupsExplicitAndImplicit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(lu.background.Wait)
 		if err := tg.AddLUN(0, lu); err != nil {
 			t.Fatal(err)
 		}

@@ -85,6 +85,7 @@ func (p *notedRig) serve(t *testing.T, volume string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(lu.background.Wait)
 	pool := mem.NewPool(16 << 20)
 	target, err := NewTarget(TargetOptions{Name: notedTarget, Memory: pool, StateDir: p.dir})
 	if err != nil {
