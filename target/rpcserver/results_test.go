@@ -166,6 +166,7 @@ func TestConnectionsEndWhileCallsWaitForRoomForResults(t *testing.T) {
 			synctest.Wait()
 			if half {
 				_ = b.Close()
+				time.Sleep(lingerTime) // it could be half closed
 				synctest.Wait()
 				if n := s.Stats().Connections; n != 1 {
 					t.Errorf("%d connections; the one that was closed waits for room", n)

@@ -113,6 +113,7 @@ func (c *stream) serve() {
 	if errors.Is(err, io.EOF) {
 		// The peer has said all; it may still be listening, but not for ever.
 		_ = nc.SetWriteDeadline(time.Now().Add(lingerTime))
+		defer time.AfterFunc(lingerTime, c.die).Stop() // what waits for room until then is not answered any more
 	} else {
 		c.lost.Store(true)
 		c.die()
