@@ -142,7 +142,7 @@ func volume(t *testing.T) (url string, disk *sparse.Disk) {
 	t.Helper()
 	disk = sparse.New(16 << 20)
 	dev := iwarp.New(iwarp.Options{})
-	d, err := serveBlocks(disk, dev)
+	d, err := serveBlocks(disk, dev, slog.DiscardHandler)
 	must(t, err)
 	addr, err := d.listen()
 	must(t, err)
@@ -154,7 +154,7 @@ func volume(t *testing.T) (url string, disk *sparse.Disk) {
 func export(t *testing.T) (url, dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	f, err := serveFiles(dir)
+	f, err := serveFiles(dir, slog.DiscardHandler)
 	must(t, err)
 	dev := iwarp.New(iwarp.Options{})
 	url, err = f.listenOn(dev)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io/fs"
+	"log/slog"
 	"testing"
 
 	"github.com/sluice-storage/sluice/initiator/block"
@@ -40,7 +41,7 @@ func TestAnEngineOfOnesOwnIsServedOverAProviderOfOnesOwn(t *testing.T) {
 	for name, dev := range fabrics(t) {
 		t.Run(name, func(t *testing.T) {
 			disk := sparse.New(16 << 20)
-			d, err := serveBlocks(disk, nil)
+			d, err := serveBlocks(disk, nil, slog.DiscardHandler)
 			must(t, err)
 			addr, err := d.listenOn(dev[0])
 			must(t, err)
@@ -69,7 +70,7 @@ func TestAnEngineOfOnesOwnIsServedOverAProviderOfOnesOwn(t *testing.T) {
 func TestFilesOverAProviderOfOnesOwn(t *testing.T) {
 	for name, dev := range fabrics(t) {
 		t.Run(name, func(t *testing.T) {
-			f, err := serveFiles(t.TempDir())
+			f, err := serveFiles(t.TempDir(), slog.DiscardHandler)
 			must(t, err)
 			url, err := f.listenOn(dev[0])
 			must(t, err)

@@ -3,11 +3,13 @@ package outside_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"sync"
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/mem"
+	"github.com/sluice-storage/sluice/slogcore"
 	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/nfs"
 	"github.com/sluice-storage/sluice/target/rpcserver"
@@ -25,8 +27,8 @@ type disks struct {
 	errs []error // guarded by runs
 }
 
-// serveBlocks makes a target of any block engine. dev, which may be nil, answers iSER at the portals of TCP.
-func serveBlocks(engine blockdev.Device, dev transport.Device) (*disks, error) {
+// serveBlocks makes a target of any block engine. dev, which may be nil, answers iSER at the portals of TCP. handler gets what is logged.
+func serveBlocks(engine blockdev.Device, dev transport.Device, handler slog.Handler) (*disks, error) {
 	memory := mem.NewPool(64 << 20)
 	unit, err := scsi.NewLogicalUnit(scsi.LUOptions{Device: engine, Name: "disk"})
 	if err != nil {
@@ -39,7 +41,7 @@ func serveBlocks(engine blockdev.Device, dev transport.Device) (*disks, error) {
 	if err := st.AddLUN(0, unit); err != nil {
 		return nil, err
 	}
-	srv, err := iscsi.NewServer(iscsi.Options{Memory: memory, Device: dev})
+	srv, err := iscsi.NewServer(iscsi.Options{Memory: memory, Device: dev, Log: slogcore.Logger(handler)})
 	if err != nil {
 		return nil, err
 	}
@@ -87,13 +89,14 @@ type files struct {
 	runs sync.WaitGroup
 }
 
-// serveFiles exports a directory as /data, to every client.
-func serveFiles(dir string) (*files, error) {
-	s, err := nfs.NewServer(nfs.Options{}, nfs.Export{Path: "/data", Dir: dir, Rights: nfs.Rights{Squash: nfs.SquashNone, Insecure: true}})
+// serveFiles exports a directory as /data, to every client. handler gets what is logged.
+func serveFiles(dir string, handler slog.Handler) (*files, error) {
+	log := slogcore.Logger(handler)
+	s, err := nfs.NewServer(nfs.Options{Log: log}, nfs.Export{Path: "/data", Dir: dir, Rights: nfs.Rights{Squash: nfs.SquashNone, Insecure: true}})
 	if err != nil {
 		return nil, err
 	}
-	return &files{nfs: s, srv: rpcserver.NewServer(rpcserver.Options{}, s.Programs()...)}, nil
+	return &files{nfs: s, srv: rpcserver.NewServer(rpcserver.Options{Log: log}, s.Programs()...)}, nil
 }
 
 func (f *files) listenOn(dev transport.Device) (url string, err error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -13,7 +14,6 @@ import (
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/initiator/attach/fusemount"
 	"github.com/sluice-storage/sluice/initiator/nfs"
@@ -60,7 +60,7 @@ func (r *request) look() {
 		return
 	}
 	if l := r.f.o.Limit; l > 0 && time.Since(r.began) >= l {
-		r.f.o.Log.Warn("the server did not answer within the limit", zap.Duration("limit", l))
+		r.f.o.Log.Warn("the server did not answer within the limit", slog.Duration("limit", l))
 		r.end(errLimit)
 		return
 	}
@@ -136,7 +136,7 @@ func (f *dirFS) errno(err error) syscall.Errno {
 	case errors.Is(err, fs.ErrInvalid):
 		return syscall.EINVAL
 	}
-	f.o.Log.Warn("a call failed", zap.Error(err))
+	f.o.Log.Warn("a call failed", slog.Any("error", err))
 	return syscall.EIO
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -12,7 +13,6 @@ import (
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/initiator/attach/fusemount"
 	"github.com/sluice-storage/sluice/initiator/nfs"
@@ -46,7 +46,7 @@ type Options struct {
 	// State is a directory of this machine that keeps the name under which a mount's locks are known to the server, so that those of a
 	// mount that was killed can be freed by the next. Without it they are not.
 	State string
-	Log   *zap.Logger // nil logs nothing
+	Log   *slog.Logger // nil logs nothing
 }
 
 // Mounted is a mounted directory.
@@ -72,9 +72,7 @@ func Mount(ctx context.Context, dir string, v *nfs.FS, o Options) (*Mounted, err
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoFUSE, err)
 	}
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
+	o.Log = logging.OrNone(o.Log)
 	f := &dirFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), v: v, o: o, self: v.Self(), attrFor: timeout(o.AttrTimeout), entryFor: timeout(o.EntryTimeout)}
 	f.base, f.stop = context.WithCancel(context.Background())
 	m := &Mounted{fs: f, dir: dir, ready: make(chan struct{})}
@@ -135,7 +133,7 @@ func (f *dirFS) openLocks(ctx context.Context, dir string) (string, error) {
 	}
 	i, err := newInstance(f.o.State, f.v.Machine(), f.o.Source, dir)
 	if err != nil { // a machine whose state cannot be written: then the next life frees nothing
-		f.o.Log.Warn("the name of the mount's locks cannot be kept", zap.Error(err))
+		f.o.Log.Warn("the name of the mount's locks cannot be kept", slog.Any("error", err))
 		if i, err = newInstance("", f.v.Machine(), f.o.Source, dir); err != nil {
 			return "", err
 		}
@@ -159,7 +157,7 @@ func (f *dirFS) openLocks(ctx context.Context, dir string) (string, error) {
 // announce frees what the life before held, and makes the new name known.
 func (f *dirFS) announce(ctx context.Context, i *instance) (*nfs.Locks, error) {
 	if i.dead != "" {
-		old, err := f.v.Locks(ctx, i.dead, logging.FromZap(f.o.Log)) // which begins with FREE_ALL
+		old, err := f.v.Locks(ctx, i.dead, f.o.Log) // which begins with FREE_ALL
 		if err == nil {
 			err = old.Close()
 		}
@@ -167,7 +165,7 @@ func (f *dirFS) announce(ctx context.Context, i *instance) (*nfs.Locks, error) {
 			return nil, err
 		}
 	}
-	l, err := f.v.Locks(ctx, i.name, logging.FromZap(f.o.Log))
+	l, err := f.v.Locks(ctx, i.name, f.o.Log)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 const module = "github.com/sluice-storage/sluice"
 
 // public are the directories whose packages other modules import.
-var public = []string{"blockdev", "initiator", "mem", "target", "transport"}
+var public = []string{"blockdev", "initiator", "mem", "slogcore", "target", "transport"}
 
 // pkg is what go list says of a package.
 type pkg struct{ ImportPath, Name, Export string }
