@@ -55,12 +55,15 @@ func (k *counters) observe(c *rpcserver.Call, took time.Duration) {
 	}
 }
 
+// NumProcs is how many procedures NFS version 3 has (RFC 1813 section 3.3).
+const NumProcs = int(nfs3.NumProcs)
+
 // Stats are counters of one export since it was first served.
 type Stats struct {
 	// Export is its name as clients mount it, "" for calls whose file handle is of no export.
 	Export string
-	// Times are how long procedures took to execute: what waits for a worker is not in it. Their counts are the calls.
-	Times         [nfs3.NumProcs]hist.Snapshot
+	// Times are how long procedures took to execute, by number: what waits for a worker is not in it. Their counts are the calls.
+	Times         [NumProcs]hist.Snapshot
 	Read, Written uint64            // bytes
 	Errors        map[string]uint64 // refusals by the name of their status: "NFS3ERR_NOENT"
 }

@@ -11,6 +11,12 @@ type Auth struct {
 	Body   []byte
 }
 
+// The flavors that reach a program; calls with others are denied (RFC 5531 section 8.2).
+const (
+	AuthNone uint32 = oncrpc.AuthNone // the caller says nothing
+	AuthSys  uint32 = oncrpc.AuthSys  // a user's numbers, which the caller's host vouches for
+)
+
 // Sys is what an AUTH_SYS credential says (RFC 5531 appendix A): of Groups the first NGroups count.
 type Sys struct {
 	UID, GID uint32
@@ -21,7 +27,9 @@ type Sys struct {
 // AcceptStat is what an accepted call has come to (accept_stat, RFC 5531 section 9).
 type AcceptStat uint32
 
-// What a call can come to besides SUCCESS.
+func (s AcceptStat) String() string { return oncrpc.AcceptStat(s).String() }
+
+// What a program can make of a call besides SUCCESS. PROG_MISMATCH is the server's to say, from Versions.
 const (
 	ProgUnavail = AcceptStat(oncrpc.ProgUnavail) // there is no such program
 	ProcUnavail = AcceptStat(oncrpc.ProcUnavail) // there is no such procedure
@@ -50,6 +58,9 @@ func (a *Args) Uint64() uint64 { return a.reader().Uint64() }
 // Bool takes a boolean.
 func (a *Args) Bool() bool { return a.reader().Bool() }
 
+// Count takes the number of items, or of bytes, that follow: at most limit.
+func (a *Args) Count(limit uint32) int { return a.reader().Count(limit) }
+
 // Fixed takes n bytes of opaque data and their padding.
 func (a *Args) Fixed(n int) []byte { return a.reader().Fixed(n) }
 
@@ -61,3 +72,9 @@ func (a *Args) String(limit int) string { return a.reader().String(limit) }
 
 // Rest takes all that is left.
 func (a *Args) Rest() []byte { return a.reader().Rest() }
+
+// AppendOpaque appends opaque data to a result: its length, the data and the padding (RFC 4506 section 4.10). Bulk data goes by Sink instead.
+func AppendOpaque(b, v []byte) []byte { return xdr.AppendOpaque(b, v) }
+
+// AppendString is AppendOpaque for a string (RFC 4506 section 4.11).
+func AppendString(b []byte, v string) []byte { return xdr.AppendString(b, v) }

@@ -190,9 +190,14 @@ func (c *Call) appendReply(b []byte) []byte {
 	return append(xdr.AppendPad(b, max(c.payload, 0)), c.behind()...)
 }
 
-// Fail makes the reply an accepted one that is no success.
+// Fail makes the reply an accepted one that is no success. What is none of the constants is answered as SystemErr: a success wants a
+// result, and PROG_MISMATCH versions.
 func (c *Call) Fail(s AcceptStat) Verdict {
-	if why, ok := failures[s]; ok && c.server != nil {
+	why, ok := failures[s]
+	if !ok {
+		s, why = SystemErr, refSystem
+	}
+	if c.server != nil {
 		c.server.refuse(why)
 	}
 	c.Out = oncrpc.AppendReply(c.Out[:0], c.XID, oncrpc.AcceptStat(s))
