@@ -58,22 +58,65 @@ func internal(path string) bool { return slices.Contains(strings.Split(path, "/"
 // What is exported names only what another module can import: whoever calls a function can make its arguments, and whoever
 // implements an interface can spell its methods.
 func TestExportedSignaturesNameNoInternalPackage(t *testing.T) {
+	for path, p := range load(t) {
+		for _, found := range named(p) {
+			t.Errorf("%s.%s", path, found)
+		}
+	}
+}
+
+// numbers are error types that are numbers of a standard, and named as it does.
+var numbers = []string{"initiator/nfs.Status", "target/filesystem.Errno"}
+
+// CONTRIBUTING.md has it: error variables are ErrX, error types XError.
+func TestErrorsAreNamedAlike(t *testing.T) {
+	fault := types.Universe.Lookup("error").Type()
+	is := func(t types.Type) bool { return types.Implements(t, fault.Underlying().(*types.Interface)) }
+	found := 0
+	for path, p := range load(t) {
+		for _, name := range p.Scope().Names() {
+			o := p.Scope().Lookup(name)
+			_, variable := o.(*types.Var)
+			n, typ := o.(*types.TypeName)
+			switch {
+			case !o.Exported() || typ && n.IsAlias() || slices.Contains(numbers, path+"."+name):
+			case variable && types.Identical(o.Type(), fault):
+				found++
+				if !strings.HasPrefix(name, "Err") {
+					t.Errorf("%s.%s is an error: Err%s", path, name, name)
+				}
+			case typ && !types.IsInterface(o.Type()) && is(types.NewPointer(o.Type())):
+				found++
+				if !strings.HasSuffix(name, "Error") {
+					t.Errorf("%s.%s is the type of an error: %sError", path, name, strings.TrimPrefix(name, "Err"))
+				}
+			}
+		}
+	}
+	if found < 50 {
+		t.Errorf("only %d errors were found", found)
+	}
+}
+
+// load takes the packages that others can import, by their paths in the module.
+func load(t *testing.T) map[string]*types.Package {
+	t.Helper()
 	own, exports := list(t)
-	load := importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) {
+	from := importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) {
 		if exports[path] == "" {
 			return nil, fmt.Errorf("no export data of %s", path)
 		}
 		return os.Open(exports[path])
 	})
+	all := map[string]*types.Package{}
 	for _, path := range own {
-		p, err := load.Import(path)
+		p, err := from.Import(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, found := range named(p) {
-			t.Errorf("%s.%s", strings.TrimPrefix(path, module+"/"), found)
-		}
+		all[strings.TrimPrefix(path, module+"/")] = p
 	}
+	return all
 }
 
 // named lists what a package exports with a type of an internal package in it.
