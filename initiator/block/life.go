@@ -48,6 +48,36 @@ const (
 
 var steps = state.New("the step of a request", []string{"own", "flush"}, state.Next[step]{stepOwn: {stepFlush}, stepFlush: {stepOwn}})
 
+// useState says what becomes of a volume's requests that come to a session, whether it lives or not. The session's lock guards it.
+type useState uint8
+
+const (
+	// useNone: none come. Its login looks at the unit, or it serves no volume.
+	useNone useState = iota
+	// useOpen: they are sent.
+	useOpen
+	// useGated: they wait, because the unit has to be asked first what it is.
+	useGated
+)
+
+var useLife = state.New("the use of a session", []string{"none", "open", "gated"}, state.Next[useState]{
+	useNone:  {useOpen},
+	useOpen:  {useGated},
+	useGated: {useOpen},
+})
+
+func (s *session) gateLocked() {
+	if s.use == useOpen {
+		useLife.Move(&s.use, useGated)
+	}
+}
+
+func (s *session) ungateLocked() {
+	if s.use == useGated {
+		useLife.Move(&s.use, useOpen)
+	}
+}
+
 // taskLife is where a command slot of a session is. The session's lock guards it.
 type taskLife uint8
 

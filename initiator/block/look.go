@@ -85,7 +85,7 @@ func (p *path) inspect(s *session) error {
 	s.mu.Lock()
 	s.limits = g.limits(int64(v.ini.o.Piece))
 	if s.userAsks.head == nil && s.doubts == seen {
-		s.gated = false
+		s.ungateLocked()
 	} else {
 		p.wantLook() // something has come meanwhile
 	}
@@ -99,7 +99,7 @@ func (p *path) inspect(s *session) error {
 // quiesce stops the volume's requests, waits for the end of those under way, and lets the user's own questions go.
 func (s *session) quiesce(ctx context.Context) error {
 	s.mu.Lock()
-	s.gated = true
+	s.gateLocked()
 	s.mu.Unlock()
 	if err := s.drain(ctx); err != nil {
 		return err

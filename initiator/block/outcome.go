@@ -53,7 +53,7 @@ func (s *session) undoneLocked(r *request) bool {
 
 // unjudged: the target has reported POWER ON to this session, and the volume's requests wait for the look at what that means.
 func (s *session) unjudgedLocked(r *request) bool {
-	return s.path != nil && r.pin == nil && s.gated && s.path.powerOn.Load()
+	return s.path != nil && r.pin == nil && s.use == useGated && s.path.powerOn.Load()
 }
 
 // againLocked sends a request once more if its failure asks for it: a unit attention says that the command was not begun, BUSY
@@ -70,12 +70,12 @@ func (s *session) againLocked(r *request) bool {
 		switch {
 		case se.Deferred:
 			// It is about another command; this one was not performed.
-		case se.Key == keyUnitAttention, se.Key == keyIllegalRequest && se.asc() == 0x2500 && s.inUse:
+		case se.Key == keyUnitAttention, se.Key == keyIllegalRequest && se.asc() == 0x2500 && s.use != useNone:
 			// Where the unit is in doubt the request waits for the look at it, which is what bounds the rate.
-			ok = ok || s.gated && s.patient(r)
+			ok = ok || s.use == useGated && s.patient(r)
 		case se.Key == keyNotReady && se.asc() == 0x0401:
 			wait, ok = true, s.patient(r)
-		case se.Key == keyNotReady && (se.asc() == 0x040a || se.asc() == 0x040b || se.asc() == 0x040c) && s.inUse && s.patient(r):
+		case se.Key == keyNotReady && (se.asc() == 0x040a || se.asc() == 0x040b || se.asc() == 0x040c) && s.use != useNone && s.patient(r):
 			if se.asc() == 0x040a && len(s.path.v.paths) == 1 {
 				wait, ok = true, true
 				break
@@ -115,7 +115,7 @@ func (s *session) againLocked(r *request) bool {
 			return false
 		}
 		r.timeouts++
-		if ok = r.timeouts < maxTimeouts; ok && s.inUse && len(s.path.v.paths) > 1 {
+		if ok = r.timeouts < maxTimeouts; ok && s.use != useNone && len(s.path.v.paths) > 1 {
 			r.reset()
 			r.to(routed)
 			s.path.v.late.Go(func() { s.path.v.elsewhere(r) }) // perhaps another path answers
@@ -188,8 +188,8 @@ func (s *session) heedLocked(sn uint32, e *SenseError) {
 // doubtLocked stops the volume's requests until the unit has been asked what it is.
 func (s *session) doubtLocked() {
 	s.doubts++
-	if s.inUse {
-		s.gated = true
+	if s.use != useNone {
+		s.gateLocked()
 		s.path.wantLook()
 	}
 }

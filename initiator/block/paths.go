@@ -60,7 +60,7 @@ func (v *Volume) up(p *path, s *session, g *Unit) error {
 	s.witness = p.gen > 0 || !v.power.risk() || len(*v.active.Load()) > 0
 	s.mu.Lock()
 	s.limits = g.limits(int64(v.ini.o.Piece))
-	if s.inUse = true; s.doubts != s.settled {
+	if useLife.Move(&s.use, useOpen); s.doubts != s.settled {
 		s.doubtLocked()
 	}
 	dead := s.dead

@@ -81,7 +81,7 @@ func (s *session) enqueueLocked(r *request) {
 	switch {
 	case r.pin != nil:
 		s.asks.push(r)
-	case r.asks() && s.inUse:
+	case r.asks() && s.use != useNone:
 		s.userAsks.push(r)
 		s.doubtLocked()
 	default:
@@ -99,7 +99,7 @@ func (s *session) nextLocked() *reqList {
 	switch {
 	case s.asks.head != nil:
 		return &s.asks
-	case s.queue.head != nil && !s.gated && !s.paused:
+	case s.queue.head != nil && s.use != useGated && !s.paused:
 		return &s.queue
 	}
 	return nil

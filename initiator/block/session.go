@@ -67,8 +67,7 @@ type session struct {
 	done     reqList
 	corked   bool
 	paused   bool
-	inUse    bool          // the volume's requests come here
-	gated    bool          // they wait: what the unit is has to be asked first
+	use      useState
 	doubts   int           // counts what put that in doubt
 	settled  int           // those that its login's look settled
 	out      int           // tasks under way
