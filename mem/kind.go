@@ -19,7 +19,7 @@ const (
 )
 
 // Seals are what a Shared slab's file is sealed with (fcntl(2), F_ADD_SEALS): it keeps its size, so that no access to a mapping of it
-// raises SIGBUS, and nobody can map or write it to change it but through the mapping that its maker has.
+// raises SIGBUS, and no process can map or write it to change it but through the mapping that its maker has.
 const Seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
 
 // NewSlab is the function NewSlab for memory of the kind.
@@ -52,7 +52,7 @@ func memfd() (int, error) {
 	return fd, err
 }
 
-// newShared maps the file before the seal that lets nobody do so again. All of its pages are there from the beginning: a page that a
+// newShared maps the file before the seal that forbids another mapping to write by. All of its pages are there from the beginning: a page that a
 // reader were the first to touch would be charged to the reader.
 func newShared(fd, size int) (*Slab, error) {
 	if err := unix.Fallocate(fd, 0, 0, int64(size)); err != nil {
@@ -84,5 +84,5 @@ func (s *Slab) Kind() Kind {
 }
 
 // FD is the file of a Shared slab, open as long as the slab is; -1 for a Private one. It is to be passed to another process, and to be
-// closed by nobody but Close.
+// closed by Close alone.
 func (s *Slab) FD() int { return s.fd }

@@ -76,7 +76,7 @@ func (s Socket) Listen(path string) (net.Listener, error) {
 		err = os.Lchown(path, -1, s.Group)
 	}
 	if err == nil && s.Mode != 0 {
-		err = os.Chmod(path, s.Mode) // last: nobody was to connect before
+		err = os.Chmod(path, s.Mode) // last: no client was to connect before
 	}
 	if err != nil {
 		return nil, errors.Join(err, ul.Close(), os.Remove(path)) // the directory is still locked: it is ours

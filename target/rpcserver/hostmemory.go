@@ -52,7 +52,7 @@ func (c *rdmaConn) awaitLocked(r *rdmaCall) {
 	}
 }
 
-// letInSoon is told that the connection has the room that it has waited for, by whoever gave some back.
+// letInSoon is told that the connection has the room that it has waited for. The goroutine that gave it back may hold a lock.
 func (c *rdmaConn) letInSoon() { go c.letIn() }
 
 func (c *rdmaConn) letIn() {

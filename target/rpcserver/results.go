@@ -7,7 +7,7 @@ import (
 
 // Results of streams take memory until their clients have taken the replies. A result takes room before it is made, of its host's and then of the
 // server's, and gives it back when its reply is written. A call that finds none keeps none of either, nor a worker: it is put off, and is executed
-// once more when it has its room (Verdict Later). So whoever holds room waits for nothing but its client, and who does not take replies has
+// once more when it has its room (Verdict Later). So a call that holds room waits for nothing but its client, and one that does not take replies has
 // unreadTime. The reader does not wait for room: what a client asks for beside its bulk data is answered meanwhile.
 
 // resultRooms are those that a result takes of, in order.

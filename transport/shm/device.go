@@ -19,7 +19,7 @@ const Name = "shm"
 type Options struct {
 	// Spin is how long an owner looks for work before it parks; 0 takes the default, and negative is never. On one processor it never does.
 	Spin time.Duration
-	// Admit is asked of each dialler; its error refuses the connection and is told to nobody else. Nil admits all whom the rights of the
+	// Admit is asked of each dialler; an error refuses the connection, and the dialler is not told which. Nil admits all whom the rights of the
 	// socket's file let connect.
 	Admit func(Credentials) error
 	// Socket is what listeners' sockets are like.

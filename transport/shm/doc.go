@@ -29,7 +29,7 @@
 //     has taken what the other waits for, looks there and rings. Before it parks the owner looks again and again for a few microseconds.
 //
 // The bell is a message of one byte on the socket. An eventfd would be less work for the kernel, but the two ends of one share their
-// flags and their counter: a peer that makes it blocking and full holds whoever rings in write(2) for ever. The ends of a
+// flags and their counter: a peer that makes it blocking and full holds the end that rings in write(2) for ever. The ends of a
 // socket share nothing.
 //
 // # A peer that lies

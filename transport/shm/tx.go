@@ -206,7 +206,7 @@ func (q *QP) requestLocked(m *txMsg, fx *effects) bool {
 	return ok
 }
 
-// respondLocked answers a Read. The slab of the window is shown only now: what nobody reads nobody is shown.
+// respondLocked answers a Read. The slab of the window is shown only now: what is not read is not shown.
 func (q *QP) respondLocked(p *txResp, fx *effects) bool {
 	r := &q.tx.rec
 	*r = record{op: opReadResp, size: uint32(p.mem.total)}
