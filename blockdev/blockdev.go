@@ -91,13 +91,13 @@ type Request struct {
 	Compare []mem.Span
 	// Extents is filled by Status up to its capacity, from Offset on, in order and without gaps.
 	Extents []Extent
-	// Deferrer, of Write, may be offered the work; nil for a submitter that does none.
+	// Deferrer, of Read and Write, may be offered the work; nil for a submitter that does none.
 	Deferrer Deferrer
 
 	Err  error          // the outcome, set before Done
 	Miss int64          // with ErrMiscompare: offset in bytes of the first difference, from Offset
 	Done func(*Request) // called once, on any goroutine; it must not block, and may submit
-	// After, where it is set, is flushed behind Done: by an engine that ends several requests together once for all of them
+	// After, where it is set, is flushed behind Done: by an engine that ends several requests together (Ending) once for all of them
 	// that have the same.
 	After Flusher
 
@@ -121,12 +121,16 @@ type Extent struct {
 type Deferrer interface {
 	// Defer reports whether the submitter will call p.Perform(r), once and soon, from where it may block for a moment. The
 	// device asks before it gives the request to a worker of its own. Defer itself does not block.
+	//
+	// r may also be the device's own, for all that it has begun and not handed to the kernel: one call does that for the requests of a
+	// batch. It is offered with each of them, and while the call is still to come it is the same one.
 	Defer(p Performer, r *Request) bool
 }
 
-// Performer is a Device that offers work that hardly ever blocks to the request's Deferrer.
+// Performer is a Device, or a part of one, that offers work that hardly ever blocks to the request's Deferrer.
 type Performer interface {
-	// Perform does what Defer was asked for, and ends with Done, on this goroutine or later on another.
+	// Perform does what Defer was asked for, and ends with Done, on this goroutine or later on another. Requests that have ended
+	// meanwhile may be done too. A device that is closed does nothing.
 	Perform(r *Request)
 }
 
@@ -213,6 +217,25 @@ type SpaceReporter interface {
 type Explainer interface {
 	// Path is a few words: "file, buffered, preadv2 RWF_NOWAIT inline, 8 workers".
 	Path() string
+}
+
+// Queue is where a device's requests are while they wait for its medium.
+type Queue struct {
+	// Kernel says that they wait in the kernel (io_uring), so that the disk has as many at a time as initiators have; else each takes a
+	// thread of the engine's, which has few.
+	Kernel bool
+	// Why is what keeps them from there; nil where they are there, or where that is not wanted.
+	Why      error
+	Requests uint64 // that were there
+	Calls    uint64 // system calls that brought them
+	Again    uint64 // of them, how many an engine's thread had to finish
+	UnderWay int    // now
+}
+
+// QueueReporter is a Device that can say where its requests wait.
+type QueueReporter interface {
+	// Queue reports false where none of the device's requests wait for a medium.
+	Queue() (q Queue, some bool)
 }
 
 // Errors that mean the same on every engine. Others are the operating system's, wrapped.

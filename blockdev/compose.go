@@ -94,6 +94,14 @@ func Scrub(d Device) error {
 	return nil
 }
 
+// QueueOf is QueueReporter's, for a device that may have no such method.
+func QueueOf(d Device) (q Queue, some bool) {
+	if r, ok := d.(QueueReporter); ok {
+		return r.Queue()
+	}
+	return Queue{}, false
+}
+
 // Path is Explainer's, for a device that may have no such method.
 func Path(d Device) string {
 	if e, ok := d.(Explainer); ok {

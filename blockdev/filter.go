@@ -15,6 +15,7 @@ var (
 	_ Settler       = Filter{}
 	_ Scrubber      = Filter{}
 	_ SpaceReporter = Filter{}
+	_ QueueReporter = Filter{}
 )
 
 // Can implements Capable.
@@ -46,6 +47,9 @@ func (f Filter) Settle(ctx context.Context) error { return Settle(ctx, f.Device)
 
 // Scrub implements Scrubber.
 func (f Filter) Scrub() error { return Scrub(f.Device) }
+
+// Queue implements QueueReporter.
+func (f Filter) Queue() (q Queue, some bool) { return QueueOf(f.Device) }
 
 // Space implements SpaceReporter.
 func (f Filter) Space() (Space, error) { return SpaceOf(f.Device) }

@@ -56,10 +56,20 @@ func (t *Table) RLock(off, n int64) { t.cover(off, n, (*sync.RWMutex).RLock) }
 // RUnlock ends RLock of the same range.
 func (t *Table) RUnlock(off, n int64) { t.cover(off, n, (*sync.RWMutex).RUnlock) }
 
-// TryRLock is RLock of a range within one stripe if that needs no waiting.
+// TryRLock is RLock if that needs no waiting. False leaves nothing locked.
 func (t *Table) TryRLock(off, n int64) bool {
-	if n <= 0 || off>>t.Shift != (off+n-1)>>t.Shift {
-		return n <= 0
+	if n <= 0 {
+		return true
 	}
-	return t.locks[(off>>t.Shift)%stripes].TryRLock()
+	first, last := off>>t.Shift, (off+n-1)>>t.Shift
+	for i := range min(last-first+1, stripes) {
+		if t.locks[(first+i)%stripes].TryRLock() {
+			continue
+		}
+		for ; i > 0; i-- {
+			t.locks[(first+i-1)%stripes].RUnlock()
+		}
+		return false
+	}
+	return true
 }
