@@ -120,6 +120,14 @@ func (e *Engine[W]) KeepLocked(w W) {
 	e.work = append(e.work, w)
 }
 
+// KeepOnceLocked is KeepLocked, but not of what was kept last and is still to be performed: work that stands for all that a device has
+// begun comes with each part of it.
+func KeepOnceLocked[W comparable](e *Engine[W], w W) {
+	if e.next == len(e.work) || e.work[len(e.work)-1] != w {
+		e.KeepLocked(w)
+	}
+}
+
 func (e *Engine[W]) takeWorkLocked() W {
 	var none W
 	w := e.work[e.next]

@@ -126,6 +126,7 @@ func (c *conn) runTask(t *task, imm []byte) {
 	if full {
 		t.Status = scsi.StatusTaskSetFull
 		c.completeLocked(t)
+		c.kickLocked()
 		c.letGo()
 		return
 	}

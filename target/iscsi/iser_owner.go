@@ -4,11 +4,13 @@ import (
 	"errors"
 
 	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/owner"
 	"github.com/sluice-storage/sluice/transport"
 )
 
-// The owner of an iSER connection (internal/owner) performs the device requests that hardly ever block, writes into the page
-// cache, itself: behind the Poll that brought their data, one at a time. The methods here are what its engine asks.
+// The owner of an iSER connection (internal/owner) performs what hardly ever blocks itself: behind the Poll that brought the commands or
+// their data, one at a time. That is writes into the page cache, and the system call that hands to the kernel what a device has begun
+// for this and other connections. The methods here are what the engine asks.
 
 // deviceWork is a device request that waits for the owner.
 type deviceWork struct {
@@ -26,8 +28,15 @@ func (t *task) Defer(by blockdev.Performer, r *blockdev.Request) bool {
 	if !is || !c.corked || x.owner.OverLocked() {
 		return false
 	}
-	x.owner.KeepLocked(deviceWork{by, r})
+	owner.KeepOnceLocked(&x.owner, deviceWork{by, r})
 	return true
+}
+
+// Flush implements blockdev.Flusher: what device requests that ended have led to leaves, unless the owner will see to it.
+func (c *conn) Flush() {
+	c.mu.Lock()
+	c.kickLocked()
+	c.mu.Unlock()
 }
 
 // own polls until the connection ends, and says why it did.

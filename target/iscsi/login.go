@@ -369,7 +369,7 @@ func (c *conn) full(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN uint
 		}
 		target, initiator := ss.target.Name, ss.initiator
 		nexus = ss.target.SCSI.NewNexus(scsi.NexusOptions{InitiatorName: initiator, ISID: ss.key.isid, TargetPortGroup: c.portal.Group, Transport: transport,
-			Memory: quota, Visible: func(lun uint16) bool { return c.srv.visible(target, initiator, lun) }, Async: c.async, NextResponse: c.nextStatSN})
+			Memory: quota, Flusher: c, Visible: func(lun uint16) bool { return c.srv.visible(target, initiator, lun) }, Async: c.async, NextResponse: c.nextStatSN})
 	}
 	c.mu.Lock()
 	if c.state != stateHeld {

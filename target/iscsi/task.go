@@ -180,7 +180,9 @@ func (t *task) DataIn(_ *scsi.Command, off int, data []mem.Span) {
 	t.in.off, t.in.data = off, data
 	c.stats.bytesOut += uint64(n)
 	c.datamover.dataInLocked(t)
-	c.kickLocked()
+	if !t.Behind {
+		c.kickLocked()
+	}
 	c.mu.Unlock()
 }
 
@@ -211,7 +213,9 @@ func (t *task) DataOut(_ *scsi.Command, off int, data []mem.Span) {
 	}
 	if o.sequence != sequenceUnsolicited || o.off+o.have >= o.unsol {
 		c.datamover.solicitLocked(t)
-		c.kickLocked()
+		if !t.Behind {
+			c.kickLocked()
+		}
 	}
 	c.mu.Unlock()
 }
@@ -280,7 +284,11 @@ func (t *task) Cancel(*scsi.Command) {
 // Complete implements scsi.Mover. The outcome is there, and nothing of the command touches medium or memory any more.
 func (t *task) Complete(*scsi.Command) {
 	t.c.mu.Lock()
+	behind := t.Behind
 	t.c.completeLocked(t)
+	if !behind {
+		t.c.kickLocked()
+	}
 	t.c.mu.Unlock()
 }
 
@@ -288,11 +296,9 @@ func (c *conn) completeLocked(t *task) {
 	if !t.Silent && t.state == taskRunning && t.out.sequence != sequenceNone && c.state != stateDead {
 		taskLife.Move(&t.state, taskDeferred)
 		c.letGoLocked(t) // an initiator whose task was aborted may never send the rest
-		c.kickLocked()
 		return
 	}
 	c.answerLocked(t)
-	c.kickLocked()
 }
 
 // answerLocked sends the response, if one is due, and ends the task.
@@ -348,3 +354,4 @@ func residual(expect, want int64) (n uint32, over, under bool) {
 var _ scsi.Mover = (*task)(nil)
 var _ scsi.Canceler = (*task)(nil)
 var _ blockdev.Deferrer = (*task)(nil)
+var _ blockdev.Flusher = (*conn)(nil)

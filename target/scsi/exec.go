@@ -24,6 +24,9 @@ type Command struct {
 	Heard uint32
 	Nexus *Nexus
 	Mover Mover
+	// Behind tells the mover that the nexus's Flusher is flushed behind this call: what it queues may wait for that, and leaves with what
+	// other commands have queued by then. It has a meaning while the mover is being called.
+	Behind bool
 	Outcome
 
 	x exec
@@ -93,7 +96,7 @@ func (c *Command) bind() {
 
 // Reset makes the command ready for the next request. Only the session calls it, after Complete.
 func (c *Command) Reset() {
-	c.LUN, c.CDB, c.Attr, c.Tag, c.ExpectIn, c.ExpectOut, c.Heard = 0, nil, Untagged, 0, 0, 0, 0
+	c.LUN, c.CDB, c.Attr, c.Tag, c.ExpectIn, c.ExpectOut, c.Heard, c.Behind = 0, nil, Untagged, 0, 0, 0, 0, false
 	c.Nexus, c.Mover, c.Outcome = nil, nil, Outcome{}
 	c.resetExec()
 }
@@ -122,19 +125,21 @@ func (c *Command) Moved(err error) {
 	c.x.mu.Lock()
 	commandMove.Must(&c.x.move, moveEnded) // or memory that is in use again has been moved
 	c.x.moveErr = err
-	c.kickAndUnlock()
+	c.kickAndUnlock(false)
 }
 
 func (c *Command) deviceDone(p *piece) {
 	c.x.mu.Lock()
 	ioLife.Must(&p.io, ioEnded) // or a later request would count as ended, and what is in its memory as read
-	c.kickAndUnlock()
+	c.kickAndUnlock(p.req.After != nil)
 }
 
-// kickAndUnlock continues the command after an event; x.mu is held on entry and free on return.
-func (c *Command) kickAndUnlock() {
+// kickAndUnlock continues the command after an event; x.mu is held on entry and free on return. behind says that the nexus's Flusher is
+// flushed soon.
+func (c *Command) kickAndUnlock(behind bool) {
 	if c.noteLocked() {
 		c.x.mu.Unlock()
+		c.Behind = behind
 		c.run()
 		return
 	}

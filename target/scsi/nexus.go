@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/hist"
 )
@@ -22,6 +23,9 @@ type NexusOptions struct {
 	Transport string
 	// Memory is what the nexus's commands take buffers from. The device server is the one that calls its Wait.
 	Memory *mem.Quota
+	// Flusher is flushed behind device requests of the nexus's commands that have ended together (Command.Behind); nil where each mover
+	// sends by itself what it is given.
+	Flusher blockdev.Flusher
 	// Visible says which LUNs the initiator may see; nil means all of them.
 	Visible func(lun uint16) bool
 	// Async reports asynchronous events; nil where the session has no way to tell. It must not block.

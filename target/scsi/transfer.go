@@ -98,7 +98,9 @@ func (c *Command) nextPiece() *piece {
 			p.off = t.next
 			p.req.Offset, p.req.Length, p.req.Data, p.req.FUA = t.start+t.next, int64(n), p.spans, t.fua
 			// What another command left in the request means nothing here.
-			p.req.Err, p.req.Compare, p.req.Unmap, p.req.Atomic, p.req.Extents, p.req.Deferrer = nil, nil, false, false, nil, nil
+			p.req.Err, p.req.Compare, p.req.Unmap, p.req.Atomic, p.req.Extents = nil, nil, false, false, nil
+			p.req.Deferrer, _ = c.Mover.(blockdev.Deferrer)
+			p.req.After = c.Nexus.opt.Flusher
 			t.next += int64(n)
 			t.tail++
 			return p
@@ -215,7 +217,6 @@ func stepWrite(c *Command) stepResult {
 				}
 				pieceLife.Move(&p.state, pieceBusy)
 				busy, progress = true, true
-				p.req.Deferrer, _ = c.Mover.(blockdev.Deferrer)
 				p.submit(c.x.lu.dev)
 			}
 		}

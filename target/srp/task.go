@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/owner"
 	wire "github.com/sluice-storage/sluice/internal/srp"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/hist"
@@ -120,7 +121,7 @@ func (t *task) Defer(by blockdev.Performer, r *blockdev.Request) bool {
 	if !c.corked || c.owner.OverLocked() {
 		return false
 	}
-	c.owner.KeepLocked(deviceWork{by, r})
+	owner.KeepOnceLocked(&c.owner, deviceWork{by, r})
 	return true
 }
 
