@@ -1,8 +1,9 @@
 // Package file is a block device on a file or on another block device.
 //
-// A read that the page cache can answer is served inside Submit, by preadv2 with RWF_NOWAIT; whatever may wait for the
-// medium goes to a bounded pool of workers. A write is one pwritev2, with RWF_DSYNC for FUA; a flush is one fdatasync
-// for all flushes that are waiting. A hole in the file is an unmapped block.
+// A read that the page cache can answer is served inside Submit, by preadv2 with RWF_NOWAIT. Other reads, and writes that go past the
+// page cache, are the kernel's by io_uring (ring.go), and where that is not to be had a bounded pool of workers'. These do whatever
+// else may wait for the medium. A write is one pwritev2, with RWF_DSYNC for FUA; a flush is one fdatasync for all flushes that are
+// waiting. A hole in the file is an unmapped block.
 package file
 
 import (
@@ -30,7 +31,9 @@ type Options struct {
 	ReadOnly bool
 	Direct   bool // O_DIRECT
 	Workers  int  // 8 by default
-	NoInline bool // every read goes to a worker
+	NoInline bool // no read is tried in the page cache first
+	// NoRing has workers do what io_uring would do where it is to be had.
+	NoRing bool
 	// Thick takes all of a file's room when it is opened, and never gives any back.
 	Thick bool
 	// Atomic offers Request.Atomic: by RWF_ATOMIC where the medium takes the write in one, else by a redo log.
@@ -81,6 +84,7 @@ type Device struct {
 	compares  compareEpochs
 	locks     rangelock.Table
 	queue     queue
+	ring      ringer
 	flusher   flusher
 	running   sync.WaitGroup // workers, and calls that use the descriptor
 	useMu     sync.Mutex
@@ -120,6 +124,7 @@ var (
 	_ blockdev.Scrubber      = (*Device)(nil)
 	_ blockdev.Identified    = (*Device)(nil)
 	_ blockdev.Settler       = (*Device)(nil)
+	_ blockdev.QueueReporter = (*Device)(nil)
 )
 
 // Open opens path and locks it against every other process that would serve it; blockdev.ErrBusy says that one does.
@@ -159,6 +164,7 @@ func Open(path string, o Options) (*Device, error) {
 	d.seq = devices.Add(1)
 	d.locks.Shift = stripeShift
 	d.queue.init()
+	d.ring.open(d, o)
 	d.start()
 	return d, nil
 }
@@ -341,7 +347,7 @@ func (d *Device) Can(op blockdev.Op) bool {
 
 // Path implements blockdev.Explainer.
 func (d *Device) Path() string {
-	kind, mode, reads := "file", "buffered", "preadv2 RWF_NOWAIT inline"
+	kind, mode, reads := "file", "buffered", "preadv2 RWF_NOWAIT inline, "
 	if d.block {
 		kind = "block device"
 	}
@@ -349,9 +355,9 @@ func (d *Device) Path() string {
 		mode = "O_DIRECT"
 	}
 	if d.noInline.Load() {
-		reads = "reads by worker"
+		reads = ""
 	}
-	return fmt.Sprintf("%s, %s, %s, %d workers%s%s", kind, mode, reads, d.workers, d.atomics.path(), d.trouble())
+	return fmt.Sprintf("%s, %s, %s%s, %d workers%s%s", kind, mode, reads, d.ring.path(), d.workers, d.atomics.path(), d.trouble())
 }
 
 // trouble is what an operator has to know of the state of the medium.
@@ -382,11 +388,11 @@ func (d *Device) Close() error {
 	d.useMu.Lock()
 	d.closing.Store(true)
 	d.useMu.Unlock()
+	err := d.ring.close() // first: what it has may end at a worker
 	d.queue.close()
 	d.running.Wait()
-	var err error
 	if !d.geo.ReadOnly {
-		err = errors.Join(d.settle(context.Background(), true), d.loss.last())
+		err = errors.Join(err, d.settle(context.Background(), true), d.loss.last())
 		if d.halted() == nil {
 			err = errors.Join(err, d.atomics.scrub(d.workers))
 		}

@@ -29,8 +29,10 @@ func TestConformance(t *testing.T) {
 	variants := map[string]file.Options{
 		"buffered":  {Size: 3<<20 + 512},
 		"4096":      {Size: 4 << 20, Logical: 4096},
-		"by worker": {Size: 4 << 20, NoInline: true, Workers: 1},
+		"by worker": {Size: 4 << 20, NoInline: true, NoRing: true, Workers: 1},
+		"uncached":  {Size: 4 << 20, NoInline: true, Workers: 1},
 		"direct":    {Size: 4 << 20, Logical: 4096, Direct: true},
+		"no ring":   {Size: 4 << 20, Logical: 4096, Direct: true, NoRing: true},
 		"atomic":    {Size: 4 << 20, Workers: 3, Atomic: true},
 		"both":      {Size: 4 << 20, Logical: 4096, Direct: true, Atomic: true},
 	}

@@ -7,6 +7,13 @@ const (
 	defaultWorkers = 8
 	maxWorkers     = 256
 
+	// ringDepth is how many requests the kernel has at a time. More wait here, in order: beyond what the disk's queue takes, the kernel
+	// would only put them on threads of its own.
+	ringDepth = 256
+
+	// ringBatch is how many requests wait for the owner of a connection to submit them together. The disk may be idle meanwhile.
+	ringBatch = 16
+
 	// inlineSpans is how many spans an inline read may have: its iovec lives on the stack.
 	inlineSpans = 16
 

@@ -2,6 +2,7 @@ package file_test
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -15,7 +16,7 @@ import (
 
 // powerLoss runs the engine as it ships on a file system whose power is cut, in the middle of any of its calls, and once
 // more in the middle of the recovery.
-func powerLoss(t *testing.T, f *faultfs.FS, seed uint64, lie func(faultfs.Call) bool) error {
+func powerLoss(t *testing.T, f *faultfs.FS, seed uint64, direct bool, lie func(faultfs.Call) bool) error {
 	t.Helper()
 	path := filepath.Join(f.Dir, "v")
 	for _, name := range []string{path, path + ".redo"} {
@@ -23,7 +24,7 @@ func powerLoss(t *testing.T, f *faultfs.FS, seed uint64, lie func(faultfs.Call) 
 			t.Fatal(err)
 		}
 	}
-	o := file.Options{Size: blockdevtest.CutSize + 4096, Workers: 3, Atomic: true}
+	o := file.Options{Size: blockdevtest.CutSize + 4096, Workers: 3, Atomic: true, Direct: direct}
 	d := open(t, path, o)
 	f.Lie(lie)
 	last := d
@@ -57,10 +58,12 @@ func powerLoss(t *testing.T, f *faultfs.FS, seed uint64, lie func(faultfs.Call) 
 
 // What FUA and flush acknowledged is there after a loss of power, and atomic writes in full or not at all.
 func TestPowerLossTearsNothing(t *testing.T) {
-	f := faultfs.Mount(t)
-	for seed := range uint64(24) {
-		if err := powerLoss(t, f, seed, nil); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+	for _, direct := range []bool{false, true} {
+		f := faultfs.Mount(t)
+		for seed := range uint64(24) {
+			if err := powerLoss(t, f, seed, direct, nil); err != nil {
+				t.Fatalf("direct %v, seed %d: %v", direct, seed, err)
+			}
 		}
 	}
 }
@@ -74,15 +77,17 @@ func TestPowerLossIsNoticed(t *testing.T) {
 		"a log that is not waited for":         func(c faultfs.Call) bool { return c.Name == "fsync" && c.File == "v.redo" },
 		"data in place that is not waited for": func(c faultfs.Call) bool { return c.Name == "fsync" && c.File == "v" },
 	} {
-		t.Run(name, func(t *testing.T) {
-			f := faultfs.Mount(t)
-			for seed := range uint64(200) {
-				if err := powerLoss(t, f, seed, lie); err != nil {
-					t.Logf("seed %d: %v", seed, err)
-					return
+		for _, direct := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, direct %v", name, direct), func(t *testing.T) {
+				f := faultfs.Mount(t)
+				for seed := range uint64(200) {
+					if err := powerLoss(t, f, seed, direct, lie); err != nil {
+						t.Logf("seed %d: %v", seed, err)
+						return
+					}
 				}
-			}
-			t.Error("not seen")
-		})
+				t.Error("not seen")
+			})
+		}
 	}
 }

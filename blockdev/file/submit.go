@@ -11,6 +11,7 @@ import (
 
 // Submit implements blockdev.Device.
 func (d *Device) Submit(r *blockdev.Request) {
+	r.Err = nil // a worker may be told by it what the ring came to
 	g := d.Geometry()
 	if err := r.Check(&g); err != nil {
 		r.Finish(err)
@@ -26,6 +27,9 @@ func (d *Device) Submit(r *blockdev.Request) {
 	case blockdev.Read:
 		if r.Length == 0 || !d.noInline.Load() && len(r.Data) <= inlineSpans && d.readCached(r) {
 			r.Finish(nil)
+			return
+		}
+		if d.ring.submit(r) {
 			return
 		}
 	case blockdev.Flush:
@@ -48,7 +52,7 @@ func (d *Device) Submit(r *blockdev.Request) {
 			r.Finish(nil)
 			return
 		}
-		if r.Deferrer != nil && d.prompt(r) && r.Deferrer.Defer(d, r) {
+		if r.Deferrer != nil && d.prompt(r) && r.Deferrer.Defer(d, r) || d.ring.submit(r) {
 			return
 		}
 	}

@@ -33,8 +33,12 @@ func (w *worker) run() {
 		if r == nil {
 			break
 		}
-		if r == &w.d.flusher.job {
+		switch r {
+		case &w.d.flusher.job:
 			w.flush()
+			continue
+		case &w.d.ring.job:
+			w.d.ring.asks()
 			continue
 		}
 		r.Finish(w.do(r))
@@ -94,7 +98,10 @@ func (w *worker) write(r *blockdev.Request) error {
 	if !r.FUA {
 		return w.move(unix.SYS_PWRITEV2, r.Data, r.Offset, 0)
 	}
-	err := w.move(unix.SYS_PWRITEV2, r.Data, r.Offset, unix.RWF_DSYNC)
+	err := r.Err // of the ring, which has tried
+	if r.Err = nil; err == nil {
+		err = w.move(unix.SYS_PWRITEV2, r.Data, r.Offset, unix.RWF_DSYNC)
+	}
 	if err == nil {
 		return nil
 	}
@@ -103,7 +110,7 @@ func (w *worker) write(r *blockdev.Request) error {
 
 // move reads or writes all of spans at off, in as many calls as it takes.
 func (w *worker) move(trap uintptr, spans []mem.Span, off int64, flags int) error {
-	if w.d.direct && !w.aligned(spans) {
+	if w.d.direct && !w.d.aligned(spans) {
 		return w.bounced(trap, spans, off, flags)
 	}
 	for at := int64(0); ; {
@@ -138,10 +145,10 @@ func failed(trap uintptr, off, n int64, err error) error {
 	return wrap(fmt.Sprintf("%s of %d bytes at %d", what, n, off), err)
 }
 
-func (w *worker) aligned(spans []mem.Span) bool {
+func (d *Device) aligned(spans []mem.Span) bool {
 	for i := range spans {
 		// Slabs are page-aligned, so the offset in the slab is as good as the address.
-		if spans[i].Off%w.d.memAlign != 0 || spans[i].Len%w.d.offAlign != 0 {
+		if spans[i].Off%d.memAlign != 0 || spans[i].Len%d.offAlign != 0 {
 			return false
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -98,17 +99,20 @@ type stand struct {
 	d     *proc.Daemon
 	vol   *block.Volume
 	close func()
+
+	direct bool
 }
 
-func newStand(t *testing.T) *stand {
+// newStand has a volume through the page cache, or past it: its reads and writes go by io_uring then, and what fails is a completion.
+func newStand(t *testing.T, direct bool) *stand {
 	t.Helper()
-	s := &stand{t: t, fs: faultfs.Mount(t)}
+	s := &stand{t: t, fs: faultfs.Mount(t), direct: direct}
 	file := filepath.Join(s.fs.Dir, "v")
 	// Another process makes the file: this one serves the file system.
 	if out, err := exec.Command("truncate", "-s", fmt.Sprint(size), file).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	s.d = proc.New(t, bin, fmt.Sprintf("volumes: [{name: v, path: %q}]\ntargets: [{name: %q, luns: [{lun: 0, volume: v}]}]\n", file, target))
+	s.d = proc.New(t, bin, fmt.Sprintf("volumes: [{name: v, path: %q, direct: %v}]\ntargets: [{name: %q, luns: [{lun: 0, volume: v}]}]\n", file, direct, target))
 	return s
 }
 
@@ -129,6 +133,9 @@ func (s *stand) open() {
 		s.t.Fatal(err)
 	}
 	s.vol = vol
+	if out, code := s.d.Sluice("volume", "list"); code != 0 || s.direct != strings.Contains(out, "reads and writes by io_uring") {
+		s.t.Fatalf("the volume is not served as it should be (%d):\n%s", code, out)
+	}
 	s.close = func() {
 		for _, c := range []func() error{vol.Close, ini.Close, pool.Close, dev.Close} {
 			if err := c(); err != nil {
@@ -292,10 +299,14 @@ func (s *stand) trial(p *piece, n int, errno syscall.Errno, hang bool) int {
 
 func TestEveryCallFailsOnce(t *testing.T) {
 	need.FUSE(t)
-	for i := range pieces {
-		p := &pieces[i]
-		t.Run(p.name, func(t *testing.T) {
-			s := newStand(t)
+	for i := range 2 * len(pieces) {
+		p, direct := &pieces[i/2], i%2 == 1
+		name := p.name
+		if direct {
+			name += ", past the page cache"
+		}
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t, direct)
 			calls := s.trial(p, -1, 0, false)
 			if calls == 0 {
 				t.Fatal("the work makes no call to the medium: nothing is tried")
@@ -316,7 +327,7 @@ func TestEveryCallFailsOnce(t *testing.T) {
 // The judge has to be able to find a loss: what nothing made durable does not survive each cut.
 func TestACutLosesWhatIsNotDurable(t *testing.T) {
 	need.FUSE(t)
-	s := newStand(t)
+	s := newStand(t, false)
 	lost := false
 	for seed := uint64(1); seed < 20 && !lost; seed++ {
 		s.open()

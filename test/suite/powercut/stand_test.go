@@ -38,7 +38,8 @@ type stand struct {
 	w  *wire
 }
 
-func newStand(t testing.TB) *stand {
+// newStand has a volume through the page cache or, direct, past it.
+func newStand(t testing.TB, direct bool) *stand {
 	t.Helper()
 	s := &stand{t: t, fs: faultfs.Mount(t)}
 	file := filepath.Join(s.fs.Dir, "v")
@@ -46,7 +47,7 @@ func newStand(t testing.TB) *stand {
 	if out, err := exec.Command("truncate", "-s", fmt.Sprint(size), file).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	s.d = proc.New(t, bin, fmt.Sprintf("volumes: [{name: v, path: %q}]\ntargets: [{name: %q, luns: [{lun: 0, volume: v}]}]\n", file, target))
+	s.d = proc.New(t, bin, fmt.Sprintf("volumes: [{name: v, path: %q, direct: %v}]\ntargets: [{name: %q, luns: [{lun: 0, volume: v}]}]\n", file, direct, target))
 	s.w = newWire(t)
 	s.on()
 	return s

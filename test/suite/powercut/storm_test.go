@@ -30,7 +30,7 @@ func newSite(t testing.TB, seed uint64) *site {
 	t.Helper()
 	need.Tool(t, "qemu-io", "qemu-utils")
 	need.File(t, "/usr/lib/x86_64-linux-gnu/qemu/block-iscsi.so", "qemu-block-extra")
-	s := &site{stand: newStand(t), rng: rand.New(rand.NewPCG(seed, 0))}
+	s := &site{stand: newStand(t, seed%2 == 1), rng: rand.New(rand.NewPCG(seed, 0))}
 	for i, scheme := range []string{"iscsi", "iser"} {
 		s.ours = append(s.ours, newWriter(scheme, int64(i)*64, 64, seed))
 		s.vols = append(s.vols, s.open(scheme))
