@@ -33,6 +33,8 @@ type Volume struct {
 	Managed  bool   `json:"managed"` // made by this interface, not by the configuration file
 	// Problem is why the volume is not served and its LUNs are not ready; empty where it is served.
 	Problem string `json:"problem,omitempty"`
+	// Slow is why the volume does with a few threads what io_uring would do better; empty where it has that, or wants none.
+	Slow string `json:"without_io_uring,omitempty"`
 }
 
 // VolumeSpec asks for a new file volume.

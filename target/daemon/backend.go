@@ -36,6 +36,9 @@ func (d *Daemon) Volumes() []admin.Volume {
 		if e, ok := v.dev.(blockdev.Explainer); ok {
 			a.How = e.Path()
 		}
+		if q, _ := blockdev.QueueOf(v.dev); q.Why != nil {
+			a.Slow = q.Why.Error()
+		}
 		if a.Problem = v.lu.Unerased(); v.why != nil {
 			a.Problem = v.why.Error()
 		}

@@ -82,6 +82,7 @@ func (m metrics) Describe(ch chan<- *prometheus.Desc) {
 		ch <- d
 	}
 	describeFiles(ch)
+	describeQueues(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -270,6 +271,7 @@ func (m metrics) volumes(ch chan<- prometheus.Metric, gauge func(*prometheus.Des
 		count(mBytes, uint64(s.WrittenBytes), name, "write")
 		count(mErrors, uint64(s.ReadErrors), name, "read")
 		count(mErrors, uint64(s.WriteErrors), name, "write")
+		queueMetrics(name, v.dev, gauge, count)
 	}
 }
 

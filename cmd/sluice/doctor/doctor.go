@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-storage/sluice/cmd/sluice/admincmd"
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
+	"github.com/sluice-storage/sluice/internal/uring"
 	"github.com/sluice-storage/sluice/target/daemon"
 	"github.com/sluice-storage/sluice/transport/fabric"
 )
@@ -44,12 +45,13 @@ type machine struct {
 	release        func() string
 	adapters       func() (none bool, err error)                  // why no RDMA adapter can be used
 	list           func(fabric.Options) ([]fabric.Adapter, error) // what Sluice does with each
+	ring           func() error                                   // why there is no io_uring
 	served         func() (admincmd.Served, error)                // what the daemon has, and with what problems
 }
 
 func here(stateDir string) machine {
 	return machine{
-		adapters: fabric.Adapters, list: fabric.List,
+		adapters: fabric.Adapters, list: fabric.List, ring: uring.Try,
 		sys: "/sys", proc: "/proc", dev: "/dev", stateDir: stateDir,
 		listen: func(addr string) error {
 			l, err := net.Listen("tcp", addr)
@@ -79,7 +81,7 @@ func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look at this machine and say what to change",
-		Long: `Look at kernel, limits, RDMA devices, MTU, modules, file system and ports, and say what to change so that Sluice serves
+		Long: `Look at kernel, limits, io_uring, RDMA devices, MTU, modules, file system and ports, and say what to change so that Sluice serves
 and mounts well here; ask the daemon that runs which volumes, targets and exports of its configuration it does not serve, and why.
 Nothing is changed. The exit code is 1 when something is bad.`,
 		Args: cobra.NoArgs,
@@ -118,7 +120,7 @@ Nothing is changed. The exit code is 1 when something is bad.`,
 
 func (m machine) look() []Finding {
 	var fs []Finding
-	for _, f := range []func() []Finding{m.kernel, m.limits, m.rdma, m.mtu, m.initiators, m.faces, m.fileSystem, m.ports, m.daemon} {
+	for _, f := range []func() []Finding{m.kernel, m.limits, m.rings, m.rdma, m.mtu, m.initiators, m.faces, m.fileSystem, m.ports, m.daemon} {
 		fs = append(fs, f()...)
 	}
 	return fs

@@ -40,12 +40,14 @@ func sick(t *testing.T) machine {
 			return []fabric.Adapter{{Name: "mlx5_0", AsTarget: true, AsInit: true}, {Name: "bnxt_re0", AsTarget: true, InitiatorToUse: "--exposure whole-slab"},
 				{Name: "cxgb4_0", TargetToUse: "fabric: [{provider: verbs}]", InitiatorToUse: "--exposure whole-slab"}}, nil
 		},
+		ring:    func() error { return errors.New("io_uring is not to be had: it is forbidden") },
 		listen:  func(string) error { return unix.EADDRINUSE },
 		rlimit:  func(int) (uint64, error) { return 256, nil },
 		release: func() string { return "4.19.0-21-amd64" },
 		served: func() (admincmd.Served, error) {
 			return admincmd.Served{
-				Volumes: []admin.Volume{{Name: "v", Problem: "/v.img is missing; mount its file system"}, {Name: "w", Problem: "/w.img is locked"}, {Name: "x", Problem: "SANITIZE runs"}, {Name: "y"}},
+				Volumes: []admin.Volume{{Name: "v", Problem: "/v.img is missing; mount its file system"}, {Name: "w", Problem: "/w.img is locked"}, {Name: "x", Problem: "SANITIZE runs"}, {Name: "y"},
+					{Name: "z", Slow: "io_uring is not to be had: the daemon's unit forbids it"}},
 				Targets: []admin.Target{{Name: "iqn.2026-11.org.example:t", Problem: "its secrets file is away"}},
 				Exports: []admin.Export{{Name: "/e", Problem: "directory /srv/e: no such file or directory"}, {Name: "/f"}}}, nil
 		},
@@ -58,7 +60,7 @@ func TestASickMachineGetsAdviceForEverything(t *testing.T) {
 		found[f.What] = f
 	}
 	for what, state := range map[string]string{
-		"kernel": bad, "open files": note, "MTU of eth0": note, "kernel modules": note, "/dev/fuse": note,
+		"kernel": bad, "open files": note, "io_uring": note, "volume z": note, "MTU of eth0": note, "kernel modules": note, "/dev/fuse": note,
 		"port 1 of mlx5_0": note, "kernel module ib_uverbs": note, "kernel module rdma_ucm": note, "rdma-core": note, "locked memory": note,
 		"adapter bnxt_re0": note, "adapter cxgb4_0": note,
 		"state directory": bad, "port 127.0.0.1:3260": note, "volume v": bad, "volume w": bad, "volume x": note, "target iqn.2026-11.org.example:t": bad, "export /e": bad,

@@ -18,6 +18,8 @@ func (m machine) daemon() []Finding {
 	for _, v := range has.Volumes {
 		if v.Problem != "" {
 			fs = append(fs, notServed("volume "+v.Name, v.Problem))
+		} else if v.Slow != "" {
+			fs = append(fs, Finding{What: "volume " + v.Name, State: note, Saw: "a few threads wait for its medium: " + v.Slow, Advice: allowRings})
 		}
 	}
 	for _, t := range has.Targets {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/target/admin"
+	"github.com/sluice-storage/sluice/test/lib/forbid"
 )
 
 // patience is for machines that do much else.
@@ -26,6 +27,7 @@ const target = "iqn.2026-11.io.sluice:volumes"
 var bin string // where sluiced and sluice are
 
 func TestMain(m *testing.M) {
+	forbid.Main()
 	os.Exit(func() int {
 		var err error
 		if bin, err = os.MkdirTemp("", "sluice-volumes-"); err != nil {
