@@ -1,5 +1,5 @@
 // Command bench measures Sluice on loopback: blocks over iSER beside "raw pread" (raw.go), files over RDMA beside the
-// same, fio through the NBD face of a volume beside qemu-nbd and nbdkit on the file itself (nbd.go), and files over TCP
+// same, a volume past the page cache beside fio on its file (direct.go), fio through the NBD face of a volume beside qemu-nbd and nbdkit on the file itself (nbd.go), and files over TCP
 // beside nfs-ganesha with one libnfs client (nfs.go). Rounds of the two alternate, and a ratio
 // of medians is what counts, since absolute figures drift with the machine. For blocks it also counts heap allocations
 // per I/O, in this process and in sluiced.
@@ -39,7 +39,7 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "measure only lines that contain this")
 	flag.StringVar(&o.profile, "profile", "", "directory for CPU profiles of both processes")
 	flag.StringVar(&o.json, "json", "", "write the results of all parts, and the bars that are missed, to this file")
-	flag.StringVar(&o.part, "part", "all", "what to measure: block, sessions, nbd, nfs, all")
+	flag.StringVar(&o.part, "part", "all", "what to measure: block, direct, sessions, nbd, nfs, all")
 	flag.IntVar(&o.idle, "idle", 1000, "idle sessions beside the busy ones")
 	flag.IntVar(&o.busy, "busy", 64, "busy sessions")
 	flag.BoolVar(&o.enforce, "enforce", false, "exit with 1 when a bar is missed or a part could not be measured")
@@ -59,6 +59,7 @@ type options struct {
 	part                string
 	idle, busy          int
 	enforce             bool
+	direct              bool // the volume that is served
 }
 
 // result is one line of the table, for -json too.
@@ -84,13 +85,20 @@ func bench(o options) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	report := map[string]any{}
 	var missed []error
-	if o.part != "all" && o.part != "block" && o.part != "sessions" && o.part != "nbd" && o.part != "nfs" {
-		return fmt.Errorf("-part %q is none of block, sessions, nbd, nfs, all", o.part)
+	if o.part != "all" && o.part != "block" && o.part != "direct" && o.part != "sessions" && o.part != "nbd" && o.part != "nfs" {
+		return fmt.Errorf("-part %q is none of block, direct, sessions, nbd, nfs, all", o.part)
 	}
 	if os.Getenv(nfsEnv) == "" && (o.part == "block" || o.part == "all") {
 		if missed, err = benchBlocks(dir, o, report); err != nil {
 			return err
 		}
+	}
+	if os.Getenv(nfsEnv) == "" && (o.part == "direct" || o.part == "all") {
+		m, err := benchDirect(dir, o, report)
+		if err != nil {
+			return err
+		}
+		missed = append(missed, m...)
 	}
 	if os.Getenv(nfsEnv) == "" && (o.part == "sessions" || o.part == "all") {
 		m, err := crowds(dir, o, report)

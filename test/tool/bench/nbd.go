@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -47,7 +46,7 @@ type nbdResult struct {
 }
 
 func benchNBD(dir string, o options, report map[string]any) (missed []error, err error) {
-	if err := nbdTools(); err != nil {
+	if err := tools("the comparison of NBD servers", map[string]string{"fio": "fio", "nbdkit": "nbdkit", "qemu-nbd": "qemu-utils"}); err != nil {
 		return nil, err
 	}
 	volume, direct := filepath.Join(dir, "nbd-volume"), filepath.Join(dir, "nbd-direct")
@@ -97,20 +96,6 @@ func benchNBD(dir string, o options, report map[string]any) (missed []error, err
 	report["nbd"] = results
 	printNBD(results, peers)
 	return missed, nil
-}
-
-// nbdTools gets fio and the two peers where they are missing.
-func nbdTools() error {
-	var want []string
-	for name, pkg := range map[string]string{"fio": "fio", "nbdkit": "nbdkit", "qemu-nbd": "qemu-utils"} {
-		if _, err := exec.LookPath(name); err != nil {
-			want = append(want, pkg)
-		}
-	}
-	if len(want) > 0 && os.Geteuid() != 0 {
-		return fmt.Errorf("the comparison of NBD servers needs Debian's packages %s", strings.Join(want, " "))
-	}
-	return install(want)
 }
 
 // nbdOurs is sluiced and an attachment of its volume: two processes.
@@ -206,40 +191,14 @@ func measureNBD(dir string, w work, peers []*nbdPeer, o options) (*nbdResult, er
 
 // runFIO is one fio with one connection.
 func runFIO(dir string, w work, p *nbdPeer, d time.Duration) (float64, error) {
-	rw, out := "randread", filepath.Join(dir, "fio.json")
-	if w.write {
-		rw = "randwrite"
-	}
-	cmd := exec.Command("fio", "--name=x", "--ioengine=nbd", "--uri=nbd+unix:///?socket="+p.socket, "--rw="+rw, "--bs="+strconv.Itoa(w.size), "--iodepth="+strconv.Itoa(w.depth),
-		"--size="+strconv.Itoa(volumeSize), "--norandommap", "--time_based", fmt.Sprintf("--runtime=%dms", d.Milliseconds()), "--output-format=json", "--output="+out)
-	cmd.Dir = dir
 	before := p.time()
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return 0, fmt.Errorf("fio: %w: %s", err, said)
-	}
-	spent := p.time() - before
-	b, err := os.ReadFile(out)
+	rate, n, err := fio(dir, w, volumeSize, d, "--ioengine=nbd", "--uri=nbd+unix:///?socket="+p.socket)
 	if err != nil {
 		return 0, err
 	}
-	var f struct {
-		Jobs []struct {
-			Error       int
-			Read, Write struct {
-				IOPS  float64 `json:"iops"`
-				Total int     `json:"total_ios"`
-			}
-		}
-	}
-	if err := json.Unmarshal(b, &f); err != nil {
-		return 0, fmt.Errorf("fio's output: %w", err)
-	}
-	if len(f.Jobs) != 1 || f.Jobs[0].Error != 0 {
-		return 0, fmt.Errorf("fio failed: %s", b)
-	}
-	p.cpu.sum += spent
-	p.cpu.n += f.Jobs[0].Read.Total + f.Jobs[0].Write.Total
-	return f.Jobs[0].Read.IOPS + f.Jobs[0].Write.IOPS, nil
+	p.cpu.sum += p.time() - before
+	p.cpu.n += n
+	return rate, nil
 }
 
 // time is what the peer's processes have used.

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +24,7 @@ import (
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/mem"
+	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/test/lib/port"
 	"github.com/sluice-storage/sluice/transport/iwarp"
 )
@@ -39,6 +42,9 @@ type ours struct {
 	crc   string
 	url   string
 	quota *mem.Quota
+
+	area  int64 // bytes that are visited, volumeSize where it is 0
+	first int   // number of the first request there
 }
 
 func startSluice(dir, volume string, o options) (*ours, error) {
@@ -58,13 +64,20 @@ func startSluice(dir, volume string, o options) (*ours, error) {
 			return nil, err
 		}
 	}
+	of := fmt.Sprintf(", size: %d", volumeSize)
+	switch {
+	case o.direct:
+		of = ", path: " + volume + ", direct: true, block: 4096"
+	case o.engine == "file":
+		of += ", path: " + volume
+	}
 	conf := fmt.Sprintf(`state_dir: %s
 log: {level: warn}
 fabric: {crc: %q}
 portals: [{address: "127.0.0.1:%d"}]
-volumes: [{name: bench, engine: %s, size: %d%s}]
+volumes: [{name: bench, engine: %s%s}]
 targets: [{name: %q, luns: [{lun: 0, volume: bench}]}]
-`, dir, o.crc, port, o.engine, volumeSize, map[bool]string{true: ", path: " + volume}[o.engine == "file"], iqn)
+`, dir, o.crc, port, o.engine, of, iqn)
 	s := &ours{crc: map[string]string{"on": "off (loopback)", "always": "on"}[o.crc]}
 	if s.crc == "" {
 		s.crc = o.crc
@@ -154,6 +167,19 @@ func (s *ours) get(path string) ([]byte, error) {
 	return b, nil
 }
 
+// how is what the daemon says of the way its volume is served.
+func (s *ours) how() (string, error) {
+	b, err := s.get("/v1/volumes")
+	if err != nil {
+		return "", err
+	}
+	var l []admin.Volume
+	if err := json.Unmarshal(b, &l); err != nil || len(l) != 1 {
+		return "", fmt.Errorf("the daemon's volumes are %s: %w", b, err)
+	}
+	return l[0].How, nil
+}
+
 func (s *ours) close() error {
 	var errs []error
 	if s.vol != nil {
@@ -179,7 +205,7 @@ func (s *ours) run(w work, d time.Duration) (int, time.Duration, error) {
 
 // load runs for d, or for n I/Os if n is not 0.
 func (s *ours) load(w work, n int, d time.Duration) (int, time.Duration, error) {
-	l := &load{w: w, vol: s.vol, limit: int64(n), ended: make(chan struct{})}
+	l := &load{w: w, area: cmp.Or(s.area, volumeSize), first: s.first, vol: s.vol, limit: int64(n), ended: make(chan struct{})}
 	l.out.Store(int64(w.depth))
 	rs := make([]blockdev.Request, w.depth)
 	for i := range rs {
@@ -228,6 +254,8 @@ func copied(after, before iwarp.Stats) float64 {
 // load is one measurement under way.
 type load struct {
 	w        work
+	area     int64
+	first    int
 	vol      *block.Volume
 	limit    int64
 	started  atomic.Int64
@@ -239,7 +267,7 @@ type load struct {
 }
 
 func (l *load) next(r *blockdev.Request) {
-	r.Offset = l.w.offset(int(l.started.Add(1) - 1))
+	r.Offset = l.w.offsetIn(l.area, l.first+int(l.started.Add(1)-1))
 	l.vol.Submit(r)
 }
 

@@ -35,8 +35,10 @@ func (w work) String() string {
 }
 
 // offset is the place of the i-th request: all over the volume, the same for everybody who is measured.
-func (w work) offset(i int) int64 {
-	blocks := uint64(volumeSize / w.size)
+func (w work) offset(i int) int64 { return w.offsetIn(volumeSize, i) }
+
+func (w work) offsetIn(area int64, i int) int64 {
+	blocks := uint64(area) / uint64(w.size)
 	return int64(uint64(i)*0x9E3779B1%blocks) * int64(w.size)
 }
 
