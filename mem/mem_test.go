@@ -1,6 +1,7 @@
 package mem
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"sync"
@@ -698,5 +699,38 @@ func BenchmarkQuota(b *testing.B) {
 			b.Fatal(err)
 		}
 		buf.Release()
+	}
+}
+
+// Await gets what comes free, and gives up with its context what was set aside for it.
+func TestAwait(t *testing.T) {
+	p := NewPool(minPool)
+	holder, s := p.Quota(64<<10), p.Quota(1<<20)
+	held, err := s.Get(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := s.Await(ctx, 4096); !errors.Is(err, ErrNoMemory) {
+		t.Errorf("got %v", err)
+	}
+	got := make(chan *Buf)
+	go func() {
+		b, err := s.Await(context.Background(), 4096)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- b
+	}()
+	held.Release()
+	(<-got).Release()
+	if _, err := holder.Await(context.Background(), 1<<20); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("more than the quota: %v", err)
+	}
+	holder.Close()
+	s.Close()
+	if err := p.Close(); err != nil {
+		t.Error(err)
 	}
 }

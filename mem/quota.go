@@ -1,6 +1,7 @@
 package mem
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -204,6 +205,24 @@ func (s *Quota) Wait(f func()) {
 	ready := p.serveLocked(nil)
 	p.mu.Unlock()
 	call(ready)
+}
+
+// Await is Get that waits, as long as the context lasts. Nothing else may wait by the quota meanwhile.
+func (s *Quota) Await(ctx context.Context, n int) (*Buf, error) {
+	for {
+		b, err := s.Get(n)
+		if !errors.Is(err, ErrNoMemory) {
+			return b, err
+		}
+		free := make(chan struct{})
+		s.Wait(func() { close(free) })
+		select {
+		case <-free:
+		case <-ctx.Done():
+			s.Wait(nil)
+			return nil, err
+		}
+	}
 }
 
 // queueLocked puts s at the tail of those that wait for the pool. Both locks are held.

@@ -84,17 +84,5 @@ func (x *iserDatamover) lateLocked() bool {
 func (c *conn) waitMem(n int) (*mem.Buf, error) {
 	s := c.srv.opt.Memory.Quota(lateMemory)
 	defer s.Close()
-	for {
-		b, err := s.Get(n)
-		if !errors.Is(err, mem.ErrNoMemory) {
-			return b, err
-		}
-		free := make(chan struct{})
-		s.Wait(func() { close(free) })
-		select {
-		case <-free:
-		case <-c.ctx.Done():
-			return nil, err
-		}
-	}
+	return s.Await(c.ctx, n)
 }
