@@ -104,6 +104,15 @@ type Path struct {
 // Pather is a QP that tells its path, once it is connected. Any goroutine may call it.
 type Pather interface{ Path() Path }
 
+// PathOf is what a connection says of its way, or else its device's name.
+func PathOf(d Device, q QP) *Path {
+	p := Path{Provider: d.Name()}
+	if x, can := q.(Pather); can {
+		p = x.Path()
+	}
+	return &p
+}
+
 // QPOptions size a queue pair. Zero values take the provider's defaults.
 type QPOptions struct {
 	Sends int // work requests outstanding at most

@@ -2,35 +2,13 @@ package iscsi
 
 import (
 	"errors"
-	"net"
-	"net/netip"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/mem"
+	"github.com/sluice-storage/sluice/target/peerlog"
 )
-
-// hostOf names what counts as one host: an IPv4 address, or an IPv6 network of 64 bits, since one host may have all
-// addresses of such a network.
-func hostOf(a net.Addr) string {
-	ap, err := netip.ParseAddrPort(a.String())
-	if err != nil {
-		if h, _, err := net.SplitHostPort(a.String()); err == nil {
-			return h
-		}
-		return a.String()
-	}
-	ip := ap.Addr().Unmap().WithZone("")
-	if ip.Is4() {
-		return ip.String()
-	}
-	p, err := ip.Prefix(64)
-	if err != nil {
-		return ip.String()
-	}
-	return p.String()
-}
 
 // admit counts a connection in. The oldest login makes room when too many are unfinished, so that a flood of silent
 // connections keeps no host out (RFC 7145 section 11 and RFC 7143 section 9.3 ask for such a bound). A discovery
@@ -40,7 +18,7 @@ func (s *Server) admit(c *conn) bool {
 	var room []*conn
 	var why string
 	lim := &s.opt.Limits
-	host := hostOf(c.remote)
+	host := peerlog.Host(c.remote)
 	s.mu.Lock()
 	if s.open >= lim.Connections {
 		if d := s.discoveryLocked(""); d != nil {
@@ -63,7 +41,7 @@ func (s *Server) admit(c *conn) bool {
 			d.kill(errMadeRoom)
 		}
 		if !closed {
-			c.plog.warn(why, zap.Stringer("remote", c.remote), zap.Int("connections", lim.Connections), zap.Int("per_host", lim.PerHost))
+			c.plog.Warn(why, zap.Stringer("remote", c.remote), zap.Int("connections", lim.Connections), zap.Int("per_host", lim.PerHost))
 		}
 		return false
 	}
@@ -83,7 +61,7 @@ func (s *Server) admit(c *conn) bool {
 		d.kill(errMadeRoom)
 	}
 	if oldest != nil {
-		oldest.plog.warn("unfinished login cut to make room", zap.Stringer("remote", oldest.remote))
+		oldest.plog.Warn("unfinished login cut to make room", zap.Stringer("remote", oldest.remote))
 		oldest.kill(errLoginFlood)
 	}
 	c.mu.Lock()

@@ -8,6 +8,7 @@ import (
 
 	bmem "github.com/sluice-storage/sluice/blockdev/mem"
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/target/peerlog"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
@@ -101,21 +102,11 @@ func TestOneHostLeavesRoomForOthers(t *testing.T) {
 	}
 }
 
-func TestAHostOfIPv6IsItsNetwork(t *testing.T) {
-	for addr, want := range map[string]string{"[2001:db8:1:2:3::4]:99": "2001:db8:1:2::/64", "192.0.2.7:99": "192.0.2.7", "[::ffff:192.0.2.7]:1": "192.0.2.7", "[fe80::1%eth0]:5": "fe80::/64"} {
-		a, err := net.ResolveTCPAddr("tcp", addr)
-		must(t, err)
-		if got := hostOf(a); got != want {
-			t.Errorf("%s counts as %s", addr, got)
-		}
-	}
-}
-
 // What a host is refused for, and its discoveries, do not keep a login of it out of the record.
 func TestRefusalsDoNotHideALogin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dial := newPipeFixture(t)
-		for range 3 * logBurst {
+		for range 3 * peerlog.Burst {
 			p := dial()
 			p.step(iscsi.StageOperational, iscsi.StageFullFeature, true, names(testInitiator, "iqn.2026-11.dev.sluice:nope")...)
 			p.w.close()
@@ -131,7 +122,7 @@ func TestRefusalsDoNotHideALogin(t *testing.T) {
 		// Who has proved a secret is recorded each time.
 		must(t, f.srv.UpdateTarget(Target{Name: testTarget, SCSI: f.st, Auth: &Auth{Secret: SecretMap(map[string]string{"host": "a secret of host"})}}))
 		before := f.logs.FilterMessage("session began").Len()
-		for range 3 * logBurst {
+		for range 3 * peerlog.Burst {
 			p := dial()
 			if st, err := p.chap(names(testInitiator, testTarget), &iscsi.CHAPInitiator{Own: iscsi.Secret{Name: "host", Secret: "a secret of host"}}); err != nil || st != 0 {
 				t.Fatalf("%v %04x", err, uint16(st))
@@ -139,8 +130,8 @@ func TestRefusalsDoNotHideALogin(t *testing.T) {
 			p.w.close()
 		}
 		synctest.Wait()
-		if n := f.logs.FilterMessage("session began").Len() - before; n != 3*logBurst {
-			t.Errorf("%d of %d logins are in the record", n, 3*logBurst)
+		if n := f.logs.FilterMessage("session began").Len() - before; n != 3*peerlog.Burst {
+			t.Errorf("%d of %d logins are in the record", n, 3*peerlog.Burst)
 		}
 	})
 }

@@ -159,6 +159,6 @@ func (c *conn) security(l *login, kvs []iscsi.KV) error {
 			"user %q is not the one of initiator %q (RFC 7143 section 9.2)", clip(l.chap.Name()), clip(l.initiator))
 	}
 	l.proved, l.bound = true, b == Bound
-	c.rec.note("CHAP: %s proved who it is, as %s", l.initiator, clip(l.chap.Name()))
+	c.rec.Note("CHAP: %s proved who it is, as %s", l.initiator, clip(l.chap.Name()))
 	return nil
 }

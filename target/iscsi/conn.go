@@ -9,6 +9,8 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/mem"
+	"github.com/sluice-storage/sluice/target/flight"
+	"github.com/sluice-storage/sluice/target/peerlog"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
@@ -17,7 +19,7 @@ type conn struct {
 	srv           *Server
 	portal        Portal
 	local, remote net.Addr
-	plog          *peerLog
+	plog          *peerlog.Peer
 	datamover     datamover
 	iser          bool
 	ctx           context.Context // ends with the connection
@@ -81,7 +83,7 @@ type conn struct {
 	quiet    int // ticks of a discovery session since it asked something
 	nopTTT   uint32
 	stats    counters
-	rec      recorder
+	rec      flight.Recorder
 }
 
 // counters of one session; guarded by conn.mu.

@@ -6,6 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/target/flight"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
@@ -72,8 +73,8 @@ func (c *conn) reject(b iscsi.BHS, r iscsi.RejectReason) {
 
 func (c *conn) rejectLocked(b iscsi.BHS, r iscsi.RejectReason) {
 	c.stats.rejects++
-	c.rec.note("%s rejected: %s", b.Opcode(), r)
-	c.plog.info("PDU rejected", zap.Stringer("remote", c.remote), zap.Stringer("pdu", b.Opcode()), zap.Stringer("reason", r))
+	c.rec.Note("%s rejected: %s", b.Opcode(), r)
+	c.plog.Info("PDU rejected", zap.Stringer("remote", c.remote), zap.Stringer("pdu", b.Opcode()), zap.Stringer("reason", r))
 	if !c.roomLocked() {
 		return // section 8.1.2 of RFC 7145 puts this above the duty to reject
 	}
@@ -144,7 +145,7 @@ func (c *conn) taskRequest(b iscsi.BHS) {
 		// Connection recovery is ErrorRecoveryLevel 2 (section 11.6.1).
 		done(scsi.ReassignNotSupported)
 	default:
-		c.rec.note("task management function %d for LUN %d, task %#x", p.Function, lunNumber(p.LUN), p.RefTag)
+		c.rec.Note("task management function %d for LUN %d, task %#x", p.Function, flight.LUN(p.LUN), p.RefTag)
 		nexus.Manage(scsi.TMF(p.Function), p.LUN, uint64(p.RefTag), done)
 	}
 }
@@ -356,7 +357,7 @@ func (c *conn) async(e scsi.AsyncEvent) {
 // next command reports the condition, and a connection ends without notice.
 func (c *conn) asyncLocked(p iscsi.Async, data []byte) {
 	if !c.listensLocked() || !c.roomLocked() {
-		c.rec.note("not told of asynchronous event %d: it could not take it", p.Event)
+		c.rec.Note("not told of asynchronous event %d: it could not take it", p.Event)
 		return
 	}
 	c.unasked.sentLocked(c.statSN)

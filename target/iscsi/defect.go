@@ -43,7 +43,7 @@ func (c *conn) guard(err *error) {
 		c.letGo()
 	}
 	c.srv.opt.Log.Error("a defect of this program ends a connection", zap.Any("panic", p), zap.String("place", place), zap.Stringer("remote", c.remote), zap.Stack("stack"))
-	c.rec.note("a defect of this program: %v, in %s", p, place)
+	c.rec.Note("a defect of this program: %v, in %s", p, place)
 	*err = errDefect
 }
 
@@ -64,13 +64,13 @@ func whose() (place string, own bool) {
 		}
 		switch {
 		case !ours: // the runtime and the library are whose calls they are
-		case strings.HasPrefix(fn, "target/iscsi.(*Server)"), strings.HasPrefix(fn, "target/iscsi.(*peerLog"):
+		case strings.HasPrefix(fn, "target/iscsi.(*Server)"):
 			return place, false
 		case strings.HasPrefix(fn, "target/iscsi.(*tcpDatamover).first"), strings.HasPrefix(fn, "target/iscsi.(*tcpDatamover).loop"), strings.HasPrefix(fn, "target/iscsi.(*iserDatamover).received"):
 			return place, true
 		case strings.HasSuffix(fn, ").flushLocked"), strings.HasSuffix(fn, ").FlushLocked"):
 			return place, false // the lock comes and goes there
-		case strings.HasPrefix(fn, "internal/owner."): // a connection's queue
+		case strings.HasPrefix(fn, "internal/owner."), strings.HasPrefix(fn, "target/flight."): // a connection's queue and recorder
 		case !strings.HasPrefix(fn, "target/iscsi.") && !strings.HasPrefix(fn, "internal/iscsi."):
 			return place, false
 		}

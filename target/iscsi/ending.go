@@ -70,7 +70,7 @@ func (c *conn) finish(err error) {
 		return
 	}
 	if was == stateFull || was == stateEnding {
-		c.rec.note("ended: %v", err)
+		c.rec.Note("ended: %v", err)
 		c.srv.keepTrace(sess, err)
 		c.srv.countEnd(err)
 		c.logEnd(err)
@@ -115,8 +115,8 @@ func (c *conn) logEnd(err error) {
 		f = append(f, zap.String("target", c.target.Name))
 	}
 	if errors.Is(err, errLoggedOut) || errors.Is(err, errPeerClosed) || errors.Is(err, errDown) {
-		c.plog.session(c.sess, zap.InfoLevel, "session ended", f...)
+		c.recordSession(c.sess, zap.InfoLevel, "session ended", f...)
 		return
 	}
-	c.plog.session(c.sess, zap.WarnLevel, "session lost", f...)
+	c.recordSession(c.sess, zap.WarnLevel, "session lost", f...)
 }

@@ -42,7 +42,7 @@ func (c *conn) enterFull(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN
 		c.mu.Unlock()
 		c.srv.roomFor(err)
 		if !errors.Is(err, transport.ErrClosed) && !errors.Is(err, transport.ErrLost) { // the connection has ended: no want of memory
-			c.plog.warn("login refused: no memory for its receives", zap.Stringer("remote", c.remote), zap.String("initiator", ss.initiator), zap.Error(err))
+			c.plog.Warn("login refused: no memory for its receives", zap.Stringer("remote", c.remote), zap.String("initiator", ss.initiator), zap.Error(err))
 		}
 		c.kill(err)
 		return
@@ -56,10 +56,10 @@ func (c *conn) enterFull(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN
 	if ss.target != nil {
 		f = append(f, zap.String("target", ss.target.Name))
 	}
-	c.rec.note("session %d began: window %d, %s", ss.tsih, window, map[bool]string{true: "iSER", false: "iSCSI/TCP"}[c.iser])
+	c.rec.Note("session %d began: window %d, %s", ss.tsih, window, map[bool]string{true: "iSER", false: "iSCSI/TCP"}[c.iser])
 	c.notePath()
 	c.srv.mu.Lock()
 	c.srv.counts.Logins++
 	c.srv.mu.Unlock()
-	c.plog.session(ss, zap.InfoLevel, "session began", f...)
+	c.recordSession(ss, zap.InfoLevel, "session began", f...)
 }

@@ -93,14 +93,14 @@ func (x *tcpDatamover) handOver(peeked []byte) {
 	acc, ok := c.srv.opt.Device.(ConnAccepter)
 	tc, isTCP := x.nc.(*net.TCPConn)
 	if !ok || !isTCP {
-		c.plog.warn("an RDMA connection on a port that has no RNIC", zap.Stringer("remote", c.remote))
+		c.plog.Warn("an RDMA connection on a port that has no RNIC", zap.Stringer("remote", c.remote))
 		x.close(nil)
 		c.finish(errRefused)
 		return
 	}
 	r, err := acc.Request(c.ctx, tc, peeked)
 	if err != nil {
-		c.plog.warn("RDMA connection failed before its login", zap.Stringer("remote", c.remote), zap.Error(err))
+		c.plog.Warn("RDMA connection failed before its login", zap.Stringer("remote", c.remote), zap.Error(err))
 		x.close(nil)
 		c.finish(err)
 		return
@@ -119,7 +119,7 @@ func (x *iserDatamover) run(r transport.Request) {
 		err = x.own()
 	} else {
 		x.c.srv.roomFor(err)
-		x.c.plog.warn("RDMA connection not accepted", zap.Stringer("remote", x.c.remote), zap.Error(err))
+		x.c.plog.Warn("RDMA connection not accepted", zap.Stringer("remote", x.c.remote), zap.Error(err))
 	}
 	x.c.mu.Lock()
 	x.c.corked = false

@@ -28,7 +28,7 @@ func (x *iserDatamover) lastWords(err error) {
 	}
 	c.corked = false
 	if errors.As(err, &pe) {
-		c.plog.warn("connection ends: the initiator broke a rule", zap.Stringer("remote", c.remote), zap.Error(err))
+		c.plog.Warn("connection ends: the initiator broke a rule", zap.Stringer("remote", c.remote), zap.Error(err))
 	}
 	if !errors.Is(err, errDefect) { // which may be in what is queued
 		x.flushLocked()
@@ -128,7 +128,7 @@ func (x *iserDatamover) received(i, n int) (err error) {
 	case kind == iscsi.ISERHello:
 		// LIO logs a Hello and carries on; so does this target. An initiator that follows RFC 7145 sends none
 		// unasked.
-		c.plog.info("iSER Hello ignored", zap.Stringer("remote", c.remote))
+		c.plog.Info("iSER Hello ignored", zap.Stringer("remote", c.remote))
 		x.repost(i)
 		return nil
 	case kind != iscsi.ISERControl:

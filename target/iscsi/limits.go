@@ -70,21 +70,6 @@ const (
 	// maxTextAnswer bounds a SendTargets answer.
 	maxTextAnswer = 1 << 20
 
-	// maxPeerLogs bounds the hosts that the log limiter remembers.
-	maxPeerLogs = 1024
-
-	// traceEvents and traceCommands bound what the flight recorder of a session remembers: a login of usual length and
-	// the incidents of a life, and the last commands. Both take 3 KiB a session.
-	traceEvents   = 32
-	traceCommands = 32
-
-	// tracesKept is the number of ended sessions whose recorders are kept. An operator asks about one of the last.
-	tracesKept = 32
-
-	// logBurst lines a host at once, then one each logEvery.
-	logBurst = 10
-	logEvery = 10 * time.Second
-
 	// readsPerQP is the outbound read depth asked for: enough for 16 tasks of 64 KiB at once.
 	readsPerQP = 32
 )

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/target/peerlog"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
@@ -76,7 +77,7 @@ func (c *conn) loginPDU(b iscsi.BHS, data []byte) error {
 }
 
 func (c *conn) loginStep(l *login, q *iscsi.LoginRequest, data []byte) error {
-	c.rec.note("login request %d: stage %d, transit %t to %d, %d bytes of keys", l.pdus+1, q.CSG, q.Transit, q.NSG, len(data))
+	c.rec.Note("login request %d: stage %d, transit %t to %d, %d bytes of keys", l.pdus+1, q.CSG, q.Transit, q.NSG, len(data))
 	if l.pdus++; l.pdus > iscsi.MaxLoginPDUs {
 		return refuse(iscsi.LoginInitiatorError, "", "the login takes more than %d requests", iscsi.MaxLoginPDUs)
 	}
@@ -306,7 +307,7 @@ func (c *conn) sendLoginLocked(r *iscsi.LoginResponse, text []byte) {
 // enter makes the session and sends the final response once what it replaces is gone.
 func (c *conn) enter(l *login, r *iscsi.LoginResponse, text []byte) error {
 	c.params = l.neg.Params()
-	c.rec.note("negotiated: %d bytes at most in a PDU to it, bursts of %d, first bursts of %d", c.params.MaxSend, c.params.MaxBurst, c.params.FirstBurst)
+	c.rec.Note("negotiated: %d bytes at most in a PDU to it, bursts of %d, first bursts of %d", c.params.MaxSend, c.params.MaxBurst, c.params.FirstBurst)
 	c.initiator = l.initiator
 	if c.iser && !c.discovery && !c.params.RDMA {
 		return refuse(iscsi.LoginInitiatorError, "use an iser or tcp interface on the initiator, not a mixture", "a login over RDMA without RDMAExtensions=Yes (RFC 7145 section 6.3)")
@@ -415,7 +416,7 @@ func (c *conn) refuseLogin(q *iscsi.LoginRequest, b iscsi.BHS, err error) error 
 	if r.hint != "" {
 		f = append(f, zap.String("hint", r.hint))
 	}
-	c.rec.note("login refused with status %04x: %s", uint16(r.status), r.detail)
+	c.rec.Note("login refused with status %04x: %s", uint16(r.status), r.detail)
 	c.srv.mu.Lock()
 	if r.addr != "" {
 		c.srv.counts.Redirected++
@@ -424,9 +425,9 @@ func (c *conn) refuseLogin(q *iscsi.LoginRequest, b iscsi.BHS, err error) error 
 	}
 	c.srv.mu.Unlock()
 	if r.addr != "" {
-		c.plog.refused(zap.InfoLevel, "login redirected", append(f, zap.String("to", r.addr))...)
+		c.plog.Record(peerlog.Refusals, zap.InfoLevel, "login redirected", append(f, zap.String("to", r.addr))...)
 	} else {
-		c.plog.refused(zap.WarnLevel, "login refused", f...)
+		c.plog.Record(peerlog.Refusals, zap.WarnLevel, "login refused", f...)
 	}
 	resp := iscsi.LoginResponse{CSG: q.CSG, NSG: q.NSG, ISID: q.ISID, TSIH: q.TSIH, ITT: b.ITT(), Status: r.status}
 	var text []byte

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/target/peerlog"
 )
 
 const otherTarget = "iqn.2026-11.dev.sluice:other"
@@ -262,7 +263,7 @@ func TestRefusalsDoNotFloodTheLog(t *testing.T) {
 			p.w.close()
 		}
 		synctest.Wait()
-		if n := f.logs.FilterMessage("login refused").Len(); n > logBurst {
+		if n := f.logs.FilterMessage("login refused").Len(); n > peerlog.Burst {
 			t.Fatalf("%d lines", n)
 		}
 	})

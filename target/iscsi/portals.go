@@ -173,8 +173,8 @@ func (s *Server) removePortal(e *portalEntry) {
 }
 
 func (s *Server) newConn(ctx context.Context, local, remote net.Addr, p Portal) *conn {
-	c := &conn{srv: s, portal: p, local: local, remote: remote, plog: s.logs.of(remote), began: time.Now(), statSN: 1}
+	c := &conn{srv: s, portal: p, local: local, remote: remote, plog: s.logs.Of(remote), began: time.Now(), statSN: 1}
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	c.rec.note("connection from %s to %s", remote, local)
+	c.rec.Note("connection from %s to %s", remote, local)
 	return c
 }

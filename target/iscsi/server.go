@@ -11,13 +11,14 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/target/iscsi/isns"
+	"github.com/sluice-storage/sluice/target/peerlog"
 	"github.com/sluice-storage/sluice/transport"
 )
 
 // Server serves targets on any number of portals. All methods may be called by any goroutine.
 type Server struct {
 	opt  Options
-	logs *peerLogs
+	logs *peerlog.Logs
 
 	mu       sync.Mutex
 	closed   bool
@@ -58,7 +59,7 @@ func NewServer(o Options) (*Server, error) {
 	}
 	o.Limits.fill()
 	o.Timeouts.fill()
-	s := &Server{opt: o, logs: newPeerLogs(o.Log, o.Audit), counts: Counts{Refused: map[string]uint64{}, Ended: map[string]uint64{}}, targets: map[string]*targetEntry{}, conns: map[*conn]struct{}{}, hosts: map[string]int{},
+	s := &Server{opt: o, logs: peerlog.New(o.Log, o.Audit), counts: Counts{Refused: map[string]uint64{}, Ended: map[string]uint64{}}, targets: map[string]*targetEntry{}, conns: map[*conn]struct{}{}, hosts: map[string]int{},
 		sessions: map[uint16]*session{}, byName: map[sessionKey]*session{}, changed: make(chan struct{})}
 	if o.Device != nil {
 		if err := s.register(o.Device); err != nil {

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -162,31 +161,4 @@ func TestIPv6AndWildcard(t *testing.T) {
 	}
 	cancel()
 	must(t, <-served)
-}
-
-// A burst of hosts does not make the log limiter grow, and a quiet host has its lines again.
-func TestPeerLogs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := bare(t)
-		defer f.close()
-		for i := range 3 * maxPeerLogs {
-			f.srv.logs.of(&net.TCPAddr{IP: net.IPv4(10, byte(i>>16), byte(i>>8), byte(i)), Port: 1})
-		}
-		if n := len(f.srv.logs.hosts); n > maxPeerLogs {
-			t.Fatalf("%d hosts", n)
-		}
-		l := f.srv.logs.of(&net.TCPAddr{IP: net.IPv4(10, 9, 9, 9), Port: 1})
-		for range 100 {
-			l.warn("x")
-		}
-		if n := f.logs.FilterMessage("x").Len(); n != logBurst {
-			t.Fatalf("%d lines", n)
-		}
-		time.Sleep(logEvery)
-		l.warn("x")
-		last := f.logs.FilterMessage("x").All()
-		if len(last) != logBurst+1 || last[logBurst].ContextMap()["lines_suppressed"] != int64(100-logBurst) {
-			t.Fatalf("%v", last[len(last)-1].ContextMap())
-		}
-	})
 }

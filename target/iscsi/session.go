@@ -189,22 +189,13 @@ func (ss *session) info() (SessionInfo, bool) {
 	i.Commands, i.BytesIn, i.BytesOut, i.Copied, i.Rejects = c.stats.commands, c.stats.bytesIn, c.stats.bytesOut, c.stats.copied, c.stats.rejects
 	quota := c.quota
 	if x, is := c.datamover.(*iserDatamover); is && x.qp != nil {
-		i.Path = pathOf(x.dev, x.qp)
+		i.Path = transport.PathOf(x.dev, x.qp)
 	}
 	c.mu.Unlock()
 	if quota != nil {
 		i.Memory = quota.Held()
 	}
 	return i, state == stateFull || state == stateEnding
-}
-
-// pathOf is what a connection says of its way, or else its device's name.
-func pathOf(d transport.Device, q transport.QP) *transport.Path {
-	p := transport.Path{Provider: d.Name()}
-	if x, can := q.(transport.Pather); can {
-		p = x.Path()
-	}
-	return &p
 }
 
 // CloseSession drops one session by its handle.

@@ -305,7 +305,7 @@ func (c *conn) completeLocked(t *task) {
 func (c *conn) answerLocked(t *task) {
 	due := t.state != taskAnswered && !t.Silent && c.state != stateDead
 	c.retireLocked(t)
-	c.rec.commandLocked(t)
+	c.rec.EndLocked(&t.Command, t.Tag, t.began)
 	if due {
 		c.datamover.respondLocked(t)
 	}

@@ -30,7 +30,7 @@ func (c *conn) tick() {
 		return
 	case c.idleTick >= 2 && !c.pinged && !c.discovery && c.state == stateFull:
 		c.pinged = true
-		c.rec.note("silent for %v: asked whether it is there", 2*c.tickEvery())
+		c.rec.Note("silent for %v: asked whether it is there", 2*c.tickEvery())
 		c.pingLocked()
 		c.kickLocked()
 	}
@@ -40,7 +40,7 @@ func (c *conn) tick() {
 		return
 	}
 	if c.starvesLocked() {
-		c.rec.note("no data has moved for %v", starveTicks*c.tickEvery())
+		c.rec.Note("no data has moved for %v", starveTicks*c.tickEvery())
 		c.mu.Unlock()
 		c.kill(errStarving)
 		return

@@ -8,6 +8,8 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/sluice-storage/sluice/target/flight"
 )
 
 // The flight recorder tells login, commands and end of a session, also after it is over, and the audit log has one line each.
@@ -67,13 +69,13 @@ func TestTheFlightRecorderIsBounded(t *testing.T) {
 	f := newFixture(t)
 	c := f.srv.newConn(t.Context(), &net.TCPAddr{}, &net.TCPAddr{}, Portal{})
 	defer c.cancel()
-	for i := range 10 * traceEvents {
-		c.rec.note("event %d", i)
+	for i := range 10 * flight.Events {
+		c.rec.Note("event %d", i)
 	}
 	c.mu.Lock()
 	tr := c.traceLocked()
 	c.mu.Unlock()
-	if n := len(tr.Events); n != traceEvents || tr.Events[n-1].What != "event 319" || tr.Events[0].What != "event 288" {
+	if n := len(tr.Events); n != flight.Events || tr.Events[n-1].What != "event 319" || tr.Events[0].What != "event 288" {
 		t.Errorf("%d events, %v", n, tr.Events)
 	}
 }
