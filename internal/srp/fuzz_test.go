@@ -44,9 +44,28 @@ func FuzzCmd(f *testing.F) {
 			if l.Table.Len == 0 && l.Format != Immediate && !Covers(l.List, l.Len) {
 				t.Fatalf("%d bytes that no descriptor names: %x", l.Len, l.List)
 			}
+			if g := (Segments{List: l.List}); l.Table.Len == 0 && len(l.List) > 0 {
+				walk(t, &g, int64(l.Len))
+			}
 		}
 		round(t, c, func(b []byte) int { return c.Put(b, int(immediate)) }, func(b []byte) (Cmd, error) { return ParseCmd(b, int(immediate)) })
 	})
+}
+
+// walk goes through a buffer, piece by piece, and back to its beginning.
+func walk(t *testing.T, g *Segments, n int64) {
+	t.Helper()
+	pieces := 0
+	for off := int64(0); off < n; pieces++ {
+		m := g.Find(off)
+		if m.Len == 0 || pieces > len(g.List)/MemoryLen {
+			t.Fatalf("byte %d of %d: %+v", off, n, m)
+		}
+		off += int64(m.Len)
+	}
+	if n > 0 && g.Find(0) != (&Segments{List: g.List}).Find(0) {
+		t.Fatal("the first byte has moved")
+	}
 }
 
 func FuzzTskMgmt(f *testing.F) {

@@ -160,3 +160,16 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
+
+// Descriptors of no length are passed over, and a search may go back.
+func TestSegments(t *testing.T) {
+	g := Segments{List: list(Memory{100, 1, 10}, Memory{200, 2, 0}, Memory{300, 3, 5})}
+	for _, c := range []struct {
+		off  int64
+		want Memory
+	}{{0, Memory{100, 1, 10}}, {9, Memory{109, 1, 1}}, {10, Memory{300, 3, 5}}, {14, Memory{304, 3, 1}}, {3, Memory{103, 1, 7}}} {
+		if got := g.Find(c.off); got != c.want {
+			t.Errorf("byte %d: %+v, want %+v", c.off, got, c.want)
+		}
+	}
+}

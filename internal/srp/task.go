@@ -72,6 +72,27 @@ func Covers(list []byte, n uint32) bool {
 	return sum >= uint64(n)
 }
 
+// Segments goes through the memory descriptors of a buffer. Data moves in order, so it remembers where the last search has ended.
+type Segments struct {
+	List []byte // descriptors; together they cover the buffer
+	at   int    // of the last search, in bytes of List
+	base int64  // bytes of the buffer before that
+}
+
+// Find says where the initiator has byte off of the buffer, and how many bytes follow it there: Len.
+func (g *Segments) Find(off int64) Memory {
+	if off < g.base {
+		g.at, g.base = 0, 0
+	}
+	for {
+		m := ParseMemory(g.List[g.at:])
+		if skip := off - g.base; skip < int64(m.Len) {
+			return Memory{VA: m.VA + uint64(skip), Key: m.Key, Len: m.Len - uint32(skip)}
+		}
+		g.at, g.base = g.at+MemoryLen, g.base+int64(m.Len)
+	}
+}
+
 // Cmd is SRP_CMD.
 type Cmd struct {
 	Tag     uint64

@@ -217,7 +217,7 @@ type TraceEvent struct {
 type TraceCommand struct {
 	At      time.Time `json:"at"`      // of its end, or now
 	Took    int64     `json:"took_ns"` // from its arrival
-	Tag     uint32    `json:"tag"`
+	Tag     uint64    `json:"tag"`
 	LUN     uint16    `json:"lun"`
 	Command string    `json:"command"`
 	Outcome string    `json:"outcome"` // empty while it runs

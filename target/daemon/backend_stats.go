@@ -2,38 +2,47 @@ package daemon
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/sluice-storage/sluice/target/admin"
+	"github.com/sluice-storage/sluice/target/flight"
 	"github.com/sluice-storage/sluice/target/hist"
 	"github.com/sluice-storage/sluice/target/iscsi"
+	"github.com/sluice-storage/sluice/target/srp"
 )
 
 // Trace implements admin.Backend.
 func (d *Daemon) Trace(id string) (admin.Trace, error) {
-	tsih, err := strconv.ParseUint(id, 10, 16)
+	overSRP, handle, err := parseID(id)
 	if err != nil {
-		return admin.Trace{}, &admin.Error{Kind: admin.Invalid, Msg: "a session's id is a number, as \"sluice session list\" shows it"}
+		return admin.Trace{}, err
 	}
-	t, err := d.server.Trace(uint16(tsih))
+	var t flight.Trace
+	out := admin.Trace{Events: []admin.TraceEvent{}}
+	if overSRP {
+		var x srp.SessionInfo
+		x, out.Ended, t, err = d.srp.Trace(handle)
+		out.Session = srpSessionOf(x)
+	} else {
+		var x iscsi.Trace
+		x, err = d.server.Trace(uint16(handle))
+		t, out.Ended, out.Session = x.Trace, x.Ended, sessionOf(x.Session)
+	}
 	if err != nil {
 		return admin.Trace{}, &admin.Error{Kind: admin.NotFound, Msg: "there is no session " + id + ", and none of the last that ended was " + id}
 	}
-	out := admin.Trace{Session: sessionOf(t.Session), Ended: t.Ended, Events: []admin.TraceEvent{}, Commands: []admin.TraceCommand{}, Inflight: []admin.TraceCommand{}}
 	for _, e := range t.Events {
 		out.Events = append(out.Events, admin.TraceEvent(e))
 	}
-	conv := func(c iscsi.TraceCommand) admin.TraceCommand {
-		return admin.TraceCommand{At: c.At, Took: int64(c.Took), Tag: c.Tag, LUN: c.LUN, Command: c.Command, Outcome: c.Outcome}
+	conv := func(l []flight.Command) []admin.TraceCommand {
+		to := []admin.TraceCommand{}
+		for _, c := range l {
+			to = append(to, admin.TraceCommand{At: c.At, Took: int64(c.Took), Tag: c.Tag, LUN: c.LUN, Command: c.Command, Outcome: c.Outcome})
+		}
+		return to
 	}
-	for _, c := range t.Commands {
-		out.Commands = append(out.Commands, conv(c))
-	}
-	for _, c := range t.Inflight {
-		out.Inflight = append(out.Inflight, conv(c))
-	}
+	out.Commands, out.Inflight = conv(t.Commands), conv(t.Inflight)
 	return out, nil
 }
 

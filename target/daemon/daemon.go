@@ -68,8 +68,10 @@ type Daemon struct {
 	// its hosts know.
 	replacing map[string]*scsi.Target
 	portals   map[string]*portal
-	// srpPortals are those of srp, by address.
+	// srpPortals are those of srp, by address. offers, which has a lock of its own for those who log in, are the targets that are served there.
 	srpPortals map[string]*srpPortal
+	offersMu   sync.RWMutex
+	offers     map[string]srpOffer
 	// forms are the targets as they are served, with their secrets and without devices; unserved says why others are not.
 	forms       map[string]targetForm
 	unserved    map[string]string
@@ -85,7 +87,7 @@ type Daemon struct {
 func New(cfg *Config, log *zap.Logger) (_ *Daemon, err error) {
 	d := &Daemon{
 		log: log, cfg: cfg, changeMu: make(changeLock, 1), stateDir: cfg.StateDir, drain: time.Duration(cfg.Timeouts.Drain), source: cfg.source, started: time.Now(), drained: make(chan struct{}), failed: make(chan error, 1),
-		volumes: map[string]*volume{}, targets: map[string]*scsi.Target{}, replacing: map[string]*scsi.Target{}, portals: map[string]*portal{}, srpPortals: map[string]*srpPortal{}, forms: map[string]targetForm{}, unserved: map[string]string{},
+		volumes: map[string]*volume{}, targets: map[string]*scsi.Target{}, replacing: map[string]*scsi.Target{}, portals: map[string]*portal{}, srpPortals: map[string]*srpPortal{}, offers: map[string]srpOffer{}, forms: map[string]targetForm{}, unserved: map[string]string{},
 	}
 	d.life, d.lifeEnd = context.WithCancel(context.Background())
 	if err := errors.Join(os.MkdirAll(cfg.StateDir, 0o750), savefile.MkdirAll(mediaDir(cfg.StateDir))); err != nil {
@@ -138,9 +140,8 @@ func (d *Daemon) openServer(cfg *Config) (err error) {
 		return err
 	}
 	if d.srp, err = srp.NewServer(srp.Options{
-		Memory: d.memory, Log: d.log, Audit: d.audit,
-		Limits:   srp.Limits{Connections: cfg.Limits.Connections, PerHost: cfg.Limits.PerHost},
-		Timeouts: srp.Timeouts{Login: time.Duration(cfg.Timeouts.Login), Peer: time.Duration(cfg.Timeouts.Peer), Drain: time.Duration(cfg.Timeouts.Drain)},
+		Memory: d.memory, Find: d.findSRP, Log: d.log, Audit: d.audit, Connections: cfg.Limits.Connections, PerHost: cfg.Limits.PerHost,
+		Login: time.Duration(cfg.Timeouts.Login), Peer: time.Duration(cfg.Timeouts.Peer), Drain: time.Duration(cfg.Timeouts.Drain),
 	}); err != nil {
 		return err
 	}

@@ -164,7 +164,7 @@ func (d *Daemon) apply(ctx context.Context, next *Config, p *plan) error {
 		d.volumes[name] = v
 	}
 	d.mu.Unlock()
-	errs := []error{d.changeTargets(ctx, next, p), d.movePortals(ctx, next, p), d.moveSRP(next, p), d.applyFiles(ctx, next, p)}
+	errs := []error{d.changeTargets(next, p), d.movePortals(ctx, next, p), d.moveSRP(next, p), d.applyFiles(ctx, next, p)}
 	d.mu.Lock()
 	d.cfg = next
 	if p.files != nil && d.serving {
@@ -191,14 +191,15 @@ func (d *Daemon) endTargets(ctx context.Context, next *Config, p *plan) {
 		}
 		delete(d.targets, name)
 		d.mu.Unlock()
-		if err := errors.Join(d.server.RemoveTarget(ctx, name), d.offerSRP(ctx, name, nil, nil)); err != nil {
+		d.offerSRP(name, nil, nil)
+		if err := errors.Join(d.server.RemoveTarget(ctx, name), d.srp.Await(ctx, name)); err != nil {
 			d.log.Warn("commands of a target that was removed are still running", zap.String("target", name), zap.Error(err))
 		}
 	}
 }
 
 // changeTargets serves the targets that are new, and gives those that are served what has changed of them.
-func (d *Daemon) changeTargets(ctx context.Context, next *Config, p *plan) error {
+func (d *Daemon) changeTargets(next *Config, p *plan) error {
 	old := map[string]TargetConfig{}
 	for _, t := range d.cfg.Targets {
 		old[t.Name] = t
@@ -221,7 +222,8 @@ func (d *Daemon) changeTargets(ctx context.Context, next *Config, p *plan) error
 		}
 		it := p.forms[t.Name]
 		it.SCSI = st
-		errs = append(errs, d.server.UpdateTarget(it.Target), d.offerSRP(ctx, t.Name, it.srp, st))
+		errs = append(errs, d.server.UpdateTarget(it.Target))
+		d.offerSRP(t.Name, it.srp, st)
 	}
 	return errors.Join(errs...)
 }

@@ -67,34 +67,69 @@ func (c *Config) checkSRP() error {
 	return nil
 }
 
-// overSRP is what SRP serves of a target; nil where it does not offer it: it cannot ask for a proof, nor send initiators elsewhere.
-func (t TargetConfig) overSRP() *srp.Target {
-	if t.Auth != nil || t.Redirect != "" {
-		return nil
-	}
-	out := &srp.Target{Name: t.Name}
-	if len(t.Initiators) > 0 {
-		out.Initiators = []srp.Initiator{}
-	}
-	for _, i := range t.Initiators {
-		if p, err := wiresrp.ParseName(i.Name); err == nil {
-			out.Initiators = append(out.Initiators, srp.Initiator{Port: scsi.SRPPort(p), LUNs: i.LUNs})
-		}
-	}
-	return out
+// srpRule says who may log in to a target over SRP.
+type srpRule struct {
+	listed bool // only those in luns may
+	luns   map[scsi.SRPPort][]uint16
 }
 
-// notOverSRP says why SRP does not offer the target, or to no one; empty where it does.
-func (t TargetConfig) notOverSRP() string {
-	switch o := t.overSRP(); {
+// may reports whether an initiator port may log in, and sees whether it is shown a LUN.
+func (r *srpRule) may(p scsi.SRPPort) bool {
+	_, named := r.luns[p]
+	return named || !r.listed
+}
+
+func (r *srpRule) sees(p scsi.SRPPort, lun uint16) bool {
+	luns := r.luns[p]
+	return r.may(p) && (luns == nil || slices.Contains(luns, lun))
+}
+
+// overSRP is who may use a target over SRP. why says that no one may: SRP can ask no one for a proof, nor send initiators elsewhere.
+func (t TargetConfig) overSRP() (r *srpRule, why string) {
+	switch {
 	case t.Auth != nil:
-		return "it has auth, and SRP has no authentication"
+		return nil, "it has auth, and SRP has no authentication"
 	case t.Redirect != "":
-		return "it has redirect, and SRP sends no one elsewhere"
-	case o.Initiators != nil && len(o.Initiators) == 0:
-		return "its initiators name no initiator port of SRP (srp. and 32 hexadecimal digits)"
+		return nil, "it has redirect, and SRP sends no one elsewhere"
 	}
-	return ""
+	r = &srpRule{listed: len(t.Initiators) > 0, luns: map[scsi.SRPPort][]uint16{}}
+	for _, i := range t.Initiators {
+		if p, err := wiresrp.ParseName(i.Name); err == nil {
+			r.luns[scsi.SRPPort(p)] = i.LUNs
+		}
+	}
+	if r.listed && len(r.luns) == 0 {
+		return nil, "its initiators name no initiator port of SRP (srp. and 32 hexadecimal digits)"
+	}
+	return r, ""
+}
+
+// srpOffer is a target that is served over SRP.
+type srpOffer struct {
+	*srpRule
+	st *scsi.Target
+}
+
+// findSRP says what a login gets (srp.Options.Find).
+func (d *Daemon) findSRP(group uint16, port, initiator scsi.SRPPort) (srp.Grant, error) {
+	d.offersMu.RLock()
+	defer d.offersMu.RUnlock()
+	for name, o := range d.offers {
+		if srp.TargetPort(name, group) != port {
+			continue
+		}
+		if !o.may(initiator) {
+			return srp.Grant{}, fmt.Errorf("%s is not on the list of initiators of %s", initiator.Name(), name)
+		}
+		return srp.Grant{Target: name, SCSI: o.st, Sees: func(lun uint16) bool {
+			d.offersMu.RLock()
+			defer d.offersMu.RUnlock()
+			o, there := d.offers[name]
+			return there && o.sees(initiator, lun)
+		}}, nil
+	}
+	id := wiresrp.PortID(port)
+	return srp.Grant{}, fmt.Errorf("no target that is served over SRP has the port id_ext=%s,ioc_guid=%s; \"sluice target srp\" prints those of one", id.Ext(), id.GUID())
 }
 
 // SRPNotes says what an operator should know of targets that are served over SRP, or are not; nothing where the configuration has no SRP.
@@ -104,7 +139,7 @@ func (c *Config) SRPNotes() []string {
 		return nil
 	}
 	for _, t := range c.Targets {
-		if why := t.notOverSRP(); why != "" {
+		if _, why := t.overSRP(); why != "" {
 			l = append(l, "target "+t.Name+" is not served over SRP: "+why)
 		} else if len(t.Initiators) == 0 {
 			l = append(l, "target "+t.Name+" is open to everyone who reaches an address of srp: it has no initiators, and SRP has no authentication")
@@ -119,7 +154,7 @@ func (d *Daemon) srpPortsLocked(t TargetConfig) (ports []admin.SRPPort, why stri
 	if len(d.srpPortals) == 0 {
 		return ports, ""
 	}
-	if why = t.notOverSRP(); why != "" {
+	if _, why = t.overSRP(); why != "" {
 		return ports, why
 	}
 	for _, p := range d.srpPortals {
@@ -130,22 +165,19 @@ func (d *Daemon) srpPortsLocked(t TargetConfig) (ports []admin.SRPPort, why stri
 	return ports, ""
 }
 
-// offerSRP makes what SRP offers of a target what t says, nil for nothing.
-func (d *Daemon) offerSRP(ctx context.Context, name string, t *srp.Target, st *scsi.Target) error {
-	if t == nil || st == nil {
-		err := d.srp.RemoveTarget(ctx, name)
-		if errors.Is(err, srp.ErrNoTarget) {
-			return nil
-		}
-		return err
+// offerSRP makes r what SRP offers of a target, nil for nothing. Sessions that may not go on end.
+func (d *Daemon) offerSRP(name string, r *srpRule, st *scsi.Target) {
+	d.offersMu.Lock()
+	was := d.offers[name]
+	offered := r != nil && st != nil
+	if delete(d.offers, name); offered {
+		d.offers[name] = srpOffer{r, st}
 	}
-	form := *t
-	form.SCSI = st
-	err := d.srp.UpdateTarget(form)
-	if errors.Is(err, srp.ErrNoTarget) {
-		err = d.srp.AddTarget(form)
+	d.offersMu.Unlock()
+	d.srp.EndSessions(name, func(p scsi.SRPPort) bool { return offered && st == was.st && r.may(p) })
+	if offered {
+		st.RefreshVisible()
 	}
-	return err
 }
 
 func (d *Daemon) openSRP(cfg *Config) error {

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"fmt"
 
 	"go.uber.org/zap"
@@ -9,7 +8,6 @@ import (
 	wiresrp "github.com/sluice-storage/sluice/internal/srp"
 	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"
-	"github.com/sluice-storage/sluice/target/srp"
 )
 
 // openTargets makes the targets with what commands mapped into them.
@@ -58,7 +56,7 @@ func (d *Daemon) scsiTarget(t TargetConfig, unit func(volume string) *scsi.Logic
 // targetForm is what the session layers serve of a configured target, without its device.
 type targetForm struct {
 	iscsi.Target
-	srp *srp.Target // nil where SRP does not offer it
+	srp *srpRule // nil where SRP does not offer it
 }
 
 // formOf is the form of a target.
@@ -67,7 +65,8 @@ func formOf(t TargetConfig) (targetForm, error) {
 	if err != nil {
 		return targetForm{}, fmt.Errorf("target %s: %w", t.Name, err)
 	}
-	out := targetForm{Target: iscsi.Target{Name: t.Name, Alias: t.Alias, Auth: auth}, srp: t.overSRP()}
+	out := targetForm{Target: iscsi.Target{Name: t.Name, Alias: t.Alias, Auth: auth}}
+	out.srp, _ = t.overSRP()
 	if len(t.Initiators) > 0 {
 		out.Initiators = []iscsi.Initiator{}
 	}
@@ -117,9 +116,7 @@ func (d *Daemon) addTarget(f targetForm, st *scsi.Target) error {
 	if err := d.server.AddTarget(t); err != nil {
 		return fmt.Errorf("target %s: %w", t.Name, err)
 	}
-	if err := d.offerSRP(context.Background(), t.Name, f.srp, st); err != nil {
-		return fmt.Errorf("target %s: %w", t.Name, err)
-	}
+	d.offerSRP(t.Name, f.srp, st)
 	d.mu.Lock()
 	d.targets[t.Name] = st
 	d.mu.Unlock()

@@ -13,6 +13,8 @@ import (
 	"github.com/sluice-storage/sluice/internal/owner"
 	wire "github.com/sluice-storage/sluice/internal/srp"
 	"github.com/sluice-storage/sluice/mem"
+	"github.com/sluice-storage/sluice/target/flight"
+	"github.com/sluice-storage/sluice/target/peerlog"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -24,6 +26,7 @@ type channel struct {
 	group  uint16
 	peer   transport.Peer
 	host   string
+	plog   *peerlog.Peer
 	ctx    context.Context // ends with the channel
 	cancel context.CancelFunc
 
@@ -61,6 +64,7 @@ type channel struct {
 	moved    uint64 // times that data has moved
 	units    uint64 // received
 	stats    counters
+	rec      flight.Recorder
 
 	ticker               *time.Timer
 	ended                bool   // nothing is under way, nor will be
@@ -190,8 +194,8 @@ func (c *channel) recvLocked(i int) {
 
 // broke ends the channel of an initiator that broke a rule.
 func (c *channel) broke(err error) {
-	c.srv.opt.Log.Warn("SRP channel ends: the initiator broke a rule", zap.Stringer("remote", c.peer.Remote), zap.Error(err))
-	c.leave(err)
+	c.plog.Warn("SRP channel ends: the initiator broke a rule", zap.Stringer("remote", c.peer.Remote), zap.Error(err))
+	c.leave(err, false)
 }
 
 // takeLocked counts a request in and returns its task. No task without an error means that the request is dropped, since the channel is ending.
@@ -209,37 +213,19 @@ func (c *channel) takeLocked(op wire.Opcode, recv int) (*task, error) {
 	return t, nil
 }
 
-// drain takes no more requests, and says SRP_T_LOGOUT when those that run have ended.
-func (c *channel) drain(why error) {
+// leave says SRP_T_LOGOUT and ends the channel behind it: at once, or, with drain, when the requests that run have ended. It takes no more.
+func (c *channel) leave(why error, drain bool) {
 	c.mu.Lock()
-	if c.state == channelLive {
+	login := c.state == channelLogin
+	switch {
+	case c.state == channelLive && drain && c.live > 0:
 		c.noteLocked(why)
 		channelLife.Move(&c.state, channelDraining)
-		if c.live == 0 {
-			c.logoutLocked()
-		}
-		c.kickLocked()
-		c.mu.Unlock()
-		return
-	}
-	login := c.state == channelLogin
-	c.mu.Unlock()
-	if login {
-		c.kill(why)
-	}
-}
-
-// leave says SRP_T_LOGOUT and ends the channel behind it.
-func (c *channel) leave(why error) {
-	c.mu.Lock()
-	if c.state == channelLive || c.state == channelDraining {
+	case c.state == channelLive, c.state == channelDraining && !drain:
 		c.noteLocked(why)
 		c.logoutLocked()
 		c.kickLocked()
-		c.mu.Unlock()
-		return
 	}
-	login := c.state == channelLogin
 	c.mu.Unlock()
 	if login {
 		c.kill(why)

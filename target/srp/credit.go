@@ -44,7 +44,7 @@ func (c *channel) answered(recv int, b []byte) error {
 	return nil
 }
 
-func (c *channel) tickEvery() time.Duration { return max(c.srv.opt.Timeouts.Peer/4, time.Millisecond) }
+func (c *channel) tickEvery() time.Duration { return max(c.srv.opt.Peer/4, time.Millisecond) }
 
 // starveTicks ticks without any movement of data that waits end a channel: five quarters of the peer timeout, since the first may be short.
 const starveTicks = 5

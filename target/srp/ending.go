@@ -7,19 +7,25 @@ import (
 	"go.uber.org/zap"
 
 	wire "github.com/sluice-storage/sluice/internal/srp"
+	"github.com/sluice-storage/sluice/target/flight"
+	"github.com/sluice-storage/sluice/target/peerlog"
 	"github.com/sluice-storage/sluice/transport"
 )
 
+// endError is why a channel ends; name is that of the counter.
+type endError struct{ name, text string }
+
+func (e *endError) Error() string { return "srp: " + e.text }
+
 var (
-	errPeerClosed = errors.New("srp: the initiator closed the connection")
-	errLoggedOut  = errors.New("srp: the initiator logged out")
-	errReplaced   = errors.New("srp: the initiator logged in again, and this channel made room")
-	errSilent     = errors.New("srp: the initiator does not answer; is it alive and reachable?")
-	errStarving   = errors.New("srp: the initiator moves none of the data that it asked for, and holds the memory for it")
-	errDown       = errors.New("srp: the target is shutting down")
-	errRemoved    = errors.New("srp: the target was removed, or the initiator may not use it any more")
-	errDropped    = errors.New("srp: the session was dropped by the operator")
-	errAborted    = errors.New("srp: the command was aborted")
+	errPeerClosed = &endError{"closed_by_initiator", "the initiator closed the connection"}
+	errLoggedOut  = &endError{"logged_out", "the initiator logged out"}
+	errReplaced   = &endError{"reinstated", "the initiator logged in again, and this channel made room"}
+	errSilent     = &endError{"silent", "the initiator does not answer; is it alive and reachable?"}
+	errStarving   = &endError{"starving", "the initiator moves none of the data that it asked for, and holds the memory for it"}
+	errDown       = &endError{"shutdown", "the target is shutting down"}
+	errRemoved    = &endError{"target_removed", "the target was removed, or the initiator may not use it any more"}
+	errDropped    = &endError{"dropped_by_operator", "the session was dropped by the operator"}
 )
 
 // named says what the end of a connection was. Where the initiator did not want it, what the fabric says is what the operator needs.
@@ -66,17 +72,13 @@ func (c *channel) finish(err error) {
 		}
 	}
 	c.late = nil
-	sum := c.stats
 	c.mu.Unlock()
 
 	for _, t := range stuck {
 		t.Moved(err)
 	}
 	if c.sess != nil {
-		if was != channelLogin {
-			c.logEnd(err)
-		}
-		c.srv.leaveSession(c, err, sum, left)
+		c.srv.leaveSession(c, err, was != channelLogin, left)
 	}
 	c.mu.Lock()
 	c.ended = true
@@ -105,68 +107,55 @@ func (c *channel) settle() {
 	c.srv.channelGone(c)
 }
 
-// refused counts and logs a login that was refused.
-func (s *Server) refused(c *channel, r wire.RejectReason, why, err error) {
+// fields are what each line of the record says of a channel.
+func (c *channel) fields(more ...zap.Field) []zap.Field {
+	f := append(more, zap.Stringer("remote", c.peer.Remote), zap.String("initiator", c.login.Initiator.Name()))
+	if c.sess != nil {
+		f = append(f, zap.String("target", c.sess.key.target), zap.Uint32("session", c.sess.id), zap.Uint32("channel", c.number))
+	}
+	return f
+}
+
+// refused counts and records a login that was refused.
+func (s *Server) refused(c *channel, r wire.RejectReason, why error) {
 	s.mu.Lock()
 	s.counts.Refused[fmt.Sprintf("%08x", uint32(r))]++
 	s.mu.Unlock()
-	f := []zap.Field{zap.Stringer("remote", c.peer.Remote), zap.String("initiator", c.login.Initiator.Name()), zap.String("why", why.Error())}
-	if err != nil {
-		f = append(f, zap.NamedError("answer", err))
-	}
-	s.opt.Audit.Warn("SRP login refused", f...)
+	c.plog.Record(peerlog.Refusals, zap.WarnLevel, "SRP login refused", c.fields(zap.String("why", why.Error()))...)
 }
 
-// began counts and logs a channel that was accepted.
+// began counts and records a channel that was accepted.
 func (s *Server) began(c *channel) {
 	s.mu.Lock()
 	s.counts.Logins++
 	s.mu.Unlock()
-	s.opt.Audit.Info("SRP channel began", zap.String("initiator", c.login.Initiator.Name()), zap.Stringer("remote", c.peer.Remote), zap.String("target", c.sess.key.target),
-		zap.Uint32("session", c.sess.id), zap.Uint32("channel", c.number), zap.Int("credits", c.credits), zap.Int("unit", c.unit), zap.Bool("immediate_data", c.immediate > 0))
+	c.rec.Note("channel %d of session srp%d began: %d credits, units of %d bytes, immediate data from byte %d on", c.number, c.sess.id, c.credits, c.unit, c.immediate)
+	c.rec.NotePath(c.dev, c.owner.QP)
+	c.plog.Record(peerlog.Sessions, zap.InfoLevel, "SRP channel began", c.fields(zap.Int("credits", c.credits), zap.Int("unit", c.unit), zap.Bool("immediate_data", c.immediate > 0))...)
 }
 
-func (c *channel) logEnd(err error) {
-	f := []zap.Field{zap.String("initiator", c.login.Initiator.Name()), zap.Stringer("remote", c.peer.Remote), zap.String("target", c.sess.key.target),
-		zap.Uint32("session", c.sess.id), zap.Uint32("channel", c.number), zap.String("reason", err.Error())}
-	if errors.Is(err, errLoggedOut) || errors.Is(err, errPeerClosed) || errors.Is(err, errDown) {
-		c.srv.opt.Audit.Info("SRP channel ended", f...)
-		return
+// over records the end of a channel that was accepted, and keeps its trace. The session is counted when its last channel is.
+func (s *Server) over(c *channel, last bool, info SessionInfo, err error) {
+	name, e, pe := "connection_failed", (*endError)(nil), (*wire.ProtocolError)(nil)
+	if errors.As(err, &e) {
+		name = e.name
+	} else if errors.As(err, &pe) {
+		name = "protocol_error"
 	}
-	c.srv.opt.Audit.Warn("SRP channel lost", f...)
-}
-
-// ended counts a session that is over, by reason. All that a fabric says is one reason.
-func (s *Server) ended(err error) {
-	why := "connection_failed"
-	for _, r := range []struct {
-		err  error
-		name string
-	}{{errLoggedOut, "logged_out"}, {errPeerClosed, "closed_by_initiator"}, {errReplaced, "reinstated"}, {errSilent, "silent"}, {errStarving, "starving"}, {errDown, "shutdown"},
-		{errRemoved, "target_removed"}, {errDropped, "dropped_by_operator"}} {
-		if errors.Is(err, r.err) {
-			why = r.name
-		}
-	}
-	var pe *wire.ProtocolError
-	if errors.As(err, &pe) {
-		why = "protocol_error"
-	}
+	c.rec.Note("channel %d ended: %v", c.number, err)
+	p := past{info: info, ended: err.Error()}
+	c.mu.Lock()
+	p.trace.AddLocked(&c.rec)
+	c.mu.Unlock()
 	s.mu.Lock()
-	s.counts.Ended[why]++
+	s.past = flight.Keep(s.past, p)
+	if last {
+		s.counts.Ended[name]++
+	}
 	s.mu.Unlock()
-}
-
-// Counts reads the counters.
-func (s *Server) Counts() Counts {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := Counts{Logins: s.counts.Logins, Refused: map[string]uint64{}, Ended: map[string]uint64{}}
-	for k, n := range s.counts.Refused {
-		out.Refused[k] = n
+	level, msg := zap.InfoLevel, "SRP channel ended"
+	if e != errLoggedOut && e != errPeerClosed && e != errDown {
+		level, msg = zap.WarnLevel, "SRP channel lost"
 	}
-	for k, n := range s.counts.Ended {
-		out.Ended[k] = n
-	}
-	return out
+	c.plog.Record(peerlog.Sessions, level, msg, c.fields(zap.String("reason", err.Error()))...)
 }

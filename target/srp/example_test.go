@@ -32,11 +32,14 @@ func Example() {
 	if err := st.AddLUN(0, unit); err != nil {
 		log.Fatal(err)
 	}
-	srv, err := srp.NewServer(srp.Options{Memory: memory})
-	if err != nil {
-		log.Fatal(err)
+	find := func(group uint16, target, _ scsi.SRPPort) (srp.Grant, error) {
+		if target != srp.TargetPort(name, group) {
+			return srp.Grant{}, errors.New("there is no such target")
+		}
+		return srp.Grant{Target: name, SCSI: st}, nil // for each initiator, all LUNs
 	}
-	if err := srv.AddTarget(srp.Target{Name: name, SCSI: st}); err != nil {
+	srv, err := srp.NewServer(srp.Options{Memory: memory, Find: find})
+	if err != nil {
 		log.Fatal(err)
 	}
 	l, err := rnic.Listen(context.Background(), "127.0.0.1:0")

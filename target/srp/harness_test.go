@@ -89,13 +89,12 @@ func newFixture(t testing.TB, fabric string, opts ...func(*Options)) *fixture {
 	f.st, err = scsi.NewTarget(scsi.TargetOptions{Name: testTarget, Memory: f.pool})
 	must(t, err)
 	must(t, f.st.AddLUN(0, f.lu))
-	o := Options{Memory: f.pool, Log: zap.New(core)}
+	o := Options{Memory: f.pool, Log: zap.New(core), Find: f.find}
 	for _, opt := range opts {
 		opt(&o)
 	}
 	f.srv, err = NewServer(o)
 	must(t, err)
-	must(t, f.srv.AddTarget(Target{Name: testTarget, SCSI: f.st}))
 	f.rnic, f.far, f.addr = fabrics[fabric](t)
 	must(t, f.farM.OnSlab(f.far))
 	l, err := f.rnic.Listen(context.Background(), f.addr)
@@ -124,6 +123,17 @@ func newFixture(t testing.TB, fabric string, opts ...func(*Options)) *fixture {
 		must(t, store.Close())
 	})
 	return f
+}
+
+// find grants everything of the one target, but to port 99.
+func (f *fixture) find(g uint16, target, initiator scsi.SRPPort) (Grant, error) {
+	switch {
+	case target != TargetPort(testTarget, g):
+		return Grant{}, errors.New("no such target")
+	case initiator == scsi.SRPPort(port(99)):
+		return Grant{}, errors.New("not on the list")
+	}
+	return Grant{Target: testTarget, SCSI: f.st, Sees: func(uint16) bool { return true }}, nil
 }
 
 func (f *fixture) close() {

@@ -76,15 +76,12 @@ const (
 	moveNone moveState = iota
 	// moveIn: RDMA Writes are queued or under way.
 	moveIn
-	// moveOut: RDMA Reads are.
+	// moveOut: RDMA Reads are. Where the command is aborted they come home all the same: a connection that lives serves them.
 	moveOut
-	// moveCancelled: the command was aborted; Reads that are queued or under way come home first.
-	moveCancelled
 )
 
-var taskMove = state.New("an SRP task's move", []string{"none", "in", "out", "cancelled"}, state.Next[moveState]{
-	moveNone:      {moveIn, moveOut},
-	moveIn:        {moveNone},
-	moveOut:       {moveCancelled, moveNone},
-	moveCancelled: {moveNone},
+var taskMove = state.New("an SRP task's move", []string{"none", "in", "out"}, state.Next[moveState]{
+	moveNone: {moveIn, moveOut},
+	moveIn:   {moveNone},
+	moveOut:  {moveNone},
 })

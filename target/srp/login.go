@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"time"
 
 	"go.uber.org/zap"
@@ -30,22 +28,9 @@ func refusal(r wire.RejectReason, format string, a ...any) error {
 	return &refusedError{r, fmt.Sprintf(format, a...)}
 }
 
-// hostOf names what counts as one host: an IPv4 address, or an IPv6 network of 64 bits.
-func hostOf(a net.Addr) string {
-	ap, err := netip.ParseAddrPort(a.String())
-	if err != nil {
-		return a.String()
-	}
-	ip := ap.Addr().Unmap().WithZone("")
-	if p, err := ip.Prefix(64); err == nil && !ip.Is4() {
-		return p.String()
-	}
-	return ip.String()
-}
-
 // run is the owner of a channel, from its connection request to its end.
 func (c *channel) run(r transport.Request) {
-	ctx, cancel := context.WithTimeout(c.ctx, c.srv.opt.Timeouts.Login)
+	ctx, cancel := context.WithTimeout(c.ctx, c.srv.opt.Login)
 	result, err := c.begin(ctx)
 	if err == nil {
 		err = c.open(ctx)
@@ -53,7 +38,7 @@ func (c *channel) run(r transport.Request) {
 	if err != nil {
 		c.refuse(r, err)
 	} else if err = c.accept(ctx, r, result); err != nil {
-		c.srv.opt.Log.Warn("SRP channel not accepted", zap.Stringer("remote", c.peer.Remote), zap.Error(err))
+		c.plog.Warn("SRP channel not accepted", zap.Stringer("remote", c.peer.Remote), zap.Error(err))
 	}
 	cancel()
 	if err == nil {
@@ -63,34 +48,27 @@ func (c *channel) run(r transport.Request) {
 	c.finish(err)
 }
 
-// initiator is the port that the login comes from, as it says.
-func (c *channel) initiator() scsi.SRPPort { return scsi.SRPPort(c.login.Initiator) }
-
 // begin checks the login request and makes the channel one of its session.
 func (c *channel) begin(ctx context.Context) (result uint8, err error) {
 	if c.login, err = wire.ParseLoginReq(c.peer.Private); err != nil {
 		return 0, refusal(wire.RejUnable, "%v", err)
 	}
 	l := &c.login
-	t := c.srv.targetOf(scsi.SRPPort(l.Target), c.group)
-	if t == nil {
-		return 0, refusal(wire.RejNoNexus, "no target here has the port with id_ext=%s,ioc_guid=%s; \"sluice target show\" names those that there are", l.Target.Ext(), l.Target.GUID())
-	}
-	if _, ok := t.allow(c.initiator()); !ok {
-		return 0, refusal(wire.RejNoNexus, "%s is not on the list of initiators of %s", l.Initiator.Name(), t.Name)
-	}
-	if l.Formats&^(wire.FormatDirect|wire.FormatIndirect) != 0 {
+	g, err := c.srv.opt.Find(c.group, scsi.SRPPort(l.Target), scsi.SRPPort(l.Initiator))
+	switch {
+	case err != nil:
+		return 0, refusal(wire.RejNoNexus, "%v", err)
+	case l.Formats&^(wire.FormatDirect|wire.FormatIndirect) != 0:
 		return 0, refusal(wire.RejFormat, "the buffer formats %04Xh are not all direct or indirect", uint16(l.Formats))
-	}
-	if l.MaxITUnit > maxUnit {
+	case l.MaxITUnit > maxUnit:
 		return 0, refusal(wire.RejUnitTooLarge, "units of %d bytes, where %d is the most", l.MaxITUnit, maxUnit)
 	}
 	c.unit = (max(int(l.MaxITUnit), leastUnit) + 63) &^ 63
-	c.credits = min(c.srv.opt.Limits.Queue, max(2, receiveMemory/c.unit-spareReceives))
+	c.credits = min(c.srv.opt.Queue, max(2, receiveMemory/c.unit-spareReceives))
 	if off := int(l.ImmOffset); l.Immediate() && off >= wire.CmdLen+4 && off < c.unit {
 		c.immediate = off
 	}
-	return c.srv.enter(ctx, c, t)
+	return c.srv.enter(ctx, c, &g)
 }
 
 // open gets the memory of the channel, and its queue pair with all receives posted: the initiator may send as soon as it is accepted.
@@ -129,20 +107,9 @@ func (c *channel) open(ctx context.Context) error {
 // carve gets memory for n pieces of size bytes, and waits for it.
 func (c *channel) carve(ctx context.Context, n, size int, into *[]mem.Span) error {
 	for len(*into) < n {
-		want := min(64<<10, (n-len(*into))*size)
-		b, err := c.quota.Get(max(want, size))
-		if errors.Is(err, mem.ErrNoMemory) {
-			free := make(chan struct{})
-			c.quota.Wait(func() { close(free) })
-			select {
-			case <-free:
-				continue
-			case <-ctx.Done():
-				return refusal(wire.RejResources, "there is no memory for its receives; is `memory` too small for the sessions?")
-			}
-		}
+		b, err := c.quota.Await(ctx, max(size, min(64<<10, (n-len(*into))*size)))
 		if err != nil {
-			return err
+			return refusal(wire.RejResources, "no memory for its receives (%v); is `memory` too small for the sessions?", err)
 		}
 		c.bufs = append(c.bufs, b)
 		for s := b.Span(); s.Len >= size && len(*into) < n; s = s.Cut(size, s.Len-size) {
@@ -186,6 +153,6 @@ func (c *channel) refuse(r transport.Request, why error) {
 	}
 	private := make([]byte, wire.LoginRejLen)
 	rej.Put(private)
-	err := r.Reject(private)
-	c.srv.refused(c, rej.Reason, why, err)
+	_ = r.Reject(private) // its end is that of an initiator that has gone meanwhile
+	c.srv.refused(c, rej.Reason, why)
 }

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	wire "github.com/sluice-storage/sluice/internal/srp"
+	"github.com/sluice-storage/sluice/target/flight"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
@@ -34,6 +35,7 @@ func (c *channel) manage(recv int, b []byte) error {
 	taskLife.Move(&t.state, taskRunning)
 	t.manages, t.tag, t.cmd.Notify = true, req.Tag, req.Notify
 	c.mu.Unlock()
+	c.rec.Note("task management function %02Xh for LUN %d, task %#x", uint8(req.Function), flight.LUN(req.LUN), req.Task)
 	a := &answer{t: t}
 	a.left.Store(1)
 	fn, known := functions[req.Function]
@@ -50,8 +52,9 @@ func (c *channel) manage(recv int, b []byte) error {
 // the task of ABORT TASK by; tags are those of the channel.
 func (c *channel) hold(a *answer, req *wire.TskMgmt) (ref uint64) {
 	ref = ^uint64(0) // no task's
-	for _, o := range c.srv.channelsOf(c.sess) {
+	c.srv.each(func(o *channel) bool { return o.sess == c.sess }, func(o *channel) {
 		o.mu.Lock()
+		defer o.mu.Unlock()
 		for _, t := range o.tasks {
 			if t.manages || t.LUN != req.LUN || t.state == taskFree || t.state == taskAnswered {
 				continue
@@ -66,8 +69,7 @@ func (c *channel) hold(a *answer, req *wire.TskMgmt) (ref uint64) {
 			t.held = append(t.held, a)
 			t.aborted = t.aborted || t.state == taskTable
 		}
-		o.mu.Unlock()
-	}
+	})
 	return ref
 }
 

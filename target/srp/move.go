@@ -1,7 +1,6 @@
 package srp
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -10,29 +9,6 @@ import (
 	"github.com/sluice-storage/sluice/target/scsi"
 	"github.com/sluice-storage/sluice/transport"
 )
-
-// segments are the memory descriptors of a buffer, and where the last search has ended: data moves in order.
-type segments struct {
-	list []byte
-	at   int   // the descriptor, in bytes of list
-	base int64 // bytes of the buffer before it
-}
-
-// find says where byte off of the buffer lies, and how many bytes follow it there. Descriptors cover the buffer: their sum was checked.
-func (g *segments) find(off int64) (r transport.Remote, room int64) {
-	if off < g.base {
-		g.at, g.base = 0, 0
-	}
-	for {
-		d := g.list[g.at:]
-		n := int64(binary.BigEndian.Uint32(d[12:]))
-		if off < g.base+n {
-			m := wire.ParseMemory(d)
-			return transport.Remote{STag: m.Key, Off: m.VA + uint64(off-g.base)}, g.base + n - off
-		}
-		g.at, g.base = g.at+wire.MemoryLen, g.base+n
-	}
-}
 
 // beginLocked notes what the device server wants moved.
 func (t *task) beginLocked(m moveState, off, total int, data []mem.Span) {
@@ -65,12 +41,12 @@ func (c *channel) writeLocked(t *task) {
 	waiting := 0
 	t.spans = t.spans[:0] // those before have completed
 	for k := 1; t.next < t.total; k++ {
-		to, room := t.in.find(int64(t.off + t.next))
-		from := len(t.spans)
-		n := 0
-		t.spans, n = appendPart(t.spans, t.data, t.next, int(min(room, int64(t.total-t.next), int64(c.caps.MaxMessage))), c.caps.MaxSGE)
+		to, from := t.in.Find(int64(t.off+t.next)), len(t.spans)
+		t.spans = mem.Part(t.spans, t.data, int64(t.next), min(int64(to.Len), int64(t.total-t.next), int64(c.caps.MaxMessage)))
+		t.spans = t.spans[:min(len(t.spans), from+c.caps.MaxSGE)]
+		n := int(mem.Total(t.spans[from:]))
 		t.next += n
-		wr := transport.WR{Op: transport.OpWrite, Token: token(tokWrite, t.slot), Local: t.spans[from:len(t.spans):len(t.spans)], Remote: to}
+		wr := transport.WR{Op: transport.OpWrite, Token: token(tokWrite, t.slot), Local: t.spans[from:len(t.spans):len(t.spans)], Remote: transport.Remote{STag: to.Key, Off: to.VA}}
 		end := t.next == t.total
 		last := end && t.Last && t.ExpectOut == 0
 		if (end || k == writesTogether) && !last {
@@ -88,21 +64,6 @@ func (c *channel) writeLocked(t *task) {
 	if waiting >= corkBytes {
 		c.owner.FlushLocked() // the initiator works on this while the owner reads what comes next
 	}
-}
-
-// appendPart appends the first spans, at most of them, of the n bytes that begin off bytes into data, and says how many bytes those are.
-func appendPart(dst, data []mem.Span, off, n, most int) ([]mem.Span, int) {
-	sum := 0
-	for i := 0; most > 0 && sum < n; i++ {
-		s := data[i]
-		if off >= s.Len {
-			off -= s.Len
-			continue
-		}
-		s = s.Cut(off, min(s.Len-off, n-sum))
-		dst, off, sum, most = append(dst, s), 0, sum+s.Len, most-1
-	}
-	return dst, sum
 }
 
 // wrote handles the completion of a signaled Write: more are queued, or the move ends. A Write that failed has ended the connection, and that the move.
@@ -163,9 +124,9 @@ func (c *channel) readLocked(t *task) {
 		for ; at >= t.data[i].Len; i++ {
 			at -= t.data[i].Len
 		}
-		r, room := from.find(int64(t.off + t.next))
-		n := int(min(room, int64(t.data[i].Len-at), int64(c.caps.MaxMessage)))
-		c.owner.ReadLocked(token(tokRead, t.slot), r, t.data[i].Cut(at, n))
+		m := from.Find(int64(t.off + t.next))
+		n := int(min(int64(m.Len), int64(t.data[i].Len-at), int64(c.caps.MaxMessage)))
+		c.owner.ReadLocked(token(tokRead, t.slot), transport.Remote{STag: m.Key, Off: m.VA}, t.data[i].Cut(at, n))
 		t.under++
 		t.next += n
 	}
@@ -183,16 +144,13 @@ func (c *channel) fetched(slot int, err error) {
 	case t.failed == nil:
 		t.failed = fmt.Errorf("srp: RDMA Read from the initiator: %w", err)
 	}
-	if t.failed == nil && t.move == moveOut {
+	if t.failed == nil {
 		c.readLocked(t)
 	}
 	c.kickLocked()
-	if t.under > 0 || t.move == moveNone {
+	if t.under > 0 {
 		c.mu.Unlock()
 		return
-	}
-	if t.move == moveCancelled && t.failed == nil {
-		t.failed = errAborted
 	}
 	err = t.failed
 	taskMove.Move(&t.move, moveNone)
@@ -202,14 +160,4 @@ func (c *channel) fetched(slot int, err error) {
 	}
 	c.mu.Unlock()
 	t.Moved(err)
-}
-
-// Cancel implements scsi.Canceler: the command was aborted and the initiator may not serve its Reads any more.
-func (t *task) Cancel(*scsi.Command) {
-	c := t.c
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if t.move == moveOut {
-		taskMove.Move(&t.move, moveCancelled) // a Read at least is under way: its completion ends the move
-	}
 }

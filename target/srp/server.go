@@ -4,45 +4,34 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
-	"go.uber.org/zap"
-
 	wire "github.com/sluice-storage/sluice/internal/srp"
-	"github.com/sluice-storage/sluice/mem"
+	"github.com/sluice-storage/sluice/target/peerlog"
 	"github.com/sluice-storage/sluice/transport"
 )
 
-// Options configure a Server.
-type Options struct {
-	// Memory is where all data lives. Every slab of it is registered with each device that is served.
-	Memory *mem.Pool
-	// Log gets a line for each session and refusal; nil logs nothing. Audit gets them instead, where it is set.
-	Log, Audit *zap.Logger
-	Limits     Limits
-	Timeouts   Timeouts
-}
-
 // Errors of the administrative calls.
 var (
-	ErrClosed      = errors.New("srp: the server is closed")
-	ErrNoTarget    = errors.New("srp: no target of that name")
-	ErrTargetKnown = errors.New("srp: a target of that name is there already")
-	ErrNoSession   = errors.New("srp: no session of that handle")
+	ErrClosed    = errors.New("srp: the server is closed")
+	ErrNoSession = errors.New("srp: no session of that handle")
 )
 
 // Server serves targets on any number of portals. All methods may be called by any goroutine.
 type Server struct {
-	opt Options
+	opt  Options
+	logs *peerlog.Logs
 
 	mu       sync.Mutex
 	closed   bool
-	targets  map[string]*Target // never changed in place
 	portals  map[*context.CancelFunc]struct{}
 	channels map[*channel]struct{}
 	hosts    map[string]int // channels by host
 	sessions map[sessionKey]*session
 	lastID   uint32
+	past     []past // of channels that ended last, oldest first
 	counts   Counts
 	changed  chan struct{} // closed and replaced when a session or channel has changed
 	wg       sync.WaitGroup
@@ -55,20 +44,12 @@ type Counts struct {
 	Ended   map[string]uint64 // sessions ended, by reason
 }
 
-// NewServer returns a server without targets and portals.
+// NewServer returns a server without portals.
 func NewServer(o Options) (*Server, error) {
-	if o.Memory == nil {
-		return nil, errors.New("srp: a server needs a memory pool")
+	if err := o.fill(); err != nil {
+		return nil, err
 	}
-	if o.Log == nil {
-		o.Log = zap.NewNop()
-	}
-	if o.Audit == nil {
-		o.Audit = o.Log
-	}
-	o.Limits.fill()
-	o.Timeouts.fill()
-	return &Server{opt: o, targets: map[string]*Target{}, portals: map[*context.CancelFunc]struct{}{}, channels: map[*channel]struct{}{}, hosts: map[string]int{},
+	return &Server{opt: o, logs: peerlog.New(o.Log, o.Audit), portals: map[*context.CancelFunc]struct{}{}, channels: map[*channel]struct{}{}, hosts: map[string]int{},
 		sessions: map[sessionKey]*session{}, counts: Counts{Refused: map[string]uint64{}, Ended: map[string]uint64{}}, changed: make(chan struct{})}, nil
 }
 
@@ -76,9 +57,9 @@ func NewServer(o Options) (*Server, error) {
 // that new channels come in by, 1 to 65535, and a part of their TargetPort. No portal of another protocol has it.
 func (s *Server) Serve(ctx context.Context, d transport.Device, l transport.Listener, group func() uint16) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer func() {
+		cancel()
 		stop()
 		_ = l.Close()
 	}()
@@ -120,18 +101,27 @@ func (s *Server) Serve(ctx context.Context, d transport.Device, l transport.List
 	}
 }
 
+// newChannel is a channel whose connection request is not answered yet. It outlives the portal's listener.
+func (s *Server) newChannel(ctx context.Context, d transport.Device, r transport.Request, group uint16) *channel {
+	p := r.Peer()
+	c := &channel{srv: s, dev: d, caps: d.Caps(), group: group, peer: p, host: peerlog.Host(p.Remote), plog: s.logs.Of(p.Remote)}
+	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	c.owner.Init(c, &c.mu, nil)
+	c.rec.Note("connection from %s to %s", p.Remote, p.Local)
+	return c
+}
+
 // admit counts a channel in.
 func (s *Server) admit(c *channel) error {
-	lim := &s.opt.Limits
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.closed:
 		return ErrClosed
-	case len(s.channels) >= lim.Connections:
-		return refusal(wire.RejResources, "too many channels are open; raise limits.connections, which is %d", lim.Connections)
-	case s.hosts[c.host] >= lim.PerHost:
-		return refusal(wire.RejResources, "its host has too many channels open; raise limits.per_host, which is %d", lim.PerHost)
+	case len(s.channels) >= s.opt.Connections:
+		return refusal(wire.RejResources, "too many channels are open; raise limits.connections, which is %d", s.opt.Connections)
+	case s.hosts[c.host] >= s.opt.PerHost:
+		return refusal(wire.RejResources, "its host has too many channels open; raise limits.per_host, which is %d", s.opt.PerHost)
 	}
 	s.channels[c] = struct{}{}
 	s.hosts[c.host]++
@@ -159,12 +149,11 @@ func (s *Server) changedLocked() {
 func (s *Server) wait(ctx context.Context, done func() bool) error {
 	for {
 		s.mu.Lock()
-		if done() {
-			s.mu.Unlock()
+		is, ch := done(), s.changed
+		s.mu.Unlock()
+		if is {
 			return nil
 		}
-		ch := s.changed
-		s.mu.Unlock()
 		select {
 		case <-ch:
 		case <-ctx.Done():
@@ -173,32 +162,37 @@ func (s *Server) wait(ctx context.Context, done func() bool) error {
 	}
 }
 
-// Close stops accepting, takes no new requests, and waits for those that run as long as Timeouts.Drain, or until the context ends. Initiators
+// each does f for the channels that which accepts, without the lock.
+func (s *Server) each(which func(*channel) bool, f func(*channel)) (some bool) {
+	s.mu.Lock()
+	all := slices.Collect(maps.Keys(s.channels))
+	all = slices.DeleteFunc(all, func(c *channel) bool { return !which(c) })
+	s.mu.Unlock()
+	for _, c := range all {
+		f(c)
+	}
+	return len(all) > 0
+}
+
+// Close stops accepting, takes no new requests, and waits for those that run as long as Options.Drain, or until the context ends. Initiators
 // are sent SRP_T_LOGOUT. It returns when nothing of the server runs any more, and fails only if commands are still with a medium that does not answer.
 func (s *Server) Close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.opt.Timeouts.Drain)
+	ctx, cancel := context.WithTimeout(ctx, s.opt.Drain)
 	defer cancel()
 	s.mu.Lock()
 	s.closed = true
 	for stop := range s.portals {
 		(*stop)()
 	}
-	all := s.channelsLocked(func(*channel) bool { return true })
 	s.mu.Unlock()
-	for _, c := range all {
-		c.drain(errDown)
-	}
+	all := func(*channel) bool { return true }
+	s.each(all, func(c *channel) { c.leave(errDown, true) })
 	gone := func() bool { return len(s.sessions) == 0 && len(s.channels) == 0 }
 	err := s.wait(ctx, gone)
 	if err != nil {
-		s.mu.Lock()
-		all = s.channelsLocked(func(*channel) bool { return true })
-		s.mu.Unlock()
-		for _, c := range all {
-			c.kill(errDown)
-		}
+		s.each(all, func(c *channel) { c.kill(errDown) })
 		// What is on its way to the medium comes back, unless the medium hangs, and that may be for ever.
-		last, stop := context.WithTimeout(context.WithoutCancel(ctx), s.opt.Timeouts.Drain)
+		last, stop := context.WithTimeout(context.WithoutCancel(ctx), s.opt.Drain)
 		defer stop()
 		if err = s.wait(last, gone); err != nil {
 			err = fmt.Errorf("srp: commands are still with the medium: %w", err)
@@ -208,21 +202,9 @@ func (s *Server) Close(ctx context.Context) error {
 	return err
 }
 
-func (s *Server) channelsLocked(which func(*channel) bool) []*channel {
-	var l []*channel
-	for c := range s.channels {
-		if which(c) {
-			l = append(l, c)
-		}
-	}
-	return l
-}
-
-// newChannel is a channel whose connection request is not answered yet. It outlives the portal's listener.
-func (s *Server) newChannel(ctx context.Context, d transport.Device, r transport.Request, group uint16) *channel {
-	p := r.Peer()
-	c := &channel{srv: s, dev: d, caps: d.Caps(), group: group, peer: p, host: hostOf(p.Remote)}
-	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	c.owner.Init(c, &c.mu, nil)
-	return c
+// Counts reads the counters.
+func (s *Server) Counts() Counts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Counts{Logins: s.counts.Logins, Refused: maps.Clone(s.counts.Refused), Ended: maps.Clone(s.counts.Ended)}
 }

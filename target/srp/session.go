@@ -1,14 +1,15 @@
 package srp
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
-	"sort"
 	"time"
 
 	wire "github.com/sluice-storage/sluice/internal/srp"
 	"github.com/sluice-storage/sluice/mem"
+	"github.com/sluice-storage/sluice/target/flight"
 	"github.com/sluice-storage/sluice/target/scsi"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -38,9 +39,7 @@ type session struct {
 }
 
 // counters of a channel; guarded by its mu.
-type counters struct {
-	commands, bytesIn, bytesOut, copied uint64
-}
+type counters struct{ commands, bytesIn, bytesOut, copied uint64 }
 
 func (a *counters) add(b counters) {
 	a.commands, a.bytesIn, a.bytesOut, a.copied = a.commands+b.commands, a.bytesIn+b.bytesIn, a.bytesOut+b.bytesOut, a.copied+b.copied
@@ -48,37 +47,35 @@ func (a *counters) add(b counters) {
 
 // enter makes c a channel of its session and returns what became of other channels of the I_T nexus. A login that wants to be the only channel ends
 // the others, and waits until nothing of them can reach the medium or the initiator's memory any more.
-func (s *Server) enter(ctx context.Context, c *channel, t *Target) (result uint8, err error) {
-	key := sessionKey{c.initiator(), t.Name, c.group}
+func (s *Server) enter(ctx context.Context, c *channel, g *Grant) (result uint8, err error) {
+	key := sessionKey{scsi.SRPPort(c.login.Initiator), g.Target, c.group}
 	for {
 		s.mu.Lock()
 		old := s.sessions[key]
-		switch {
-		case s.closed:
+		if s.closed {
 			s.mu.Unlock()
 			return 0, ErrClosed
-		case s.targets[t.Name] != t:
+		}
+		if old == nil {
+			s.lastID = s.lastID%(1<<31-1) + 1
+			old = &session{id: s.lastID, key: key, since: time.Now(), channels: map[*channel]struct{}{}}
+			s.sessions[key] = old
+			old.joinLocked(c)
 			s.mu.Unlock()
-			return 0, refusal(wire.RejUnable, "the target has changed meanwhile")
-		case old == nil:
-			ss := s.newSessionLocked(key, c)
-			s.mu.Unlock()
-			s.start(ss, t)
+			s.start(old, g)
 			return result, nil
+		}
+		var end []*channel
+		switch {
 		case !c.login.Multi():
-			result = wire.ResultEnded
+			result, end = wire.ResultEnded, slices.Collect(maps.Keys(old.channels))
+		case old.state == sessionLive && len(old.channels) >= s.opt.Channels:
+			s.mu.Unlock()
+			return 0, refusal(wire.RejTooManyChannels, "the session has %d channels", s.opt.Channels)
 		case old.state == sessionLive:
-			if len(old.channels) >= s.opt.Limits.Channels {
-				s.mu.Unlock()
-				return 0, refusal(wire.RejTooManyChannels, "the session has %d channels", s.opt.Limits.Channels)
-			}
 			old.joinLocked(c)
 			s.mu.Unlock()
 			return wire.ResultKept, nil
-		}
-		var end []*channel
-		if !c.login.Multi() {
-			end = slices.Collect(maps.Keys(old.channels))
 		}
 		changed := s.changed
 		s.mu.Unlock()
@@ -93,14 +90,6 @@ func (s *Server) enter(ctx context.Context, c *channel, t *Target) (result uint8
 	}
 }
 
-func (s *Server) newSessionLocked(key sessionKey, c *channel) *session {
-	s.lastID = s.lastID%sessionsNamed + 1
-	ss := &session{id: s.lastID, key: key, since: time.Now(), channels: map[*channel]struct{}{}}
-	s.sessions[key] = ss
-	ss.joinLocked(c)
-	return ss
-}
-
 func (ss *session) joinLocked(c *channel) {
 	ss.channels[c] = struct{}{}
 	ss.number++
@@ -108,39 +97,41 @@ func (ss *session) joinLocked(c *channel) {
 }
 
 // start makes the nexus.
-func (s *Server) start(ss *session, t *Target) {
-	quota := s.opt.Memory.Quota(s.opt.Limits.SessionMemory)
-	k := ss.key
-	nexus := t.SCSI.NewNexus(scsi.NexusOptions{
-		InitiatorName: k.initiator.Name(), SRP: &scsi.SRPPorts{Initiator: k.initiator, Target: TargetPort(k.target, k.group)}, TargetPortGroup: k.group,
-		Transport: "SRP", Memory: quota, Visible: func(lun uint16) bool { return s.visible(k.target, k.initiator, lun) },
-	})
+func (s *Server) start(ss *session, g *Grant) {
+	quota, k := s.opt.Memory.Quota(s.opt.SessionMemory), ss.key
+	nexus := g.SCSI.NewNexus(scsi.NexusOptions{InitiatorName: k.initiator.Name(), SRP: &scsi.SRPPorts{Initiator: k.initiator, Target: TargetPort(k.target, k.group)},
+		TargetPortGroup: k.group, Transport: "SRP", Memory: quota, Visible: g.Sees})
 	s.mu.Lock()
 	ss.nexus, ss.quota = nexus, quota
-	sessionLife.Move(&ss.state, sessionLive) // c, whose goroutine this is, keeps it from ending before
+	sessionLife.Move(&ss.state, sessionLive) // its first channel, whose goroutine this is, keeps it from ending before
 	s.changedLocked()
 	s.mu.Unlock()
 }
 
 // leaveSession takes out a channel that has ended, whose commands are not over yet. The last one closes the nexus; what others leave is aborted. It does
 // not wait.
-func (s *Server) leaveSession(c *channel, why error, sum counters, left []taskName) {
+func (s *Server) leaveSession(c *channel, why error, accepted bool, left []taskName) {
 	ss := c.sess
 	s.mu.Lock()
+	info, _ := ss.infoLocked()
+	c.mu.Lock()
+	ss.before.add(c.stats)
+	c.mu.Unlock()
 	delete(ss.channels, c)
-	ss.before.add(sum)
 	last := len(ss.channels) == 0
 	if last {
 		sessionLife.Move(&ss.state, sessionEnding)
 	}
 	s.mu.Unlock()
+	if accepted {
+		s.over(c, last, info, why)
+	}
 	if !last {
 		for _, t := range left {
 			ss.nexus.Manage(scsi.AbortTask, t.lun, t.tag, func(scsi.TMFResponse) {})
 		}
 		return
 	}
-	s.ended(why)
 	ss.nexus.Close(func() {
 		ss.quota.Close()
 		s.mu.Lock()
@@ -152,21 +143,41 @@ func (s *Server) leaveSession(c *channel, why error, sum counters, left []taskNa
 
 // SessionInfo describes one session.
 type SessionInfo struct {
-	ID        uint32
-	Initiator string // the name of its port
-	Target    string
-	Group     uint16
-	Remote    string
-	Since     time.Time
-	Channels  int
-	Active    int // commands in progress
-	Window    int // requests that may be
-	Commands  uint64
-	BytesIn   uint64 // from the initiator
-	BytesOut  uint64
-	Copied    uint64 // of them, immediate data
-	Memory    int64  // registered bytes held
-	Path      *transport.Path
+	ID                uint32
+	Initiator, Target string // the name of the initiator's port, and the target's
+	Group             uint16
+	Remote            string
+	Since             time.Time
+	Channels          int
+	Active, Window    int // commands in progress, and requests that may be
+	Commands          uint64
+	BytesIn, BytesOut uint64 // from the initiator, and to it
+	Copied            uint64 // of them, immediate data
+	Memory            int64  // registered bytes held
+	Path              *transport.Path
+}
+
+// infoLocked describes a session and reports whether a channel of it is live; Server.mu is held.
+func (ss *session) infoLocked() (SessionInfo, bool) {
+	i := SessionInfo{ID: ss.id, Initiator: ss.key.initiator.Name(), Target: ss.key.target, Group: ss.key.group, Since: ss.since}
+	sum := ss.before
+	for c := range ss.channels {
+		c.mu.Lock()
+		if c.state != channelLogin {
+			i.Remote, i.Path = c.peer.Remote.String(), transport.PathOf(c.dev, c.owner.QP)
+			sum.add(c.stats)
+		}
+		if c.state != channelLogin && c.state != channelDead {
+			i.Channels++
+			i.Active, i.Window, i.Memory = i.Active+c.live, i.Window+c.credits, i.Memory+c.quota.Held()
+		}
+		c.mu.Unlock()
+	}
+	i.Commands, i.BytesIn, i.BytesOut, i.Copied = sum.commands, sum.bytesIn, sum.bytesOut, sum.copied
+	if ss.quota != nil {
+		i.Memory += ss.quota.Held()
+	}
+	return i, i.Channels > 0
 }
 
 // Sessions lists the sessions, by handle.
@@ -179,58 +190,81 @@ func (s *Server) Sessions() []SessionInfo {
 			l = append(l, i)
 		}
 	}
-	sort.Slice(l, func(i, j int) bool { return l[i].ID < l[j].ID })
+	slices.SortFunc(l, func(a, b SessionInfo) int { return cmp.Compare(a.ID, b.ID) })
 	return l
 }
 
-// channelsOf lists the channels of a session that have not ended.
-func (s *Server) channelsOf(ss *session) []*channel {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(ss.channels))
-}
-
-// infoLocked describes a session and reports whether a channel of it is live; Server.mu is held.
-func (ss *session) infoLocked() (SessionInfo, bool) {
-	i := SessionInfo{ID: ss.id, Initiator: ss.key.initiator.Name(), Target: ss.key.target, Group: ss.key.group, Since: ss.since}
-	sum := ss.before
-	for c := range ss.channels {
-		c.mu.Lock()
-		if c.state != channelLogin && c.state != channelDead {
-			i.Channels++
-			i.Active, i.Window = i.Active+c.live, i.Window+c.credits
-			i.Remote, i.Path = c.peer.Remote.String(), pathOf(c.dev, c.owner.QP)
-			i.Memory += c.quota.Held()
-			sum.add(c.stats)
-		}
-		c.mu.Unlock()
-	}
-	i.Commands, i.BytesIn, i.BytesOut, i.Copied = sum.commands, sum.bytesIn, sum.bytesOut, sum.copied
-	if ss.quota != nil {
-		i.Memory += ss.quota.Held()
-	}
-	return i, i.Channels > 0
-}
-
-// pathOf is what a connection says of its way, or else its device's name.
-func pathOf(d transport.Device, q transport.QP) *transport.Path {
-	p := transport.Path{Provider: d.Name()}
-	if x, can := q.(transport.Pather); can {
-		p = x.Path()
-	}
-	return &p
+// of accepts the channels of a session.
+func of(id uint32) func(*channel) bool {
+	return func(c *channel) bool { return c.sess != nil && c.sess.id == id }
 }
 
 // CloseSession ends one session by its handle.
 func (s *Server) CloseSession(id uint32) error {
-	s.mu.Lock()
-	end := s.channelsLocked(func(c *channel) bool { return c.sess != nil && c.sess.id == id })
-	s.mu.Unlock()
-	if len(end) == 0 {
+	if !s.each(of(id), func(c *channel) { c.leave(errDropped, false) }) {
 		return ErrNoSession
 	}
-	for _, c := range end {
-		c.leave(errDropped)
-	}
 	return nil
+}
+
+// EndSessions ends the sessions of a target that may not go on: what a login gets has changed.
+func (s *Server) EndSessions(target string, may func(initiator scsi.SRPPort) bool) {
+	s.each(func(c *channel) bool {
+		return c.sess != nil && c.sess.key.target == target && !may(c.sess.key.initiator)
+	}, func(c *channel) { c.leave(errRemoved, false) })
+}
+
+// Await returns when no session of a target is left, nor a command of one.
+func (s *Server) Await(ctx context.Context, target string) error {
+	return s.wait(ctx, func() bool {
+		for k := range s.sessions {
+			if k.target == target {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// past is what is kept of a channel that has ended.
+type past struct {
+	info  SessionInfo
+	ended string
+	trace flight.Trace
+}
+
+// Trace reads the flight recorders of a session: of its channels, those that ended not long ago too. ended says why it is over, and is empty while it lives.
+func (s *Server) Trace(id uint32) (info SessionInfo, ended string, t flight.Trace, err error) {
+	err = ErrNoSession
+	s.mu.Lock()
+	for _, p := range s.past {
+		if p.info.ID == id {
+			info, ended, err = p.info, p.ended, nil
+			t.Add(p.trace)
+		}
+	}
+	s.mu.Unlock()
+	for _, i := range s.Sessions() {
+		if i.ID == id {
+			info, ended, err = i, "", nil
+		}
+	}
+	s.each(of(id), func(c *channel) { c.addTo(&t) })
+	t.Sort()
+	return info, ended, t, err
+}
+
+// addTo adds what the recorder of a channel holds. One that is dead is among the past.
+func (c *channel) addTo(t *flight.Trace) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == channelDead {
+		return
+	}
+	t.AddLocked(&c.rec)
+	for _, k := range c.tasks {
+		if k.CDB != nil && k.state != taskFree {
+			t.Inflight = append(t.Inflight, flight.Running(&k.Command, k.tag, k.began))
+		}
+	}
 }

@@ -14,7 +14,7 @@ import (
 // tables are the lists of one task that do not lie in its unit, of Data-Out and of Data-In.
 type tables struct {
 	bufs  [2]*mem.Buf
-	from  segments // of the list that is fetched: one descriptor
+	from  wire.Segments // of the list that is fetched: one descriptor
 	where [wire.MemoryLen]byte
 	to    [1]mem.Span
 }
@@ -46,7 +46,7 @@ func (c *channel) fetchLocked(t *task) (ready bool, err error) {
 			}
 			t.tables.bufs[i] = buf
 			b.Table.Put(t.tables.where[:])
-			t.tables.from, t.tables.to[0] = segments{list: t.tables.where[:]}, buf.Span()
+			t.tables.from, t.tables.to[0] = wire.Segments{List: t.tables.where[:]}, buf.Span()
 			t.beginLocked(moveOut, 0, buf.Len(), t.tables.to[:])
 			c.readLocked(t)
 			return false, nil
@@ -54,9 +54,9 @@ func (c *channel) fetchLocked(t *task) (ready bool, err error) {
 			return false, &wire.ProtocolError{Unit: wire.OpCmd, Reason: wire.LogoutOutCount, Detail: fmt.Sprintf("a table of %d memory descriptors that do not name the memory of all %d bytes", b.Table.Len/wire.MemoryLen, b.Len)}
 		}
 		if i == 0 {
-			t.out.list = buf.Bytes()
+			t.out.List = buf.Bytes()
 		} else {
-			t.in.list = buf.Bytes()
+			t.in.List = buf.Bytes()
 		}
 	}
 	taskLife.Move(&t.state, taskRunning)

@@ -31,7 +31,7 @@ type task struct {
 	ends     bool          // in taskLate: the response ends the move, and the command is not over
 
 	move    moveState
-	in, out segments
+	in, out wire.Segments
 	tables  tables
 
 	// The request of the device server: total bytes, from off of the command's on.
@@ -72,7 +72,7 @@ func (c *channel) freeLocked(t *task) {
 	}
 	taskLife.Move(&t.state, taskFree)
 	t.tables.release()
-	t.cmd, t.in, t.out, t.data, t.failed = wire.Cmd{}, segments{}, segments{}, nil, nil
+	t.cmd, t.in, t.out, t.data, t.failed = wire.Cmd{}, wire.Segments{}, wire.Segments{}, nil, nil
 	t.manages, t.aborted, t.ends = false, false, false
 	t.Reset()
 	c.free = append(c.free, t)
@@ -101,7 +101,7 @@ func (c *channel) command(recv int, b []byte) error {
 		t.Attr = scsi.Simple // a reserved value
 	}
 	t.ExpectIn, t.ExpectOut, t.Mover = int64(cmd.In.Len), int64(cmd.Out.Len), t
-	t.in.list, t.out.list = cmd.In.List, cmd.Out.List
+	t.in.List, t.out.List = cmd.In.List, cmd.Out.List
 	c.stats.bytesIn += uint64(len(cmd.Out.Data))
 	taskLife.Move(&t.state, taskTable)
 	ready, err := c.fetchLocked(t)
@@ -231,6 +231,9 @@ func (c *channel) overLocked(t *task) {
 		t.held[i] = nil
 	}
 	t.held = t.held[:0]
+	if !t.manages {
+		c.rec.EndLocked(&t.Command, t.tag, t.began)
+	}
 	if c.state == channelDraining && c.live == 0 {
 		c.logoutLocked()
 	}
