@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-storage/sluice/internal/devicework"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/internal/owner"
 	"github.com/sluice-storage/sluice/mem"
@@ -29,10 +30,10 @@ type iserDatamover struct {
 	inv  bool // both sides take Send with Invalidate
 
 	depth     transport.Depth
-	overtaken []deviceWork // that the end has overtaken; of the goroutine that drains
+	overtaken devicework.Apart
 
 	// Guarded by c.mu.
-	owner     owner.Engine[deviceWork]
+	owner     owner.Engine[devicework.Work]
 	lazy      bool // receives get their memory when a message comes; set before the connection is
 	full      bool
 	recvs     []recvSlot

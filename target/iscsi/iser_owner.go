@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/devicework"
 	"github.com/sluice-storage/sluice/internal/owner"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -11,12 +12,6 @@ import (
 // The owner of an iSER connection (internal/owner) performs what hardly ever blocks itself: behind the Poll that brought the commands or
 // their data, one at a time. That is writes into the page cache, and the system call that hands to the kernel what a device has begun
 // for this and other connections. The methods here are what the engine asks.
-
-// deviceWork is a device request that waits for the owner.
-type deviceWork struct {
-	by blockdev.Performer
-	r  *blockdev.Request
-}
 
 // Defer implements blockdev.Deferrer. Only what is submitted while the owner handles completions is for the owner: it looks for
 // work behind them.
@@ -28,7 +23,7 @@ func (t *task) Defer(by blockdev.Performer, r *blockdev.Request) bool {
 	if !is || !c.corked || x.owner.OverLocked() {
 		return false
 	}
-	owner.KeepOnceLocked(&x.owner, deviceWork{by, r})
+	owner.KeepOnceLocked(&x.owner, devicework.Work{By: by, Request: r})
 	return true
 }
 
@@ -64,31 +59,13 @@ func (x *iserDatamover) Completed(wcs []transport.WC, over bool) error {
 	return broken
 }
 
-// Perform performs a request, also one that the connection's end has overtaken: its data had arrived. Such a one is left to
-// performOvertaken, since a medium that hangs must not keep the end from coming.
-func (x *iserDatamover) Perform(w deviceWork, over bool) {
+// Perform performs a request, also one that the connection's end has overtaken.
+func (x *iserDatamover) Perform(w devicework.Work, over bool) {
 	if over {
-		x.overtaken = append(x.overtaken, w)
+		x.overtaken.Perform(w)
 		return
 	}
-	w.by.Perform(w.r)
-}
-
-// performOvertaken performs what the connection's end has overtaken. Each device has a goroutine, so that one that hangs keeps no
-// other device's requests, and a connection costs no more threads than it has devices.
-func (x *iserDatamover) performOvertaken() {
-	byDevice := make(map[blockdev.Performer][]*blockdev.Request)
-	for _, w := range x.overtaken {
-		byDevice[w.by] = append(byDevice[w.by], w.r)
-	}
-	x.overtaken = nil
-	for by, rs := range byDevice {
-		go func() {
-			for _, r := range rs {
-				by.Perform(r)
-			}
-		}()
-	}
+	w.Perform()
 }
 
 // PeakLocked is how many commands the initiator lately had here at once.

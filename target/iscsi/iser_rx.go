@@ -39,7 +39,6 @@ func (x *iserDatamover) lastWords(err error) {
 // drain closes the queue pair and takes every completion it still owes; after the last no byte lands anywhere.
 func (x *iserDatamover) drain(err error) {
 	x.owner.Drain(closeReason(err))
-	x.performOvertaken()
 	c := x.c
 	c.mu.Lock()
 	bufs := append(x.recvMem, x.sendMem...)

@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/devicework"
 	"github.com/sluice-storage/sluice/internal/owner"
 	wire "github.com/sluice-storage/sluice/internal/srp"
 	"github.com/sluice-storage/sluice/mem"
@@ -43,12 +43,13 @@ type channel struct {
 	bufs      []*mem.Buf
 	recvs     []mem.Span
 	sendMem   []mem.Span
+	overtaken devicework.Apart
 
 	mu       sync.Mutex
 	state    channelState
 	killErr  error
 	corked   bool
-	owner    owner.Engine[deviceWork]
+	owner    owner.Engine[devicework.Work]
 	sends    []sendSlot
 	freeSend []int
 	late     []*task // responses that wait for a slot, oldest first
@@ -70,12 +71,6 @@ type channel struct {
 	ended                bool   // nothing is under way, nor will be
 	lastMoved, lastUnits uint64 // as the last tick saw them
 	stuck, quiet         int    // ticks without any
-}
-
-// deviceWork is a device request that waits for the owner.
-type deviceWork struct {
-	by blockdev.Performer
-	r  *blockdev.Request
 }
 
 // sendSlot is the memory of one unit, and the task whose move ends with it.
@@ -124,8 +119,14 @@ func (c *channel) Completed(wcs []transport.WC, over bool) error {
 	return nil
 }
 
-// Perform performs a request, also one that the channel's end has overtaken: its data had arrived.
-func (c *channel) Perform(w deviceWork, _ bool) { w.by.Perform(w.r) }
+// Perform performs a request, also one that the channel's end has overtaken.
+func (c *channel) Perform(w devicework.Work, over bool) {
+	if over {
+		c.overtaken.Perform(w)
+		return
+	}
+	w.Perform()
+}
 
 // PeakLocked is how many commands the initiator lately had here at once.
 func (c *channel) PeakLocked() int { return c.peak }

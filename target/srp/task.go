@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/blockdev"
+	"github.com/sluice-storage/sluice/internal/devicework"
 	"github.com/sluice-storage/sluice/internal/owner"
 	wire "github.com/sluice-storage/sluice/internal/srp"
 	"github.com/sluice-storage/sluice/mem"
@@ -121,7 +122,7 @@ func (t *task) Defer(by blockdev.Performer, r *blockdev.Request) bool {
 	if !c.corked || c.owner.OverLocked() {
 		return false
 	}
-	owner.KeepOnceLocked(&c.owner, deviceWork{by, r})
+	owner.KeepOnceLocked(&c.owner, devicework.Work{By: by, Request: r})
 	return true
 }
 
