@@ -19,6 +19,7 @@ import (
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/internal/rangelock"
+	"github.com/sluice-storage/sluice/blockdev/internal/workqueue"
 )
 
 // Options describe how to open. The zero value opens an existing file through the page cache, with 512-byte blocks.
@@ -83,7 +84,7 @@ type Device struct {
 	seq       uint64 // order of locking of two devices
 	compares  compareEpochs
 	locks     rangelock.Table
-	queue     queue
+	queue     workqueue.Queue
 	ring      ringer
 	flusher   flusher
 	running   sync.WaitGroup // workers, and calls that use the descriptor
@@ -163,7 +164,7 @@ func Open(path string, o Options) (*Device, error) {
 	}
 	d.seq = devices.Add(1)
 	d.locks.Shift = stripeShift
-	d.queue.init()
+	d.queue.Init()
 	d.ring.open(d, o)
 	d.start()
 	return d, nil
@@ -389,7 +390,7 @@ func (d *Device) Close() error {
 	d.closing.Store(true)
 	d.useMu.Unlock()
 	err := d.ring.close() // first: what it has may end at a worker
-	d.queue.close()
+	d.queue.Close()
 	d.running.Wait()
 	if !d.geo.ReadOnly {
 		err = errors.Join(err, d.settle(context.Background(), true), d.loss.last())

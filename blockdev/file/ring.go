@@ -144,7 +144,7 @@ func (g *ringer) askWorker() {
 	g.q.Lock()
 	defer g.q.Unlock()
 	if !g.asked {
-		g.asked = g.d.queue.put(&g.job) // the queue is open as long as the ring is
+		g.asked = g.d.queue.Put(&g.job) // the queue is open as long as the ring is
 	}
 }
 

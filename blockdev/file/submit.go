@@ -52,11 +52,11 @@ func (d *Device) Submit(r *blockdev.Request) {
 			r.Finish(nil)
 			return
 		}
-		if r.Deferrer != nil && d.prompt(r) && r.Deferrer.Defer(d, r) || d.ring.submit(r) {
+		if r.Deferrer != nil && d.brief(r) && r.Deferrer.Defer(d, r) || d.ring.submit(r) {
 			return
 		}
 	}
-	if !d.queue.put(r) {
+	if !d.queue.Put(r) {
 		if r == &d.flusher.job {
 			d.flusher.abandon(blockdev.ErrClosed)
 			return
@@ -83,8 +83,8 @@ func (d *Device) readCached(r *blockdev.Request) bool {
 	return n == r.Length && d.compares.started.Load() == done
 }
 
-// prompt reports a write that goes to the page cache and no further: it blocks only while the kernel has too much of it.
-func (d *Device) prompt(r *blockdev.Request) bool {
+// brief reports a write that goes to the page cache and no further: it blocks only while the kernel has too much of it.
+func (d *Device) brief(r *blockdev.Request) bool {
 	return r.Op == blockdev.Write && !d.direct && !r.FUA && !r.Atomic && len(r.Data) <= inlineSpans
 }
 
@@ -109,70 +109,9 @@ func (d *Device) Perform(r *blockdev.Request) {
 
 // requeue has a worker write all of r again, the rest of a short write with it, and find the words for what is wrong.
 func (d *Device) requeue(r *blockdev.Request) {
-	if !d.queue.put(r) {
+	if !d.queue.Put(r) {
 		r.Finish(blockdev.ErrClosed)
 	}
-}
-
-// queue is the list of requests that wait for a worker.
-type queue struct {
-	mu         sync.Mutex
-	wake       sync.Cond
-	head, tail *blockdev.Request
-	idle       int
-	closed     bool
-}
-
-func (q *queue) init() { q.wake.L = &q.mu }
-
-func (q *queue) put(r *blockdev.Request) bool {
-	r.Next = nil
-	q.mu.Lock()
-	if q.closed {
-		q.mu.Unlock()
-		return false
-	}
-	if q.tail == nil {
-		q.head = r
-	} else {
-		q.tail.Next = r
-	}
-	q.tail = r
-	wake := q.idle > 0
-	if wake {
-		q.idle--
-	}
-	q.mu.Unlock()
-	if wake {
-		q.wake.Signal()
-	}
-	return true
-}
-
-// get waits for a request; nil means that the device closes.
-func (q *queue) get() *blockdev.Request {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for q.head == nil {
-		if q.closed {
-			return nil
-		}
-		q.idle++
-		q.wake.Wait()
-	}
-	r := q.head
-	if q.head = r.Next; q.head == nil {
-		q.tail = nil
-	}
-	r.Next = nil
-	return r
-}
-
-func (q *queue) close() {
-	q.mu.Lock()
-	q.closed = true
-	q.mu.Unlock()
-	q.wake.Broadcast()
 }
 
 // flusher joins flushes: those that arrive while one fdatasync runs wait for the next, together.

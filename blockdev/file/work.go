@@ -29,7 +29,7 @@ func (d *Device) start() {
 
 func (w *worker) run() {
 	for {
-		r := w.d.queue.get()
+		r := w.d.queue.Get()
 		if r == nil {
 			break
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/internal/rangelock"
+	"github.com/sluice-storage/sluice/blockdev/internal/workqueue"
 	"github.com/sluice-storage/sluice/mem"
 )
 
@@ -31,11 +32,8 @@ type Device struct {
 	geo   blockdev.Geometry
 	locks rangelock.Table
 
-	mu         sync.Mutex
-	wake       sync.Cond
-	head, tail *blockdev.Request
-	closed     bool
-	running    sync.WaitGroup
+	queue   workqueue.Queue
+	running sync.WaitGroup
 }
 
 var (
@@ -85,7 +83,7 @@ func Wrap(bs api.BackingStore, path string, o Options) (*Device, error) {
 		Size: size, Logical: o.Logical, Physical: o.Logical, DiscardUnit: o.Logical, MaxDiscard: 1 << 30, DiscardZeroes: true, ReadOnly: o.ReadOnly,
 	}}
 	d.locks.Shift = 20
-	d.wake.L = &d.mu
+	d.queue.Init()
 	for range workers {
 		d.running.Go(d.work)
 	}
@@ -115,7 +113,7 @@ func (d *Device) Submit(r *blockdev.Request) {
 	case r.Op == blockdev.Flush && d.geo.ReadOnly:
 	case r.Op != blockdev.Flush && r.Length == 0:
 	default:
-		if d.put(r) {
+		if d.queue.Put(r) {
 			return
 		}
 		err = blockdev.ErrClosed
@@ -123,39 +121,8 @@ func (d *Device) Submit(r *blockdev.Request) {
 	r.Finish(err)
 }
 
-func (d *Device) put(r *blockdev.Request) bool {
-	r.Next = nil
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return false
-	}
-	if d.tail == nil {
-		d.head = r
-	} else {
-		d.tail.Next = r
-	}
-	d.tail = r
-	d.wake.Signal()
-	return true
-}
-
 func (d *Device) work() {
-	for {
-		d.mu.Lock()
-		for d.head == nil && !d.closed {
-			d.wake.Wait()
-		}
-		r := d.head
-		if r == nil {
-			d.mu.Unlock()
-			return
-		}
-		if d.head = r.Next; d.head == nil {
-			d.tail = nil
-		}
-		d.mu.Unlock()
-		r.Next = nil
+	for r := d.queue.Get(); r != nil; r = d.queue.Get() {
 		r.Finish(d.guard(r))
 	}
 }
@@ -247,10 +214,7 @@ func wrap(what string, err error) error {
 
 // Close implements blockdev.Device.
 func (d *Device) Close() error {
-	d.mu.Lock()
-	d.closed = true
-	d.wake.Broadcast()
-	d.mu.Unlock()
+	d.queue.Close()
 	d.running.Wait()
 	if err := d.bs.Close(d.lu); err != nil {
 		return fmt.Errorf("blockdev/gotgt: %w", err)
