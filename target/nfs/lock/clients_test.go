@@ -253,7 +253,7 @@ func TestClientsThatHoldNothingMakeRoom(t *testing.T) {
 		u := nlm4.UnlockArgs{Lock: a.Lock}
 		do(m, 0, 2, nlm4.ProcUnlock, &u)
 	}
-	if n := len(m.state.hosts); n > maxHosts || m.state.hosts[hostID{"keeper", netip.MustParseAddr("192.0.2.1")}] == nil {
+	if n := len(m.state.hosts); n > maxHosts || m.state.hosts[clientOf("keeper", netip.MustParseAddr("192.0.2.1"))] == nil {
 		t.Fatalf("%d clients are known, and the one with a lock is not", n)
 	}
 	// A client is noted on the disk before it has a lock, also where the first try to note it failed.

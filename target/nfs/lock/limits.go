@@ -3,13 +3,6 @@ package lock
 import "time"
 
 const (
-	// maxLocks bounds ranges held, waiters, shares and callbacks that have not ended, over all files; each takes some 100 bytes, the last a
-	// goroutine.
-	maxLocks = 100_000
-	// maxHostLocks bounds those of one client, by its address, so that it leaves some to others.
-	maxHostLocks = maxLocks / 4
-	// maxFileLocks bounds the ranges, the waiters and the shares of one file: every lock looks at all of them, and copies the ranges.
-	maxFileLocks = 4096
 	// maxHosts bounds clients in the state file, and ports of clients that are remembered.
 	maxHosts = 10_000
 	// defaultGrace is how long clients have to reclaim after a restart: Linux's.

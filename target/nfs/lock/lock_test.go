@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	"pgregory.net/rapid"
 
 	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/internal/xdr"
@@ -20,81 +19,6 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = time.Minute
-
-// The table against a byte map: what each owner has of bytes 0 to 63.
-func TestRangesAgainstAModel(t *testing.T) {
-	const size = 64
-	rapid.Check(t, func(t *rapid.T) {
-		var f file
-		var model [size]map[string]bool // owner -> exclusive
-		for i := range model {
-			model[i] = make(map[string]bool)
-		}
-		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			owner := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "owner")
-			start := rapid.Uint64Range(0, size-1).Draw(t, "start")
-			end := rapid.Uint64Range(start, size-1).Draw(t, "end")
-			if rapid.Bool().Draw(t, "unlock") {
-				f.locks = f.without(&held{owner: owner, start: start, end: end})
-				for i := start; i <= end; i++ {
-					delete(model[i], owner)
-				}
-				continue
-			}
-			l := held{owner: owner, exclusive: rapid.Bool().Draw(t, "exclusive"), start: start, end: end}
-			free := true
-			for i := start; i <= end; i++ {
-				for o, ex := range model[i] {
-					free = free && (o == owner || !ex && !l.exclusive)
-				}
-			}
-			if got := f.conflict(&l) == nil; got != free {
-				t.Fatalf("%+v: free %v, the model says %v; %+v", l, got, free, f.locks)
-			}
-			if free {
-				f.locks = f.with(l)
-				for i := start; i <= end; i++ {
-					model[i][owner] = l.exclusive
-				}
-			}
-		}
-		var got [size]map[string]bool
-		for i := range got {
-			got[i] = make(map[string]bool)
-		}
-		for n, h := range f.locks {
-			for i := h.start; i <= h.end; i++ {
-				if _, twice := got[i][h.owner]; twice {
-					t.Fatalf("two ranges of one owner overlap: %+v", f.locks)
-				}
-				got[i][h.owner] = h.exclusive
-			}
-			for k, o := range f.locks {
-				if k != n && o.owner == h.owner && o.exclusive == h.exclusive && h.end+1 == o.start {
-					t.Fatalf("ranges that touch are not merged: %+v", f.locks)
-				}
-			}
-		}
-		for i := range model {
-			if len(model[i]) != len(got[i]) {
-				t.Fatalf("byte %d: %v, the model says %v", i, got[i], model[i])
-			}
-			for o, ex := range model[i] {
-				if g, ok := got[i][o]; !ok || g != ex {
-					t.Fatalf("byte %d: %v, the model says %v", i, got[i], model[i])
-				}
-			}
-		}
-	})
-}
-
-func TestEndOf(t *testing.T) {
-	for _, c := range [][3]uint64{{0, 0, ^uint64(0)}, {5, 1, 5}, {5, 10, 14}, {^uint64(0), 1, ^uint64(0)}, {^uint64(0), 2, ^uint64(0)}, {1, ^uint64(0), ^uint64(0)}} {
-		if got := endOf(c[0], c[1]); got != c[2] {
-			t.Errorf("%d+%d ends at %d, not %d", c[0], c[1], got, c[2])
-		}
-	}
-}
 
 // anyFile takes every handle for a file of that name.
 type anyFile struct{}
@@ -372,7 +296,7 @@ func TestOneCall(t *testing.T) {
 			t.Fatal(network, s)
 		}
 	}
-	if h := m.holders(); len(h) != 1 || !h[hostID{"a", netip.MustParseAddr("127.0.0.2")}] {
+	if h := m.table.Holders(); len(h) != 1 || !h[clientOf("a", netip.MustParseAddr("127.0.0.2"))] {
 		t.Fatalf("%v hold locks", h)
 	}
 	if err := srv.Close(ctx); err != nil {

@@ -4,11 +4,11 @@ import (
 	"errors"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/internal/xdr"
 	"github.com/sluice-storage/sluice/target/filesystem"
+	"github.com/sluice-storage/sluice/target/filesystem/filelock"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
@@ -96,7 +96,7 @@ func (m *Manager) serve(c *rpcserver.Call, proc uint32, to answerTo) rpcserver.V
 		if e != filesystem.OK {
 			return refuse(c, a.Cookie, e)
 		}
-		return answer(c, a.Cookie, m.cancelWait(key, &a, to))
+		return answer(c, a.Cookie, statOfVerdict(m.table.Cancel(filelock.File{Key: key, Handle: a.Lock.FH}, lockOf(&a.Lock, a.Exclusive, to))))
 	case nlm4.ProcUnlock:
 		var a nlm4.UnlockArgs
 		if a.Parse((*xdr.Reader)(&c.Args)); c.Args.Err() != nil {
@@ -106,7 +106,7 @@ func (m *Manager) serve(c *rpcserver.Call, proc uint32, to answerTo) rpcserver.V
 		if e != filesystem.OK {
 			return refuse(c, a.Cookie, e)
 		}
-		return answer(c, a.Cookie, m.unlock(key, &a, to))
+		return answer(c, a.Cookie, statOfVerdict(m.table.Unlock(filelock.File{Key: key, Handle: a.Lock.FH}, lockOf(&a.Lock, false, to))))
 	case nlm4.ProcShare, nlm4.ProcUnshare:
 		return m.serveShare(c, proc == nlm4.ProcShare, to)
 	case nlm4.ProcFreeAll:
@@ -115,8 +115,8 @@ func (m *Manager) serve(c *rpcserver.Call, proc uint32, to answerTo) rpcserver.V
 			return c.Garbage()
 		}
 		// As with a notification, a client speaks for itself only, and a user of it not for its root.
-		id := hostID{string(a.Name), to.addr}
-		m.drop(func(h hostID) bool { return h == id }, to.secure)
+		id := clientOf(string(a.Name), to.addr)
+		m.table.Drop(func(h filelock.Client) bool { return h == id }, to.secure)
 		return rpcserver.Done
 	case nlm4.ProcGranted:
 		// This server waits for no lock of another.
@@ -152,19 +152,6 @@ func refuse(c *rpcserver.Call, cookie []byte, e filesystem.Errno) rpcserver.Verd
 	return answer(c, cookie, statOf(e))
 }
 
-// statOf is what a lock manager says of a handle that cannot be used.
-func statOf(e filesystem.Errno) nlm4.Stat {
-	switch e {
-	case filesystem.OK:
-		return nlm4.Granted
-	case filesystem.Errno(unix.ESTALE), filesystem.ErrBadHandle:
-		return nlm4.StaleFH
-	case filesystem.Errno(unix.EROFS):
-		return nlm4.Rofs
-	}
-	return nlm4.Failed
-}
-
 func (m *Manager) serveTest(c *rpcserver.Call, to answerTo) rpcserver.Verdict {
 	var a nlm4.TestArgs
 	if a.Parse((*xdr.Reader)(&c.Args)); c.Args.Err() != nil {
@@ -176,27 +163,13 @@ func (m *Manager) serveTest(c *rpcserver.Call, to answerTo) rpcserver.Verdict {
 	}
 	r := nlm4.TestRes{Cookie: a.Cookie, Stat: statOf(e)}
 	if e == filesystem.OK {
-		m.test(key, &a, to, &r)
+		holder, v := m.table.Test(filelock.File{Key: key, Handle: a.Lock.FH}, lockOf(&a.Lock, a.Exclusive, to))
+		if r.Stat = statOfVerdict(v); v == filelock.Denied {
+			r.Holder = holderOf(&holder)
+		}
 	}
 	c.Out = r.Append(c.Out)
 	return rpcserver.Done
-}
-
-func (m *Manager) test(key filesystem.FileKey, a *nlm4.TestArgs, to answerTo, r *nlm4.TestRes) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	l := lockOf(&a.Lock, a.Exclusive, to)
-	if m.grace {
-		r.Stat = nlm4.DeniedGrace
-	} else if f := m.table[m.sameLocked(key, a.Lock.FH)]; f != nil {
-		if h := f.conflict(&l); h != nil {
-			r.Stat = nlm4.Denied
-			r.Holder = nlm4.Holder{Exclusive: h.exclusive, SVID: h.svid, Owner: []byte(h.oh), Off: h.start}
-			if h.end != ^uint64(0) {
-				r.Holder.Len = h.end - h.start + 1
-			}
-		}
-	}
 }
 
 func (m *Manager) serveLock(c *rpcserver.Call, monitored bool, to answerTo) rpcserver.Verdict {
@@ -216,7 +189,7 @@ func (m *Manager) serveLock(c *rpcserver.Call, monitored bool, to answerTo) rpcs
 		h := host{Name: string(a.Lock.Caller), Addr: to.addr, Local: to.local}
 		err := m.state.monitor(h, a.State)
 		if errors.Is(err, errFull) && !m.InGrace() {
-			m.state.prune(m.holders)
+			m.state.prune(m.table.Holders)
 			err = m.state.monitor(h, a.State)
 		}
 		if err != nil {
@@ -225,7 +198,11 @@ func (m *Manager) serveLock(c *rpcserver.Call, monitored bool, to answerTo) rpcs
 		}
 		defer m.state.done(h.id())
 	}
-	return answer(c, a.Cookie, m.lock(key, &a, to))
+	ask := filelock.Ask{Reclaim: a.Reclaim}
+	if a.Block {
+		ask.Waiter = m.waiterOf(&a.Lock, a.Exclusive, to)
+	}
+	return answer(c, a.Cookie, statOfVerdict(m.table.Lock(filelock.File{Key: key, Handle: a.Lock.FH}, lockOf(&a.Lock, a.Exclusive, to), ask)))
 }
 
 func (m *Manager) serveShare(c *rpcserver.Call, sharing bool, to answerTo) rpcserver.Verdict {
@@ -239,35 +216,15 @@ func (m *Manager) serveShare(c *rpcserver.Call, sharing bool, to answerTo) rpcse
 	}
 	r := nlm4.ShareRes{Cookie: a.Cookie, Stat: statOf(e)}
 	if e == filesystem.OK {
-		r.Stat = m.share(key, &a, sharing, to)
+		on, who := filelock.File{Key: key, Handle: a.FH}, filelock.Owner{Client: clientOf(string(a.Caller), to.addr), Name: string(a.Owner)}
+		if sharing {
+			r.Stat = statOfVerdict(m.table.Share(on, filelock.Share{Owner: who, Access: a.Access, Deny: a.Mode, Privileged: to.secure}, a.Reclaim))
+		} else {
+			m.table.Unshare(on, who)
+		}
 	}
 	c.Out = r.Append(c.Out)
 	return rpcserver.Done
-}
-
-func (m *Manager) share(key filesystem.FileKey, a *nlm4.ShareArgs, sharing bool, to answerTo) nlm4.Stat {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	defer rpcserver.Guard()
-	s := share{host: hostID{string(a.Caller), to.addr}, owner: string(a.Owner), mode: a.Mode, access: a.Access, secure: to.secure}
-	key = m.sameLocked(key, a.FH)
-	f := m.fileLocked(key, a.FH)
-	defer m.tidyLocked(key)
-	before := len(f.shares)
-	switch {
-	case !sharing:
-		f.clearShare(s.host, s.owner)
-	case m.grace != a.Reclaim:
-		return nlm4.DeniedGrace
-	case !f.mayShare(s):
-		return nlm4.Denied
-	case !f.shared(s) && (before >= maxFileLocks || !m.fitsLocked(to.addr, 1)):
-		return nlm4.DeniedNolocks
-	default:
-		f.setShare(s)
-	}
-	m.chargeLocked(to.addr, len(f.shares)-before)
-	return nlm4.Granted
 }
 
 // nsm is the status monitor, as far as a lock manager needs one: it hears of clients that have restarted.
@@ -305,7 +262,7 @@ func (p *nsm) Serve(c *rpcserver.Call) rpcserver.Verdict {
 		}
 		if gone := m.state.restarted(string(a.Name), c.Peer.Addr.Addr(), a.State); len(gone) > 0 {
 			// From any port: rpc.statd, too, tells and is told from any.
-			m.drop(func(h hostID) bool { return gone[h] }, true)
+			m.table.Drop(func(h filelock.Client) bool { return gone[h] }, true)
 		}
 		return rpcserver.Done
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-storage/sluice/internal/nlm4"
 	"github.com/sluice-storage/sluice/internal/savefile"
+	"github.com/sluice-storage/sluice/target/filesystem/filelock"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 )
 
@@ -27,7 +28,7 @@ type host struct {
 	busy  int        // calls that are about to give it a lock
 }
 
-func (h *host) id() hostID { return hostID{h.Name, h.Addr} }
+func (h *host) id() filelock.Client { return clientOf(h.Name, h.Addr) }
 
 // state is what survives a restart: a number that is odd while this side is up and grows with each life, and the clients
 // to tell of it.
@@ -35,7 +36,7 @@ type state struct {
 	mu    sync.Mutex
 	path  string
 	num   uint32
-	hosts map[hostID]*host
+	hosts map[filelock.Client]*host
 }
 
 // stateFile is the state as it is stored. The map's keys mean nothing.
@@ -46,7 +47,7 @@ type stateFile struct {
 
 // loadState reads the state, begins a new life, and returns the clients of the last one.
 func loadState(dir string) (*state, []host, error) {
-	s := &state{num: 1, hosts: make(map[hostID]*host)}
+	s := &state{num: 1, hosts: make(map[filelock.Client]*host)}
 	if dir == "" {
 		return s, nil, nil
 	}
@@ -121,7 +122,7 @@ func (s *state) monitor(h host, life uint32) error {
 }
 
 // done ends what monitor began: the client has its lock, or did not get it.
-func (s *state) done(id hostID) {
+func (s *state) done(id filelock.Client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h := s.hosts[id]; h != nil {
@@ -134,14 +135,14 @@ func (s *state) done(id hostID) {
 //
 // A notification comes again until it is answered, and may be late: what it says is news only once (C702 section 11.2.1),
 // and locks taken since stay.
-func (s *state) restarted(name string, addr netip.Addr, life uint32) map[hostID]bool {
+func (s *state) restarted(name string, addr netip.Addr, life uint32) map[filelock.Client]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	short, _, _ := strings.Cut(name, ".")
-	got := make(map[hostID]bool)
+	got := make(map[filelock.Client]bool)
 	for id, h := range s.hosts {
-		mine, _, _ := strings.Cut(id.name, ".")
-		if id.addr != addr || mine != short && name != addr.String() || life != 0 && h.life == life {
+		mine, _, _ := strings.Cut(id.Name, ".")
+		if id.Addr != addr || mine != short && name != addr.String() || life != 0 && h.life == life {
 			continue
 		}
 		h.life = life
@@ -152,7 +153,7 @@ func (s *state) restarted(name string, addr netip.Addr, life uint32) map[hostID]
 
 // prune forgets clients that hold nothing. A client is busy before it holds something, so holders are asked for while no
 // client becomes so.
-func (s *state) prune(holders func() map[hostID]bool) {
+func (s *state) prune(holders func() map[filelock.Client]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer rpcserver.Guard()
@@ -171,7 +172,7 @@ func (s *state) saveLocked() error {
 	}
 	d := stateFile{Num: s.num, Hosts: make(map[string]host)}
 	for id, h := range s.hosts {
-		d.Hosts[id.name+" "+id.addr.String()] = *h
+		d.Hosts[id.Name+" "+id.Addr.String()] = *h
 	}
 	b, err := json.Marshal(&d)
 	if err == nil {

@@ -3,23 +3,21 @@ package lock
 import (
 	"encoding/binary"
 	"net/netip"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/sluice-storage/sluice/internal/nlm4"
-	"github.com/sluice-storage/sluice/target/filesystem"
-	"github.com/sluice-storage/sluice/target/rpcserver"
+	"github.com/sluice-storage/sluice/target/filesystem/filelock"
 )
 
 // waiter is a blocked LOCK.
 type waiter struct {
-	key  filesystem.FileKey
-	lock held
-	wire nlm4.Lock // as the client sent it, for GRANTED
-	to   answerTo
-	done chan nlm4.Stat // takes the first GRANTED_RES
+	m         *Manager
+	wire      nlm4.Lock // as the client sent it, for GRANTED
+	exclusive bool
+	to        answerTo
+	done      chan nlm4.Stat // takes the first GRANTED_RES
 }
 
 // answerTo is where a client hears of things.
@@ -31,107 +29,44 @@ type answerTo struct {
 	secure bool // it speaks from a port that only root may use
 }
 
-// waiter is the request for l that waits, or nil.
-func (f *file) waiter(l *held) *waiter {
-	if i := slices.IndexFunc(f.waiters, func(w *waiter) bool { return w.lock.same(l) }); i >= 0 {
-		return f.waiters[i]
-	}
-	return nil
-}
-
-// dropWaiterLocked removes a request that has been granted or given up.
-func (m *Manager) dropWaiterLocked(f *file, l *held) bool {
-	i := slices.IndexFunc(f.waiters, func(w *waiter) bool { return w.lock.same(l) })
-	if i >= 0 {
-		f.waiters = slices.Delete(f.waiters, i, i+1)
-		m.chargeLocked(l.host.addr, -1)
-	}
-	return i >= 0
-}
-
-func clone(l *nlm4.Lock) nlm4.Lock {
+// waiterOf is what waits for l, which the call's memory holds.
+func (m *Manager) waiterOf(l *nlm4.Lock, exclusive bool, to answerTo) *waiter {
 	c := *l
 	c.Caller, c.FH, c.Owner = append([]byte(nil), l.Caller...), append([]byte(nil), l.FH...), append([]byte(nil), l.Owner...)
-	return c
+	return &waiter{m: m, wire: c, exclusive: exclusive, to: to, done: make(chan nlm4.Stat, 1)}
 }
 
-// cancelWait gives a request up, also one that was granted while the client has not heard of it.
-func (m *Manager) cancelWait(key filesystem.FileKey, a *nlm4.CancelArgs, to answerTo) nlm4.Stat {
+// Tell calls the client back.
+func (w *waiter) Tell(g *filelock.Grant) bool {
+	m := w.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	defer rpcserver.Guard()
-	key = m.sameLocked(key, a.Lock.FH)
-	f := m.table[key]
-	if f == nil {
-		return nlm4.Denied
+	if m.closed {
+		return false
 	}
-	defer m.tidyLocked(key)
-	l := lockOf(&a.Lock, a.Exclusive, to)
-	if m.dropWaiterLocked(f, &l) {
-		return nlm4.Granted
-	}
-	for _, w := range f.granted {
-		if w.lock.same(&l) {
-			f.settle(&l)
-			m.putLocked(f, f.without(&l), to.addr) // whatever it splits: a client that does not know of a lock would not give it back
-			m.wakeLocked(key, f)
-			return nlm4.Granted
-		}
-	}
-	return nlm4.Denied
+	m.cookie++
+	cookie := m.cookie
+	m.cookies[cookie] = w
+	m.wg.Go(func() { m.grant(w, g, cookie) })
+	return true
 }
 
-// wakeLocked gives waiters what has become free, in their order, and calls them back. One that there is no room for waits on: its client asks again,
-// and hears of that. What a waiter takes of the bounds is its callback's until that has ended.
-func (m *Manager) wakeLocked(key filesystem.FileKey, f *file) {
-	for i := 0; i < len(f.waiters); {
-		w := f.waiters[i]
-		if m.closed || f.conflict(&w.lock) != nil || !m.growLocked(f, f.with(w.lock), w.lock.host.addr, 0) {
-			i++
-			continue
-		}
-		f.waiters = slices.Delete(f.waiters, i, i+1)
-		f.granted = append(f.granted, w)
-		m.cookie++
-		cookie := m.cookie
-		m.cookies[cookie] = w
-		m.wg.Go(func() { m.grant(w, cookie) })
-	}
-}
-
-// grant tells a waiter that it has its lock. A client that does not want it any more, or cannot be reached, loses it,
-// unless what it did since shows that it knows: Linux asks again every 30 s while it waits, and takes the answer to that
-// for its lock, so a GRANTED that crosses with it is refused although the client has the lock.
-func (m *Manager) grant(w *waiter, cookie uint64) {
+// grant tells a waiter that it has its lock. A client that does not want it any more, or cannot be reached, loses it.
+func (m *Manager) grant(w *waiter, g *filelock.Grant, cookie uint64) {
 	st, err := m.tell(w, cookie)
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	delete(m.cookies, cookie)
-	m.chargeLocked(w.lock.host.addr, -1)
-	f := m.table[w.key]
-	if f == nil {
-		return
+	m.mu.Unlock()
+	// At the end of this life no lock goes back: its client may have heard of it, and reclaims it from the next.
+	if taken := err == nil && st == nlm4.Granted || m.ctx.Err() != nil; g.End(taken) {
+		m.log.Warn("a lock that was waited for goes back: its client did not take it", zap.ByteString("client", w.wire.Caller), zap.Stringer("address", w.to.addr), zap.Error(err))
 	}
-	i := slices.Index(f.granted, w)
-	if i < 0 || m.ctx.Err() != nil {
-		return
-	}
-	defer m.tidyLocked(w.key)
-	f.granted = slices.Delete(f.granted, i, i+1)
-	if err == nil && st == nlm4.Granted {
-		return
-	}
-	m.log.Warn("a lock that was waited for goes back: its client did not take it", zap.String("client", w.lock.host.name), zap.Stringer("address", w.lock.host.addr), zap.Error(err))
-	m.putLocked(f, f.without(&w.lock), w.lock.host.addr)
-	m.wakeLocked(w.key, f)
 }
 
 // tell calls GRANTED, or GRANTED_MSG for a client that asked by LOCK_MSG, and returns the client's answer.
 func (m *Manager) tell(w *waiter, cookie uint64) (nlm4.Stat, error) {
-	m.mu.Lock()
 	to := w.to
-	m.mu.Unlock()
-	a := nlm4.TestArgs{Cookie: binary.BigEndian.AppendUint64(nil, cookie), Exclusive: w.lock.exclusive, Lock: w.wire}
+	a := nlm4.TestArgs{Cookie: binary.BigEndian.AppendUint64(nil, cookie), Exclusive: w.exclusive, Lock: w.wire}
 	args := a.Append(nil)
 	if !to.msg {
 		reply, err := m.callBack(m.calls, to.local, to.addr, nlm4.Prog, nlm4.Vers, nlm4.ProcGranted, args)
@@ -166,7 +101,7 @@ func (m *Manager) grantedRes(r *nlm4.Res, addr netip.Addr) {
 	m.mu.Lock()
 	w := m.cookies[binary.BigEndian.Uint64(r.Cookie)]
 	m.mu.Unlock()
-	if w == nil || w.lock.host.addr != addr {
+	if w == nil || w.to.addr != addr {
 		return
 	}
 	select {
