@@ -5,6 +5,8 @@ import "time"
 const (
 	// maxHosts bounds clients in the state file, and ports of clients that are remembered.
 	maxHosts = 10_000
+	// maxOwner bounds an owner handle in bytes: a netobj's bound (RFC 1813 appendix II, LM_MAXSTRLEN).
+	maxOwner = 1024
 	// defaultGrace is how long clients have to reclaim after a restart: Linux's.
 	defaultGrace = 90 * time.Second
 	// callTime bounds one attempt of a callback; callTries and callPause how often it is made.

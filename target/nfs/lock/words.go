@@ -26,9 +26,9 @@ func lockOf(l *nlm4.Lock, exclusive bool, to answerTo) filelock.Lock {
 		Range: filelock.RangeOf(l.Off, l.Len), Exclusive: exclusive, Privileged: to.secure}
 }
 
-// holderOf is what TEST says of a lock. An owner of another protocol has no svid.
+// holderOf is what TEST says of a lock. An owner of another protocol has no svid, and of its name what an owner handle takes.
 func holderOf(l *filelock.Lock) nlm4.Holder {
-	h := nlm4.Holder{Exclusive: l.Exclusive, Owner: []byte(l.Owner.Name), Off: l.Start, Len: l.Len()}
+	h := nlm4.Holder{Exclusive: l.Exclusive, Owner: []byte(l.Owner.Name[:min(len(l.Owner.Name), maxOwner)]), Off: l.Start, Len: l.Len()}
 	if l.Owner.Client.Protocol == protocol {
 		svid, oh, _ := strings.Cut(l.Owner.Name, " ")
 		n, _ := strconv.ParseUint(svid, 10, 32) // lockOf has made it

@@ -2,6 +2,7 @@ package lock
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/sluice-storage/sluice/internal/nlm4"
@@ -79,6 +80,17 @@ func TestAHolderIsNamedAsItNamesItself(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// The name of another protocol's owner may be longer than what a client takes.
+func TestALongNameOfAnotherProtocolFits(t *testing.T) {
+	l := filelock.Lock{Owner: filelock.Owner{Client: filelock.Client{Protocol: "other"}, Name: strings.Repeat("n", 3000)}}
+	res := nlm4.TestRes{Stat: nlm4.Denied, Holder: holderOf(&l)}
+	r := xdr.NewReader(res.Append(nil))
+	var got nlm4.TestRes
+	if got.Parse(&r); r.Err() != nil || len(got.Holder.Owner) != maxOwner {
+		t.Errorf("%v, %d bytes", r.Err(), len(got.Holder.Owner))
 	}
 }
 
