@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -80,6 +81,7 @@ type Device struct {
 	broken    atomic.Pointer[breakage]
 	loss      loss
 	behind    atomic.Pointer[settling]
+	left      bool // Close has left a run of Settle behind, which keeps the lock
 	atomics   atomics
 	seq       uint64 // order of locking of two devices
 	compares  compareEpochs
@@ -194,7 +196,11 @@ func (d *Device) open(path string, o Options) error {
 			return err
 		}
 	}
-	f, err := os.OpenFile(path, flags, 0o600)
+	var f *os.File
+	err = claim(unix.EBUSY, func() (err error) {
+		f, err = os.OpenFile(path, flags, 0o600)
+		return err
+	})
 	if err != nil {
 		switch {
 		case errors.Is(err, unix.EBUSY):
@@ -209,7 +215,7 @@ func (d *Device) open(path string, o Options) error {
 	if o.ReadOnly {
 		how = unix.LOCK_SH
 	}
-	if err := unix.Flock(d.fd, how|unix.LOCK_NB); err != nil {
+	if err := claim(unix.EWOULDBLOCK, func() error { return unix.Flock(d.fd, how|unix.LOCK_NB) }); err != nil {
 		err = errors.Join(err, f.Close())
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return fmt.Errorf("%w: %s is locked by another process that serves it", blockdev.ErrBusy, path)
@@ -220,6 +226,15 @@ func (d *Device) open(path string, o Options) error {
 		return errors.Join(err, d.unmake(), f.Close())
 	}
 	return nil
+}
+
+// claim tries for a moment what a device that was closed, or whose process has ended, may still keep from us (ring.go).
+func claim(busy unix.Errno, try func() error) error {
+	for limit := time.Now().Add(claimTime); ; time.Sleep(claimTime / 50) {
+		if err := try(); !errors.Is(err, busy) || time.Now().After(limit) {
+			return err
+		}
+	}
 }
 
 // unmake takes back what an opening that failed did to the file.
@@ -397,6 +412,10 @@ func (d *Device) Close() error {
 		if d.halted() == nil {
 			err = errors.Join(err, d.atomics.scrub(d.workers))
 		}
+	}
+	if !d.left {
+		// Not only with the last reference to the file, which may be an operation's of the ring.
+		err = errors.Join(err, unix.Flock(d.fd, unix.LOCK_UN))
 	}
 	if err = errors.Join(err, d.atomics.close(), d.f.Close()); err != nil {
 		return fmt.Errorf("blockdev/file: %w", err)

@@ -14,6 +14,9 @@ const (
 	// ringBatch is how many requests wait for the owner of a connection to submit them together. The disk may be idle meanwhile.
 	ringBatch = 16
 
+	// claimTime is how long Open tries for a file that is in use: the kernel's work queues let go of it within milliseconds.
+	claimTime = 500 * time.Millisecond
+
 	// inlineSpans is how many spans an inline read may have: its iovec lives on the stack.
 	inlineSpans = 16
 

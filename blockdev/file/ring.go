@@ -19,6 +19,9 @@ import (
 // them to a kernel's worker. So it is with fsync and fallocate, which io_uring always punts: their waiting thread would be the
 // kernel's in place of ours. Compare-and-write and atomic writes lock, compare and log.
 //
+// The kernel lets go of an operation, and with it of the file, a moment after its completion: on a thread that runs it, or a work queue where
+// that thread has ended. Close unlocks the file itself, and Open tries for a moment.
+//
 // A worker also finishes what did not go as it should: requests that came back short, refused or interrupted; a read that may have
 // seen a compare-and-write half done; and what FUA's error means for earlier writes, which takes further calls (unsynced).
 type ringer struct {

@@ -66,6 +66,7 @@ func (d *Device) await(ctx context.Context, s *settling, last bool) error {
 	}
 	err = fmt.Errorf("%w: %s takes nothing any more; whether it has what was written and not flushed is not known", blockdev.ErrMedium, d.path)
 	if noted, left := s.leave(d, err); left {
+		d.left = true
 		return noted
 	}
 	<-s.done
