@@ -50,11 +50,14 @@ func benchDirect(dir string, o options, report map[string]any) (missed []error, 
 	if err := tools("the comparison of direct volumes", map[string]string{"fio": "fio"}); err != nil {
 		return nil, err
 	}
-	volume := filepath.Join(dir, "direct-volume")
-	if err := preallocate(volume, coldSize); err != nil {
-		return nil, err
+	volume := o.volume
+	if volume == "" {
+		volume = filepath.Join(dir, "direct-volume")
+		if err := preallocate(volume, coldSize); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, os.Remove(volume)) }()
 	}
-	defer func() { err = errors.Join(err, os.Remove(volume)) }()
 	o.direct = true
 	s, err := startSluice(dir, volume, o)
 	if err != nil {

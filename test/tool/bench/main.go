@@ -40,6 +40,7 @@ func main() {
 	flag.StringVar(&o.profile, "profile", "", "directory for CPU profiles of both processes")
 	flag.StringVar(&o.json, "json", "", "write the results of all parts, and the bars that are missed, to this file")
 	flag.StringVar(&o.part, "part", "all", "what to measure: block, direct, sessions, nbd, nfs, all")
+	flag.StringVar(&o.volume, "volume", "", "of the part direct: a file of 4 GiB, all written, on the disk to be measured; what it has is lost (default: one is made)")
 	flag.IntVar(&o.idle, "idle", 1000, "idle sessions beside the busy ones")
 	flag.IntVar(&o.busy, "busy", 64, "busy sessions")
 	flag.BoolVar(&o.enforce, "enforce", false, "exit with 1 when a bar is missed or a part could not be measured")
@@ -60,6 +61,7 @@ type options struct {
 	idle, busy          int
 	enforce             bool
 	direct              bool // the volume that is served
+	volume              string
 }
 
 // result is one line of the table, for -json too.
