@@ -17,7 +17,7 @@ const (
 )
 
 // scenarios in the order they run in: the fabric before what stands on it.
-var scenarios = slices.Concat(fabricScenarios, verbsScenarios, roceScenarios, iserScenarios, failureScenarios, remapScenarios, powerScenarios, initiatorScenarios, attachmentScenarios, fileScenarios, nfsScenarios, serviceScenarios, referenceScenarios)
+var scenarios = slices.Concat(fabricScenarios, verbsScenarios, roceScenarios, srpScenarios, iserScenarios, failureScenarios, remapScenarios, powerScenarios, initiatorScenarios, attachmentScenarios, fileScenarios, nfsScenarios, serviceScenarios, referenceScenarios)
 
 // referenceScenarios have no Sluice in them. When one of these fails, the lab or the machine is at fault.
 var referenceScenarios = []Scenario{
@@ -27,6 +27,7 @@ var referenceScenarios = []Scenario{
 	{Name: "reference-rxe", Class: reference, About: "RoCE between two ends of the guest: ibv_rc_pingpong, rping, perftest", Limit: 20 * time.Minute},
 	{Name: "reference-rxe-lio", Class: reference, About: "ib_iser and ib_isert over RoCE: login, verify, ext4", Script: "reference-lio.sh", Limit: 20 * time.Minute, Prepare: arguments("rxe")},
 	{Name: "reference-rxe-knfsd", Class: reference, About: "NFS over RDMA over RoCE", Script: "reference-knfsd.sh", Limit: 20 * time.Minute, Prepare: arguments("rxe")},
+	{Name: "reference-srp", Class: reference, About: "ib_srp and ib_srpt over RoCE: login, verify, ext4, logout", Limit: 20 * time.Minute, Prepare: giveSRP()},
 	{Name: "reference-port", Class: reference, About: "RoCE whose interface goes down and comes back: what the kernel's own connection manager makes of it", Limit: 20 * time.Minute},
 	{Name: "reference-port-6.12", Class: reference, Script: "reference-port.sh", Kernel: "6.12", About: "the same on the newer kernel", Limit: 20 * time.Minute},
 	{Name: "reference-wire", Class: reference, About: "two guests with RoCE on a wire: rping, lost packets", Second: "wire-serve.sh", Limit: 20 * time.Minute},

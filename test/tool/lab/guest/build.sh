@@ -172,7 +172,7 @@ programs() {
   done_ check "$progkey"
 }
 
-modules="ib_uverbs ib_umad rdma_ucm rdma_rxe ib_iser ib_isert iscsi_tcp rpcrdma nfs nfsv3 nfsv4 nfsd auth_rpcgss
+modules="ib_uverbs ib_umad rdma_ucm rdma_rxe ib_iser ib_isert ib_srp ib_srpt iscsi_tcp rpcrdma nfs nfsv3 nfsv4 nfsd auth_rpcgss
  iscsi_target_mod target_core_mod target_core_file target_core_iblock target_core_user
  nvme-rdma nvme-tcp nvmet nvmet-rdma nvmet-tcp nbd ublk_drv null_blk brd loop scsi_debug sd_mod sg
  dm-mod dm-multipath scsi_dh_alua dm-round-robin dm-service-time dm-flakey dm-delay dm-log-writes
