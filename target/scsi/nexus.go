@@ -137,8 +137,8 @@ func (n *Nexus) rebuildLocked(tell bool) []*itl {
 	return gone
 }
 
-// decodeLUN turns a LUN field into a number (SAM-5 section 4.7); false where the form is not one of ours.
-func decodeLUN(f uint64) (uint16, bool) {
+// DecodeLUN turns a LUN field into a number (SAM-5 section 4.7); false where the form is not one of ours.
+func DecodeLUN(f uint64) (uint16, bool) {
 	if f<<16 != 0 {
 		return 0, false
 	}
@@ -165,7 +165,7 @@ const wellKnownReportLUNs = uint64(0xC101) << 48
 
 // find is the itl of a LUN field, or nil.
 func (n *Nexus) find(f uint64) *itl {
-	lun, ok := decodeLUN(f)
+	lun, ok := DecodeLUN(f)
 	if !ok {
 		return nil
 	}

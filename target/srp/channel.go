@@ -200,7 +200,7 @@ func (c *channel) broke(err error) {
 }
 
 // takeLocked counts a request in and returns its task. No task without an error means that the request is dropped, since the channel is ending.
-func (c *channel) takeLocked(op wire.Opcode, recv int) (*task, error) {
+func (c *channel) takeLocked(op wire.Opcode, recv int, tag uint64) (*task, error) {
 	c.units++
 	if c.state != channelLive {
 		return nil, nil
@@ -208,9 +208,15 @@ func (c *channel) takeLocked(op wire.Opcode, recv int) (*task, error) {
 	if c.promised == 0 {
 		return nil, &wire.ProtocolError{Unit: op, Reason: wire.LogoutInvalidUnit, Detail: fmt.Sprintf("a request beyond the limit of %d", c.credits)}
 	}
+	// A tag names one outstanding request of a channel: of two, no one could say whose a response is, or which one is to be aborted. SAM-5 calls it an overlapped command.
+	for _, t := range c.tasks {
+		if t.tag == tag && t.state != taskFree && t.state != taskAnswered {
+			return nil, &wire.ProtocolError{Unit: op, Reason: wire.LogoutInvalidUnit, Detail: fmt.Sprintf("the tag %#x of a request that is outstanding", tag)}
+		}
+	}
 	c.promised--
 	t := c.takeTaskLocked()
-	t.recv = recv
+	t.recv, t.tag = recv, tag
 	return t, nil
 }
 

@@ -27,13 +27,13 @@ func (c *channel) manage(recv int, b []byte) error {
 		return err
 	}
 	c.mu.Lock()
-	t, err := c.takeLocked(wire.OpTskMgmt, recv)
+	t, err := c.takeLocked(wire.OpTskMgmt, recv, req.Tag)
 	if t == nil {
 		c.mu.Unlock()
 		return err
 	}
 	taskLife.Move(&t.state, taskRunning)
-	t.manages, t.tag, t.cmd.Notify = true, req.Tag, req.Notify
+	t.manages, t.cmd.Notify = true, req.Notify
 	c.mu.Unlock()
 	c.rec.Note("task management function %02Xh for LUN %d, task %#x", uint8(req.Function), flight.LUN(req.LUN), req.Task)
 	a := &answer{t: t}
@@ -56,7 +56,7 @@ func (c *channel) hold(a *answer, req *wire.TskMgmt) (ref uint64) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		for _, t := range o.tasks {
-			if t.manages || t.LUN != req.LUN || t.state == taskFree || t.state == taskAnswered {
+			if t.manages || !sameUnit(t.LUN, req.LUN) || t.state == taskFree || t.state == taskAnswered {
 				continue
 			}
 			if req.Function == wire.AbortTask {
@@ -71,6 +71,14 @@ func (c *channel) hold(a *answer, req *wire.TskMgmt) (ref uint64) {
 		}
 	})
 	return ref
+}
+
+// sameUnit reports whether two LUN fields address one logical unit. A unit below 256 has a field of each form, and an initiator may use both (SAM-5
+// section 4.7).
+func sameUnit(a, b uint64) bool {
+	m, is := scsi.DecodeLUN(a)
+	n, too := scsi.DecodeLUN(b)
+	return a == b || is && too && m == n
 }
 
 // done is told what the device server says of the function.

@@ -84,3 +84,62 @@ func TestManagementRefused(t *testing.T) {
 		good(t, p.Wait())
 	})
 }
+
+// A unit is addressed by any of its LUN fields: the flat form aborts what the peripheral form has begun.
+func TestAbortByTheOtherLUNField(t *testing.T) {
+	each(t, func(t *testing.T, f *fixture) {
+		c := f.login(1)
+		f.dev.shut()
+		p := f.start(c, srpinit.Command{CDB: write10(0, 4096), Out: noise(4096, 1)})
+		<-f.dev.arrived
+		q := f.manage(c, wire.AbortTask, 0x4000, p.Tag)
+		r := f.manage(c, wire.AbortTask, 0, 999).Wait() // handled behind it
+		must(t, r.Err)
+		select {
+		case <-q.Done():
+			t.Error("answered while the write is with the medium")
+		default:
+		}
+		f.dev.open()
+		if r := q.Wait(); r.Err != nil || r.Response() != wire.FunctionComplete {
+			t.Errorf("%+v", r)
+		}
+		f.ready(c)
+		select {
+		case <-p.Done():
+			t.Error("the write that was aborted is answered")
+		default:
+		}
+		c.Abandon(p)
+	})
+}
+
+// A tag that is outstanding ends the channel, be it that of a command or of task management. One that is not is used again.
+func TestTagOutstanding(t *testing.T) {
+	for name, unit := range map[string]func(tag uint64) []byte{
+		"command": func(tag uint64) []byte {
+			b := make([]byte, wire.CmdLen)
+			w := wire.Cmd{Tag: tag, CDB: make([]byte, 16)}
+			return b[:w.Put(b, 0)]
+		},
+		"task management": func(tag uint64) []byte {
+			b := make([]byte, wire.TskMgmtLen)
+			m := wire.TskMgmt{Tag: tag, Function: wire.AbortTask, Task: tag}
+			return b[:m.Put(b)]
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, f *fixture) {
+				c := f.login(1)
+				f.dev.shut()
+				p := f.start(c, srpinit.Command{CDB: write10(0, 4096), Out: noise(4096, 1)})
+				<-f.dev.arrived
+				must(t, c.Send(unit(p.Tag)))
+				if e := told(c); len(e) != 1 || e[0].Op != wire.OpTLogout || e[0].Reason != wire.LogoutInvalidUnit {
+					t.Errorf("told %+v", e)
+				}
+				f.dev.open()
+			})
+		})
+	}
+}

@@ -90,13 +90,13 @@ func (c *channel) command(recv int, b []byte) error {
 		return &wire.ProtocolError{Unit: wire.OpCmd, Reason: wire.LogoutOutCount, Detail: fmt.Sprintf("a table of %d memory descriptors, where %d are the most", most/wire.MemoryLen, maxDescriptors)}
 	}
 	c.mu.Lock()
-	t, err := c.takeLocked(wire.OpCmd, recv)
+	t, err := c.takeLocked(wire.OpCmd, recv, cmd.Tag)
 	if t == nil {
 		c.mu.Unlock()
 		return err
 	}
 	c.stats.commands++
-	t.cmd, t.tag = cmd, cmd.Tag
+	t.cmd = cmd
 	t.LUN, t.CDB, t.Attr, t.Tag = cmd.LUN, t.cdb[:copy(t.cdb[:], cmd.CDB)], attrs[cmd.Attr], uint64(c.number)<<32|uint64(t.slot)
 	if t.Attr == 0 {
 		t.Attr = scsi.Simple // a reserved value
