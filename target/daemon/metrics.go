@@ -48,10 +48,12 @@ var (
 	mSense       = desc("volume_check_conditions_total", "Commands that ended with CHECK CONDITION, by sense key of SPC-4 in hexadecimal.", "volume", "sense_key")
 	mQueue       = desc("volume_commands_in_progress", "Commands of all sessions in the volume's task sets now.", "volume")
 	mConflicts   = desc("volume_reservation_conflicts_total", "Commands that met a reservation of another initiator's.", "volume")
-	mLogins      = desc("logins_total", "Sessions that reached full-feature phase.")
+	mChannels    = desc("session_channels", "RDMA channels of SRP sessions.", "target", "initiator", "transport")
+	mLogins      = desc("logins_total", "Sessions that reached full-feature phase, and of SRP channels that were accepted. Transport iSCSI is iSER too.", "transport")
 	mRedirects   = desc("login_redirects_total", "Logins sent to another address.")
-	mLoginRefuse = desc("login_refusals_total", "Logins refused, by status class and detail of RFC 7143 section 11.13.5 in hexadecimal.", "status")
-	mEnded       = desc("sessions_ended_total", "Sessions that ended, by reason.", "reason")
+	mLoginRefuse = desc("login_refusals_total", "Logins refused, by status class and detail of RFC 7143 section 11.13.5 in hexadecimal, and of SRP by reason code of SRP_LOGIN_REJ. Transport iSCSI is iSER too.",
+		"transport", "status")
+	mEnded       = desc("sessions_ended_total", "Sessions that ended, by reason. Transport iSCSI is iSER too.", "transport", "reason")
 	mHeld        = desc("session_memory_bytes", "Registered buffers that sessions hold.", "target", "initiator", "transport")
 	mCached      = desc("memory_cached_bytes", "Registered buffers that connections keep for their next command.")
 	mMapped      = desc("memory_mapped_bytes", "Registered memory mapped so far.")
@@ -59,7 +61,7 @@ var (
 	mMemRefused  = desc("memory_refusals_total", "Requests for buffers that had to wait because all registered memory was in use.")
 	mStags       = desc("stags", "STags that exist now: windows a peer may name, and sinks of outstanding RDMA Reads.", "provider", "kind")
 	mConns       = desc("fabric_connections", "RDMA connections open now.", "provider")
-	mPaths       = desc("fabric_sessions", "iSER sessions by provider and adapter; the software RNIC has no adapter.", "provider", "device")
+	mPaths       = desc("fabric_sessions", "iSER and SRP sessions by provider and adapter; the software RNIC has no adapter.", "provider", "device")
 	mSends       = desc("fabric_work_requests", "Work requests under way.", "provider")
 	mRecvs       = desc("fabric_receives", "Receives posted: messages that peers may send.", "provider")
 	mCompletions = desc("fabric_completions_total", "Completions taken from an adapter.", "provider", "device")
@@ -76,7 +78,7 @@ var (
 // Describe implements prometheus.Collector.
 func (m metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mInfo, mSessions, mInflight, mCommands, mIn, mOut, mCopied, mRejects, mWindow, mSize, mOps, mBytes, mErrors, mMemory,
-		mLatency, mSense, mQueue, mConflicts, mLogins, mRedirects, mLoginRefuse, mEnded, mHeld, mCached, mMapped, mMemWait, mMemRefused, mStags, mConns, mPaths, mSends,
+		mLatency, mSense, mQueue, mConflicts, mChannels, mLogins, mRedirects, mLoginRefuse, mEnded, mHeld, mCached, mMapped, mMemWait, mMemRefused, mStags, mConns, mPaths, mSends,
 		mCompletions, mEvents, mRegistered, mExposed, mAdapters,
 		mRecvs, mFlushes, mWakes, mTakenBack, mMemoryMax, mFabricBytes, mFPDUs, mSyscalls, mTerminates, mRefused, mFabricCopy} {
 		ch <- d
@@ -94,7 +96,8 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
 	gauge(mInfo, 1, version.String())
-	sessionMetrics(m.d.server.Sessions(), gauge, count)
+	sessions := m.sessions()
+	sessionMetrics(sessions, gauge, count)
 	m.volumes(ch, gauge, count)
 	mem := m.d.memory.Stats()
 	gauge(mMemory, float64(mem.Used))
@@ -104,16 +107,12 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(mMemWait, float64(mem.Waiting))
 	count(mMemRefused, mem.Refused)
 	c := m.d.server.Counts()
-	count(mLogins, c.Logins)
 	count(mRedirects, c.Redirected)
-	for status, n := range c.Refused {
-		count(mLoginRefuse, n, status)
-	}
-	for reason, n := range c.Ended {
-		count(mEnded, n, reason)
-	}
+	loginMetrics("iSCSI", c.Logins, c.Refused, c.Ended, count)
+	o := m.d.srp.Counts()
+	loginMetrics(transportSRP, o.Logins, o.Refused, o.Ended, count)
 	m.fabrics(gauge, count)
-	for way, n := range pathsOf(m.d.server.Sessions()) {
+	for way, n := range pathsOf(sessions) {
 		gauge(mPaths, float64(n), way.provider, way.device)
 	}
 	m.portGroups(gauge)
@@ -153,10 +152,42 @@ func (m metrics) fabrics(gauge func(*prometheus.Desc, float64, ...string), count
 	}
 }
 
+// transportSRP is the transport of SRP's sessions.
+const transportSRP = "SRP"
+
+// loginMetrics are what a server counted of logins and ends.
+func loginMetrics(transport string, logins uint64, refused, ended map[string]uint64, count func(*prometheus.Desc, uint64, ...string)) {
+	count(mLogins, logins, transport)
+	for status, n := range refused {
+		count(mLoginRefuse, n, transport, status)
+	}
+	for reason, n := range ended {
+		count(mEnded, n, transport, reason)
+	}
+}
+
+// sampled is a session of either server. What SRP does not have, such as Reject PDUs, is zero.
+type sampled struct {
+	iscsi.SessionInfo
+	channels int // of SRP
+}
+
+// sessions are those of both servers, each oldest first.
+func (m metrics) sessions() (all []sampled) {
+	for _, s := range m.d.server.Sessions() {
+		all = append(all, sampled{SessionInfo: s})
+	}
+	for _, s := range m.d.srp.Sessions() {
+		all = append(all, sampled{iscsi.SessionInfo{Initiator: s.Initiator, Target: s.Target, Transport: transportSRP, Active: s.Active, Window: s.Window, Commands: s.Commands,
+			BytesIn: s.BytesIn, BytesOut: s.BytesOut, Copied: s.Copied, Memory: s.Memory, Path: s.Path}, s.Channels})
+	}
+	return all
+}
+
 type way struct{ provider, device string }
 
-// pathsOf counts iSER sessions by provider and adapter.
-func pathsOf(all []iscsi.SessionInfo) map[way]int {
+// pathsOf counts sessions over RDMA by provider and adapter.
+func pathsOf(all []sampled) map[way]int {
 	n := map[way]int{}
 	for _, s := range all {
 		if s.Path != nil {
@@ -200,9 +231,9 @@ const maxNexusSeries = 256
 
 const otherInitiators = "(other)"
 
-func sessionMetrics(all []iscsi.SessionInfo, gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, uint64, ...string)) {
+func sessionMetrics(all []sampled, gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, uint64, ...string)) {
 	type sum struct {
-		inflight, window                   int
+		inflight, window, channels         int
 		commands, in, out, copied, rejects uint64
 		held                               int64
 	}
@@ -219,6 +250,7 @@ func sessionMetrics(all []iscsi.SessionInfo, gauge func(*prometheus.Desc, float6
 		x := sums[k]
 		x.inflight, x.window, x.held = x.inflight+s.Active, x.window+s.Window, x.held+s.Memory
 		x.commands, x.in, x.out, x.copied, x.rejects = x.commands+s.Commands, x.in+s.BytesIn, x.out+s.BytesOut, x.copied+s.Copied, x.rejects+s.Rejects
+		x.channels += s.channels
 		per[[2]string{s.Target, s.Transport}]++
 	}
 	for k, n := range per {
@@ -229,6 +261,9 @@ func sessionMetrics(all []iscsi.SessionInfo, gauge func(*prometheus.Desc, float6
 		gauge(mInflight, float64(x.inflight), l...)
 		gauge(mWindow, float64(x.window), l...)
 		gauge(mHeld, float64(x.held), l...)
+		if x.channels > 0 {
+			gauge(mChannels, float64(x.channels), l...)
+		}
 		count(mCommands, x.commands, l...)
 		count(mIn, x.in, l...)
 		count(mOut, x.out, l...)

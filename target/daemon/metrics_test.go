@@ -118,9 +118,9 @@ func TestPromtoolIsContent(t *testing.T) {
 
 // However many initiators there are, the label sets are bounded, and nothing that is counted is lost.
 func TestInitiatorLabelsAreBounded(t *testing.T) {
-	var ss []iscsi.SessionInfo
+	var ss []sampled
 	for i := range 3 * maxNexusSeries {
-		ss = append(ss, iscsi.SessionInfo{Target: "t", Initiator: fmt.Sprintf("iqn.2026-11.org.example:%d", i), Transport: "iSER", Commands: 1})
+		ss = append(ss, sampled{SessionInfo: iscsi.SessionInfo{Target: "t", Initiator: fmt.Sprintf("iqn.2026-11.org.example:%d", i), Transport: "iSER", Commands: 1}})
 	}
 	series, commands := 0, uint64(0)
 	sessionMetrics(ss, func(*prometheus.Desc, float64, ...string) {}, func(d *prometheus.Desc, n uint64, _ ...string) {

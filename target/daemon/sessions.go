@@ -45,7 +45,7 @@ const srpPrefix = "srp"
 
 func srpSessionOf(s srp.SessionInfo) admin.Session {
 	return admin.Session{
-		ID: srpPrefix + strconv.FormatUint(uint64(s.ID), 10), Target: s.Target, Initiator: s.Initiator, Transport: "SRP", Channels: s.Channels, Peer: s.Remote, Since: s.Since,
+		ID: srpPrefix + strconv.FormatUint(uint64(s.ID), 10), Target: s.Target, Initiator: s.Initiator, Transport: transportSRP, Channels: s.Channels, Peer: s.Remote, Since: s.Since,
 		Commands: s.Commands, Inflight: s.Active, Read: s.BytesOut, Written: s.BytesIn, Path: pathOf(s.Path),
 	}
 }
