@@ -259,6 +259,9 @@ func logoutReason(err error) wire.LogoutReason {
 	if pe := (*wire.ProtocolError)(nil); errors.As(err, &pe) {
 		return pe.Reason
 	}
+	if e := (*endError)(nil); errors.As(err, &e) {
+		return e.reason
+	}
 	return wire.LogoutNone
 }
 

@@ -1,15 +1,14 @@
 // Package srp is the target of the SCSI RDMA Protocol: logins over RDMA/CM, and I_T nexuses of several RDMA channels, over any transport.Device.
 // It owns channels, credits and the movement of data; what a command does is target/scsi's.
 //
-//	srv, err := srp.NewServer(srp.Options{Memory: pool, Log: log})
-//	err = srv.AddTarget(srp.Target{Name: name, SCSI: scsiTarget})
+//	srv, err := srp.NewServer(srp.Options{Memory: pool, Find: find, Log: log}) // find says what each login gets
 //	l, err := rnic.Listen(ctx, "0.0.0.0:5555")
 //	go srv.Serve(ctx, rnic, l, func() uint16 { return 2 })
 //	...
 //	err = srv.Close(ctx) // ends what runs, logs out, then cuts
 //
 // SRP has no discovery and no authentication. An initiator names the target port that it wants by an identifier, TargetPort, which an operator gives
-// it; by whom it is, it is believed. So a target that asks for a proof is not to be added here.
+// it; by whom it is, it is believed. So a target that asks for a proof is not to be found.
 //
 // # Who runs what
 //

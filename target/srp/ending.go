@@ -13,19 +13,22 @@ import (
 )
 
 // endError is why a channel ends; name is that of the counter.
-type endError struct{ name, text string }
+type endError struct {
+	name, text string
+	reason     wire.LogoutReason // that the initiator is told, LogoutNone where the standard has none for it
+}
 
 func (e *endError) Error() string { return "srp: " + e.text }
 
 var (
-	errPeerClosed = &endError{"closed_by_initiator", "the initiator closed the connection"}
-	errLoggedOut  = &endError{"logged_out", "the initiator logged out"}
-	errReplaced   = &endError{"reinstated", "the initiator logged in again, and this channel made room"}
-	errSilent     = &endError{"silent", "the initiator does not answer; is it alive and reachable?"}
-	errStarving   = &endError{"starving", "the initiator moves none of the data that it asked for, and holds the memory for it"}
-	errDown       = &endError{"shutdown", "the target is shutting down"}
-	errRemoved    = &endError{"target_removed", "the target was removed, or the initiator may not use it any more"}
-	errDropped    = &endError{"dropped_by_operator", "the session was dropped by the operator"}
+	errPeerClosed = &endError{name: "closed_by_initiator", text: "the initiator closed the connection"}
+	errLoggedOut  = &endError{name: "logged_out", text: "the initiator logged out"}
+	errReplaced   = &endError{name: "reinstated", text: "the initiator logged in again, and this channel made room", reason: wire.LogoutMultichannel}
+	errSilent     = &endError{name: "silent", text: "the initiator does not answer; is it alive and reachable?"}
+	errStarving   = &endError{name: "starving", text: "the initiator moves none of the data that it asked for, and holds the memory for it"}
+	errDown       = &endError{name: "shutdown", text: "the target is shutting down"}
+	errRemoved    = &endError{name: "target_removed", text: "the target was removed, or the initiator may not use it any more"}
+	errDropped    = &endError{name: "dropped_by_operator", text: "the session was dropped by the operator"}
 )
 
 // named says what the end of a connection was. Where the initiator did not want it, what the fabric says is what the operator needs.

@@ -10,7 +10,6 @@ import (
 
 	wire "github.com/sluice-storage/sluice/internal/srp"
 	"github.com/sluice-storage/sluice/mem"
-	"github.com/sluice-storage/sluice/target/scsi"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -54,10 +53,7 @@ func (c *channel) begin(ctx context.Context) (result uint8, err error) {
 		return 0, refusal(wire.RejUnable, "%v", err)
 	}
 	l := &c.login
-	g, err := c.srv.opt.Find(c.group, scsi.SRPPort(l.Target), scsi.SRPPort(l.Initiator))
 	switch {
-	case err != nil:
-		return 0, refusal(wire.RejNoNexus, "%v", err)
 	case l.Formats&^(wire.FormatDirect|wire.FormatIndirect) != 0:
 		return 0, refusal(wire.RejFormat, "the buffer formats %04Xh are not all direct or indirect", uint16(l.Formats))
 	case l.MaxITUnit > maxUnit:
@@ -68,7 +64,7 @@ func (c *channel) begin(ctx context.Context) (result uint8, err error) {
 	if off := int(l.ImmOffset); l.Immediate() && off >= wire.CmdLen+4 && off < c.unit {
 		c.immediate = off
 	}
-	return c.srv.enter(ctx, c, &g)
+	return c.srv.enter(ctx, c)
 }
 
 // open gets the memory of the channel, and its queue pair with all receives posted: the initiator may send as soon as it is accepted.

@@ -138,6 +138,9 @@ func TestTagOutstanding(t *testing.T) {
 				if e := told(c); len(e) != 1 || e[0].Op != wire.OpTLogout || e[0].Reason != wire.LogoutInvalidUnit {
 					t.Errorf("told %+v", e)
 				}
+				if r := p.Wait(); r.Err == nil {
+					t.Errorf("the write is answered: %+v", r)
+				}
 				f.dev.open()
 			})
 		})

@@ -18,10 +18,10 @@ const (
 	// under way.
 	spareReceives = 4
 
-	// leastUnit is the shortest unit length that an initiator can ask for, in bytes (SRP r16a section 6.2), and maxUnit the longest: immediate data of
-	// 64 KiB. Linux asks for 8,260 by default.
+	// leastUnit is the shortest unit length that an initiator can ask for, in bytes (SRP r16a section 6.2), and maxUnit the longest: one buffer of
+	// the pool's 64 KiB, so that a channel's receives stay within its quota. Linux asks for 8,260 by default.
 	leastUnit = 64
-	maxUnit   = 64<<10 + 1<<10
+	maxUnit   = 64 << 10
 	// receiveMemory bounds the receives of one channel in bytes, and with long units the credits: 64 of Linux's default take 560 KiB.
 	receiveMemory = 2 << 20
 

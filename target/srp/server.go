@@ -31,6 +31,7 @@ type Server struct {
 	hosts    map[string]int // channels by host
 	sessions map[sessionKey]*session
 	lastID   uint32
+	judged   uint64 // times that what logins get has changed, so that Find is to be asked again
 	past     []past // of channels that ended last, oldest first
 	counts   Counts
 	changed  chan struct{} // closed and replaced when a session or channel has changed

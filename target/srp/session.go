@@ -28,6 +28,7 @@ type session struct {
 	since time.Time
 
 	// Guarded by Server.mu until the session is live, and not changed after.
+	scsi  *scsi.Target
 	nexus *scsi.Nexus
 	quota *mem.Quota
 
@@ -46,23 +47,36 @@ func (a *counters) add(b counters) {
 }
 
 // enter makes c a channel of its session and returns what became of other channels of the I_T nexus. A login that wants to be the only channel ends
-// the others, and waits until nothing of them can reach the medium or the initiator's memory any more.
-func (s *Server) enter(ctx context.Context, c *channel, g *Grant) (result uint8, err error) {
-	key := sessionKey{scsi.SRPPort(c.login.Initiator), g.Target, c.group}
+// the others, and waits until nothing of them can reach the medium or the initiator's memory any more. It is judged again each time that it has waited: what
+// it gets may have changed meanwhile.
+func (s *Server) enter(ctx context.Context, c *channel) (result uint8, err error) {
+	initiator := scsi.SRPPort(c.login.Initiator)
 	for {
 		s.mu.Lock()
-		old := s.sessions[key]
+		judged := s.judged
+		s.mu.Unlock()
+		g, err := s.opt.Find(c.group, scsi.SRPPort(c.login.Target), initiator)
+		if err != nil {
+			return 0, refusal(wire.RejNoNexus, "%v", err)
+		}
+		key := sessionKey{initiator, g.Target, c.group}
+		s.mu.Lock()
 		if s.closed {
 			s.mu.Unlock()
 			return 0, ErrClosed
 		}
+		if s.judged != judged {
+			s.mu.Unlock() // EndSessions has not seen this login: Find is asked again
+			continue
+		}
+		old := s.sessions[key]
 		if old == nil {
 			s.lastID = s.lastID%(1<<31-1) + 1
-			old = &session{id: s.lastID, key: key, since: time.Now(), channels: map[*channel]struct{}{}}
+			old = &session{id: s.lastID, key: key, since: time.Now(), scsi: g.SCSI, channels: map[*channel]struct{}{}}
 			s.sessions[key] = old
 			old.joinLocked(c)
 			s.mu.Unlock()
-			s.start(old, g)
+			s.start(old, &g)
 			return result, nil
 		}
 		var end []*channel
@@ -72,6 +86,9 @@ func (s *Server) enter(ctx context.Context, c *channel, g *Grant) (result uint8,
 		case old.state == sessionLive && len(old.channels) >= s.opt.Channels:
 			s.mu.Unlock()
 			return 0, refusal(wire.RejTooManyChannels, "the session has %d channels", s.opt.Channels)
+		case old.state == sessionLive && old.scsi != g.SCSI:
+			s.mu.Unlock()
+			return 0, refusal(wire.RejNoNexus, "the session is one of a target that was removed, and is ending")
 		case old.state == sessionLive:
 			old.joinLocked(c)
 			s.mu.Unlock()
@@ -80,7 +97,7 @@ func (s *Server) enter(ctx context.Context, c *channel, g *Grant) (result uint8,
 		changed := s.changed
 		s.mu.Unlock()
 		for _, o := range end {
-			o.kill(errReplaced)
+			o.leave(errReplaced, false)
 		}
 		select {
 		case <-changed:
@@ -207,8 +224,13 @@ func (s *Server) CloseSession(id uint32) error {
 	return nil
 }
 
-// EndSessions ends the sessions of a target that may not go on: what a login gets has changed.
+// EndSessions ends the sessions of a target that may not go on: what a login gets has changed, and Find says so already. Logins that are not answered yet
+// are judged again.
 func (s *Server) EndSessions(target string, may func(initiator scsi.SRPPort) bool) {
+	s.mu.Lock()
+	s.judged++
+	s.changedLocked()
+	s.mu.Unlock()
 	s.each(func(c *channel) bool {
 		return c.sess != nil && c.sess.key.target == target && !may(c.sess.key.initiator)
 	}, func(c *channel) { c.leave(errRemoved, false) })

@@ -86,8 +86,10 @@ func (c *channel) command(recv int, b []byte) error {
 	if err != nil {
 		return err
 	}
-	if most := max(cmd.Out.Table.Len, cmd.In.Table.Len); most > maxDescriptors*wire.MemoryLen {
-		return &wire.ProtocolError{Unit: wire.OpCmd, Reason: wire.LogoutOutCount, Detail: fmt.Sprintf("a table of %d memory descriptors, where %d are the most", most/wire.MemoryLen, maxDescriptors)}
+	for i, n := range [...]uint32{cmd.Out.Table.Len, cmd.In.Table.Len} {
+		if n > maxDescriptors*wire.MemoryLen {
+			return &wire.ProtocolError{Unit: wire.OpCmd, Reason: countReasons[i], Detail: fmt.Sprintf("a table of %d memory descriptors, where %d are the most", n/wire.MemoryLen, maxDescriptors)}
+		}
 	}
 	c.mu.Lock()
 	t, err := c.takeLocked(wire.OpCmd, recv, cmd.Tag)
