@@ -62,6 +62,7 @@ func (d *Daemon) Targets() []admin.Target {
 	for _, s := range d.Sessions() {
 		sessions[s.Target]++
 	}
+	provided := len(d.devices()) > 0 // asked first: an adapter that is being opened may take its time
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	out := make([]admin.Target, 0, len(d.cfg.Targets))
@@ -73,7 +74,7 @@ func (d *Daemon) Targets() []admin.Target {
 		for _, i := range t.Initiators {
 			a.Initiators = append(a.Initiators, i.Name)
 		}
-		a.SRP, a.NotSRP = d.srpPortsLocked(t)
+		a.SRP, a.NotSRP = d.srpPortsLocked(t, provided)
 		out = append(out, a)
 	}
 	return out

@@ -148,14 +148,17 @@ func (c *Config) SRPNotes() []string {
 	return l
 }
 
-// srpPortsLocked are the ports of a target; d.mu is held.
-func (d *Daemon) srpPortsLocked(t TargetConfig) (ports []admin.SRPPort, why string) {
+// srpPortsLocked are the ports of a target, where a provider of fabric is open; d.mu is held.
+func (d *Daemon) srpPortsLocked(t TargetConfig, provided bool) (ports []admin.SRPPort, why string) {
 	ports = []admin.SRPPort{}
 	if len(d.srpPortals) == 0 {
 		return ports, ""
 	}
 	if _, why = t.overSRP(); why != "" {
 		return ports, why
+	}
+	if !provided {
+		return ports, "no RDMA provider of fabric can be used, and SRP goes over RDMA alone; add software iWARP (provider: iwarp) to fabric, or see \"sluice rdma\" for what the adapters lack"
 	}
 	for _, p := range d.srpPortals {
 		id := wiresrp.PortID(srp.TargetPort(t.Name, p.cfg.Group))

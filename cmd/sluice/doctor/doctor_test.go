@@ -48,7 +48,8 @@ func sick(t *testing.T) machine {
 			return admincmd.Served{
 				Volumes: []admin.Volume{{Name: "v", Problem: "/v.img is missing; mount its file system"}, {Name: "w", Problem: "/w.img is locked"}, {Name: "x", Problem: "SANITIZE runs"}, {Name: "y"},
 					{Name: "z", Slow: "io_uring is not to be had: the daemon's unit forbids it"}},
-				Targets: []admin.Target{{Name: "iqn.2026-11.org.example:t", Problem: "its secrets file is away"}},
+				Targets: []admin.Target{{Name: "iqn.2026-11.org.example:t", Problem: "its secrets file is away"},
+					{Name: "a", NotSRP: "it has auth, and SRP has no authentication"}, {Name: "p", NotSRP: "no RDMA provider; add one"}, {Name: "q"}},
 				Exports: []admin.Export{{Name: "/e", Problem: "directory /srv/e: no such file or directory"}, {Name: "/f"}}}, nil
 		},
 	}
@@ -64,6 +65,7 @@ func TestASickMachineGetsAdviceForEverything(t *testing.T) {
 		"port 1 of mlx5_0": note, "kernel module ib_uverbs": note, "kernel module rdma_ucm": note, "rdma-core": note, "locked memory": note,
 		"adapter bnxt_re0": note, "adapter cxgb4_0": note,
 		"state directory": bad, "port 127.0.0.1:3260": note, "volume v": bad, "volume w": bad, "volume x": note, "target iqn.2026-11.org.example:t": bad, "export /e": bad,
+		"SRP of target a": note, "SRP of target p": note,
 	} {
 		if f := found[what]; f.State != state || f.Advice == "" {
 			t.Errorf("%s: %+v, want state %s and advice", what, f, state)
@@ -74,6 +76,12 @@ func TestASickMachineGetsAdviceForEverything(t *testing.T) {
 	}
 	if f := found["volume v"]; f.Saw != "not served: /v.img is missing" || f.Advice != "mount its file system" {
 		t.Errorf("%+v", f)
+	}
+	if f := found["SRP of target p"]; f.Saw != "not served: no RDMA provider" || f.Advice != "add one" {
+		t.Errorf("%+v", f)
+	}
+	if _, there := found["SRP of target q"]; there {
+		t.Error("a target that is served over SRP is a finding")
 	}
 	if _, there := found["adapter mlx5_0"]; there {
 		t.Error("an adapter that is used is a finding")

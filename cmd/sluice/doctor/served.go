@@ -26,6 +26,9 @@ func (m machine) daemon() []Finding {
 		if t.Problem != "" {
 			fs = append(fs, notServed("target "+t.Name, t.Problem))
 		}
+		if t.NotSRP != "" {
+			fs = append(fs, notOverSRP(t.Name, t.NotSRP))
+		}
 	}
 	for _, e := range has.Exports {
 		if e.Problem != "" {
@@ -45,4 +48,13 @@ func notServed(what, problem string) Finding {
 		do = "mend that, and then: sluice reload"
 	}
 	return Finding{What: what, State: bad, Saw: "not served: " + why, Advice: do}
+}
+
+// notOverSRP is a target that SRP has addresses for and does not serve: a note, because it may be meant.
+func notOverSRP(target, problem string) Finding {
+	why, do, said := strings.Cut(problem, "; ")
+	if !said {
+		do = "fine where its hosts use iSER; for hosts on SRP make a target without auth and redirect, whose initiators name their ports (docs/srp.md)"
+	}
+	return Finding{What: "SRP of target " + target, State: note, Saw: "not served: " + why, Advice: do}
 }
