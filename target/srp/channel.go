@@ -77,6 +77,7 @@ type channel struct {
 type sendSlot struct {
 	one    [1]mem.Span // WR.Local
 	move   *task
+	held   []*answer // of other channels, which wait for this response to have left
 	logout bool
 }
 
@@ -290,6 +291,15 @@ func (c *channel) killLocked(why error) {
 	go c.kill(why)
 }
 
+// releaseLocked lets the answers go that wait for the response: it has left, or never will.
+func (s *sendSlot) releaseLocked() {
+	for i, a := range s.held {
+		go a.release() // which wants the lock of the channel that it is for
+		s.held[i] = nil
+	}
+	s.held = s.held[:0]
+}
+
 // slotLocked takes a send slot; there is one.
 func (c *channel) slotLocked() int {
 	i := c.freeSend[len(c.freeSend)-1]
@@ -310,6 +320,7 @@ func (c *channel) sent(i int, err error) {
 	s := &c.sends[i]
 	t := s.move
 	s.move = nil
+	s.releaseLocked()
 	c.freeSend = append(c.freeSend, i)
 	if s.logout {
 		s.logout = false

@@ -75,6 +75,9 @@ func (c *channel) finish(err error) {
 		}
 	}
 	c.late = nil
+	for i := range c.sends { // those that never were at the queue pair have no completion
+		c.sends[i].releaseLocked()
+	}
 	c.mu.Unlock()
 
 	for _, t := range stuck {

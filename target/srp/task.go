@@ -178,7 +178,7 @@ func (c *channel) answerLocked(t *task) {
 		move = t
 	}
 	c.sendLocked(i, r.Put(c.sendMem[i].Bytes()), move)
-	c.overLocked(t)
+	c.overLocked(t, &c.sends[i])
 }
 
 // What a request asks to be notified of, in SOLNT.
@@ -221,16 +221,21 @@ func (c *channel) repostLocked(t *task) {
 // withoutResponseLocked ends a task that gets no response.
 func (c *channel) withoutResponseLocked(t *task) {
 	c.repostLocked(t)
-	c.overLocked(t)
+	c.overLocked(t, nil)
 	if c.live == 0 {
 		c.askLocked() // no response of another task takes the credit along
 	}
 }
 
-// overLocked is behind the response of a task, or in place of it.
-func (c *channel) overLocked(t *task) {
+// overLocked is behind the response of a task, which lies in s, or in place of it: then s is nil. Task management answers of this channel follow the response
+// on its queue pair. Those of another could overtake it, and wait until it has left.
+func (c *channel) overLocked(t *task, s *sendSlot) {
 	for i, a := range t.held {
-		go a.release() // which wants the lock of the channel that it is for
+		if s != nil && a.t.c != c {
+			s.held = append(s.held, a)
+		} else {
+			go a.release() // which wants the lock of the channel that it is for
+		}
 		t.held[i] = nil
 	}
 	t.held = t.held[:0]
