@@ -124,7 +124,7 @@ func (a *alua) init(t *Target) error {
 			if a.ofPortLocked(p) != nil {
 				return fmt.Errorf("scsi: port %d is in two target port groups", p)
 			}
-			t.addPortLocked(p, nil)
+			t.addPortLocked(p)
 		}
 		g.Ports, g.Status = slices.Clone(g.Ports), GroupConfigured
 		a.groups = append(a.groups, &portGroup{PortGroup: g, configured: g.State})

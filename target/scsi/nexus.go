@@ -72,7 +72,7 @@ func (t *Target) NewNexus(opt NexusOptions) *Nexus {
 	t.recallAgain()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.addPortLocked(opt.TargetPortGroup, opt.SRP)
+	t.joinPortLocked(opt.TargetPortGroup, opt.SRP)
 	t.alua.addPort(opt.TargetPortGroup)
 	n.access.Store(uint32(t.stateOf(opt.TargetPortGroup)))
 	t.nexuses[n] = struct{}{}

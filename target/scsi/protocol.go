@@ -40,6 +40,14 @@ func srpTransportID(port string) []byte {
 	return b
 }
 
+// protocolOf is the protocol identifier of an initiator port, by its name.
+func protocolOf(port string) byte {
+	if srp.IsName(port) {
+		return protoSRP
+	}
+	return protoISCSI
+}
+
 // parseSRPTransportID reads one from the beginning of b; false for another protocol's.
 func parseSRPTransportID(b []byte) (name string, is bool) {
 	if len(b) < srpTransportIDLen || b[0] != protoSRP {

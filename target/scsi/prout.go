@@ -143,11 +143,17 @@ func (lu *LogicalUnit) prChange(c *Command, r *reservations, me nexusID, sa byte
 // prRegister is REGISTER and REGISTER AND IGNORE EXISTING KEY (SPC-4 section 5.13.7).
 func (lu *LogicalUnit) prRegister(c *Command, r *reservations, me nexusID, p prOut, list []byte, e *prEffect) error {
 	t := c.Nexus.target
-	ports := []uint16{me.Port}
-	if p.all {
+	// An initiator port comes by target ports of its protocol alone. The nexus that asks has come by its own, whatever that speaks now.
+	portsFor := func(initiator string) (ports []uint16) {
 		t.mu.Lock()
-		ports = slices.Clone(t.ports)
-		t.mu.Unlock()
+		defer t.mu.Unlock()
+		for _, port := range t.ports {
+			own := port == me.Port
+			if own && initiator == me.Initiator || (own || p.all) && t.speaksLocked(port, protocolOf(initiator)) {
+				ports = append(ports, port)
+			}
+		}
+		return ports
 	}
 	initiators := []string{me.Initiator}
 	if p.specIPT {
@@ -162,6 +168,9 @@ func (lu *LogicalUnit) prRegister(c *Command, r *reservations, me nexusID, p prO
 			return check(IllegalRequest, ASCInsufficientRegistrations)
 		}
 		for _, i := range more {
+			if len(portsFor(i)) == 0 {
+				return badParam(24)
+			}
 			if r.registered(nexusID{i, me.Target, me.Port}) {
 				return statusError(StatusReservationConflict)
 			}
@@ -170,7 +179,7 @@ func (lu *LogicalUnit) prRegister(c *Command, r *reservations, me nexusID, p prO
 	}
 	before := len(r.Regs)
 	for _, i := range initiators {
-		for _, port := range ports {
+		for _, port := range portsFor(i) {
 			id := nexusID{i, me.Target, port}
 			if p.saKey == 0 {
 				r.unregister(id, e)
@@ -277,6 +286,12 @@ func (r *reservations) registerAndMove(c *Command, me nexusID, list []byte, kind
 	name, _, err := parseTransportID(list[24:])
 	if err != nil {
 		return err
+	}
+	t.mu.Lock()
+	meets := t.speaksLocked(port, protocolOf(name))
+	t.mu.Unlock()
+	if !meets {
+		return badParam(24) // SPC-4 section 5.13.8: the TransportID is one of the protocol of that port
 	}
 	to := nexusID{name, me.Target, port}
 	if to == me {

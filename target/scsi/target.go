@@ -39,6 +39,7 @@ type Target struct {
 	nexuses map[*Nexus]struct{}
 	ports   []uint16           // relative target port identifiers, sorted
 	srp     map[uint16]SRPPort // of them, those of SRP
+	speaks  map[uint16]byte    // protocol identifiers of those by which a nexus has come
 	known   map[nexusID]*knownUnits
 	logins  uint64
 	doubt   time.Time // what nexuses took the LUNs for was lost, and until then any may be another
@@ -59,7 +60,7 @@ func NewTarget(opt TargetOptions) (*Target, error) {
 	if opt.Log == nil {
 		opt.Log = zap.NewNop()
 	}
-	t := &Target{opt: opt, log: opt.Log, luns: map[uint16]*LogicalUnit{}, nexuses: map[*Nexus]struct{}{}, srp: map[uint16]SRPPort{}, known: map[nexusID]*knownUnits{}}
+	t := &Target{opt: opt, log: opt.Log, luns: map[uint16]*LogicalUnit{}, nexuses: map[*Nexus]struct{}{}, srp: map[uint16]SRPPort{}, speaks: map[uint16]byte{}, known: map[nexusID]*knownUnits{}}
 	if err := t.alua.init(t); err != nil {
 		return nil, err
 	}
@@ -158,11 +159,25 @@ func (t *Target) LUN(lun uint16) *LogicalUnit {
 	return t.luns[lun]
 }
 
-// addPortLocked makes a relative target port known. What it speaks is known with the first nexus that comes by it.
-func (t *Target) addPortLocked(port uint16, of *SRPPorts) {
+// joinPortLocked makes a relative target port known, and what it speaks: a nexus has come by it. An operator may give a group to another protocol.
+func (t *Target) joinPortLocked(port uint16, of *SRPPorts) {
+	t.addPortLocked(port)
 	if of != nil {
-		t.srp[port] = of.Target
+		t.srp[port], t.speaks[port] = of.Target, protoSRP
+		return
 	}
+	delete(t.srp, port)
+	t.speaks[port] = protoISCSI
+}
+
+// speaksLocked reports whether initiator ports of a protocol can come by a target port. A port by which none has come yet may be of any.
+func (t *Target) speaksLocked(port uint16, proto byte) bool {
+	p, known := t.speaks[port]
+	return !known || p == proto
+}
+
+// addPortLocked makes a relative target port known. What it speaks is known with the first nexus that comes by it.
+func (t *Target) addPortLocked(port uint16) {
 	if i, found := slices.BinarySearch(t.ports, port); !found {
 		t.ports = slices.Insert(t.ports, i, port)
 	}
