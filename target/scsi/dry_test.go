@@ -1,6 +1,7 @@
 package scsi
 
 import (
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -37,5 +38,27 @@ func TestACommandThatWaitedForMemoryGetsIt(t *testing.T) {
 				t.Errorf("%d commands were denied memory %d times", tries, n)
 			}
 		})
+	}
+}
+
+// A command that waits for memory is continued by a goroutine behind which nothing is flushed, whatever it was told the time before:
+// else what it queues would wait for ever.
+func TestWhatWaitedForMemoryIsNotBehind(t *testing.T) {
+	n := &Nexus{}
+	n.opt.Memory = mem.NewPool(1 << 20).Quota(1 << 20)
+	var told []bool
+	c := &Command{Nexus: n}
+	c.x.run = runWait
+	c.x.step = func(c *Command) stepResult {
+		if told = append(told, c.Behind); len(told) == 1 {
+			n.waitMem(c)
+		}
+		return stepWait
+	}
+	c.x.mu.Lock()
+	c.kickAndUnlock(true)
+	n.memFree()
+	if !slices.Equal(told, []bool{true, false}) {
+		t.Errorf("behind, by turns: %v", told)
 	}
 }

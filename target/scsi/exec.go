@@ -139,8 +139,7 @@ func (c *Command) deviceDone(p *piece) {
 func (c *Command) kickAndUnlock(behind bool) {
 	if c.noteLocked() {
 		c.x.mu.Unlock()
-		c.Behind = behind
-		c.run()
+		c.run(behind)
 		return
 	}
 	c.x.mu.Unlock()
@@ -164,8 +163,10 @@ func (c *Command) noteLocked() bool {
 	return false
 }
 
-// run advances the command until it waits or ends. The caller is the runner.
-func (c *Command) run() {
+// run advances the command until it waits or ends. The caller is the runner. behind becomes Behind: it is said anew each time, because a
+// command that waits for memory, say, is continued by a goroutine behind which nothing is flushed.
+func (c *Command) run(behind bool) {
+	c.Behind = behind
 	for {
 		switch c.x.step(c) {
 		case stepDone:

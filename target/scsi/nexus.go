@@ -213,7 +213,7 @@ func (n *Nexus) Execute(c *Command) {
 		i.abortAll(nil, abortReported)
 	}
 	if state == taskEnabled {
-		c.run()
+		c.run(false)
 	}
 }
 
@@ -271,7 +271,7 @@ func (n *Nexus) memFree() {
 		c := run
 		run = c.x.memNext
 		c.x.memNext = nil
-		c.run()
+		c.run(false)
 	}
 }
 

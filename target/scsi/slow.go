@@ -17,6 +17,7 @@ func (c *Command) async(f func(*Command) error) stepResult {
 	commandRun.Move(&c.x.run, runSlow)
 	c.x.mu.Unlock()
 	c.x.itl.stats.others.Add(1)
+	c.Behind = false // behind the goroutine nothing is flushed
 	go func() {
 		err := f(c)
 		c.stopping()

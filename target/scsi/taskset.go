@@ -164,10 +164,10 @@ func (s *taskSet) abort(w *tmfWait, kind func(*Command) abortState) {
 		c.complete()
 	}
 	for _, c := range run {
-		c.run()
+		c.run(false)
 	}
 	for _, c := range enabled {
-		c.run()
+		c.run(false)
 	}
 }
 
@@ -195,7 +195,7 @@ func (c *Command) finish() {
 	}
 	c.complete()
 	for _, e := range enabled {
-		e.run()
+		e.run(false)
 	}
 }
 
