@@ -35,9 +35,10 @@ type channel struct {
 
 	// Set when the login ends, read-only after.
 	login     wire.LoginReq
-	unit      int // bytes of a receive
-	credits   int // the request limit
-	immediate int // where immediate data begins, 0 for none
+	unit      int   // bytes of a receive
+	credits   int   // the request limit
+	immediate int   // where immediate data begins, 0 for none
+	reserved  int64 // bytes of its receives that the server counts
 	depth     transport.Depth
 	quota     *mem.Quota // of receives and responses
 	bufs      []*mem.Buf
@@ -155,6 +156,14 @@ func (c *channel) FailedLocked(err error) { c.killLocked(err) }
 func (c *channel) kickLocked() {
 	if !c.corked {
 		c.owner.FlushLocked()
+	}
+}
+
+// guard makes a panic of a parser the end of the channel: it has changed nothing that others share.
+func (c *channel) guard(op wire.Opcode, err *error) {
+	if p := recover(); p != nil {
+		c.srv.opt.Log.Error("a defect of this program ends a channel", zap.Any("panic", p), zap.Stringer("unit", op), zap.Stringer("remote", c.peer.Remote), zap.Stack("stack"))
+		*err = errDefect
 	}
 }
 

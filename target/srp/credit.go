@@ -4,6 +4,7 @@ import (
 	"time"
 
 	wire "github.com/sluice-storage/sluice/internal/srp"
+	"github.com/sluice-storage/sluice/transport"
 )
 
 // SRP_CRED_REQ returns credits that no response returns. An initiator answers it, so it is also how a silent one is asked whether it is there. One is under
@@ -83,6 +84,13 @@ func (c *channel) tick() {
 		c.askLocked()
 	}
 	c.kickLocked()
+	if c.peak == 0 { // since the last tick: an idle channel needs no memory of its queues, nor its session of what it keeps for the next command
+		c.owner.TrimLocked()
+		if t, can := c.owner.QP.(transport.Trimmer); can {
+			t.Trim()
+		}
+		go c.sess.quota.Trim() // not under the lock: what comes free may be what another waits for
+	}
 	c.peak = c.live
 	c.ticker.Reset(c.tickEvery())
 }

@@ -28,6 +28,7 @@ var (
 	errStarving   = &endError{name: "starving", text: "the initiator moves none of the data that it asked for, and holds the memory for it"}
 	errDown       = &endError{name: "shutdown", text: "the target is shutting down"}
 	errRemoved    = &endError{name: "target_removed", text: "the target was removed, or the initiator may not use it any more"}
+	errDefect     = &endError{name: "defect", text: "a unit of this channel met a defect of this program; the log has the place"}
 	errDropped    = &endError{name: "dropped_by_operator", text: "the session was dropped by the operator"}
 )
 
@@ -60,15 +61,16 @@ func (c *channel) finish(err error) {
 	var stuck []*task
 	var left []taskName
 	for _, t := range c.tasks {
-		switch {
-		case t.move != moveNone:
+		moving := t.move != moveNone
+		if moving {
 			taskMove.Move(&t.move, moveNone)
-			if t.state != taskTable {
-				stuck = append(stuck, t)
-			}
-		case t.state == taskLate && !t.ends, t.state == taskTable: // with the device server no more, or not yet
+		}
+		switch {
+		case t.state == taskTable, t.state == taskLate && !t.ends: // with the device server not yet, or no more
 			c.withoutResponseLocked(t)
 			c.freeLocked(t)
+		case moving:
+			stuck = append(stuck, t)
 		}
 		if t.state == taskRunning && !t.manages {
 			left = append(left, taskName{t.LUN, t.Tag})

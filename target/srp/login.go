@@ -61,6 +61,9 @@ func (c *channel) begin(ctx context.Context) (result uint8, err error) {
 	}
 	c.unit = (max(int(l.MaxITUnit), leastUnit) + 63) &^ 63
 	c.credits = min(c.srv.opt.Queue, max(2, receiveMemory/c.unit-spareReceives))
+	if err := c.srv.reserve(c, int64(c.unit)*int64(c.credits+spareReceives)); err != nil {
+		return 0, err
+	}
 	if off := int(l.ImmOffset); l.Immediate() && off >= wire.CmdLen+4 && off < c.unit {
 		c.immediate = off
 	}

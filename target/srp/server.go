@@ -28,7 +28,8 @@ type Server struct {
 	closed   bool
 	portals  map[*context.CancelFunc]struct{}
 	channels map[*channel]struct{}
-	hosts    map[string]int // channels by host
+	all      use
+	hosts    map[string]use
 	sessions map[sessionKey]*session
 	lastID   uint32
 	judged   uint64 // times that what logins get has changed, so that Find is to be asked again
@@ -36,6 +37,12 @@ type Server struct {
 	counts   Counts
 	changed  chan struct{} // closed and replaced when a session or channel has changed
 	wg       sync.WaitGroup
+}
+
+// use is what channels take.
+type use struct {
+	channels int
+	bytes    int64 // of receives
 }
 
 // Counts are what happened since the server was made.
@@ -50,7 +57,7 @@ func NewServer(o Options) (*Server, error) {
 	if err := o.fill(); err != nil {
 		return nil, err
 	}
-	return &Server{opt: o, logs: peerlog.New(o.Log, o.Audit), portals: map[*context.CancelFunc]struct{}{}, channels: map[*channel]struct{}{}, hosts: map[string]int{},
+	return &Server{opt: o, logs: peerlog.New(o.Log, o.Audit), portals: map[*context.CancelFunc]struct{}{}, channels: map[*channel]struct{}{}, hosts: map[string]use{},
 		sessions: map[sessionKey]*session{}, counts: Counts{Refused: map[string]uint64{}, Ended: map[string]uint64{}}, changed: make(chan struct{})}, nil
 }
 
@@ -119,15 +126,38 @@ func (s *Server) admit(c *channel) error {
 	switch {
 	case s.closed:
 		return ErrClosed
-	case len(s.channels) >= s.opt.Connections:
+	case s.all.channels >= s.opt.Connections:
 		return refusal(wire.RejResources, "too many channels are open; raise limits.connections, which is %d", s.opt.Connections)
-	case s.hosts[c.host] >= s.opt.PerHost:
+	case s.hosts[c.host].channels >= s.opt.PerHost:
 		return refusal(wire.RejResources, "its host has too many channels open; raise limits.per_host, which is %d", s.opt.PerHost)
 	}
 	s.channels[c] = struct{}{}
-	s.hosts[c.host]++
+	s.useLocked(c.host, 1, 0)
 	s.wg.Add(1)
 	return nil
+}
+
+// reserve counts the receives of a channel in, before there is memory for them. Whoever reaches a portal may log in: so all channels together get a quarter
+// of all memory for what they might be sent, and one host half of that.
+func (s *Server) reserve(c *channel, n int64) error {
+	most := s.opt.Memory.Stats().Max / 4
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all.bytes+n > most || s.hosts[c.host].bytes+n > most/2 {
+		return refusal(wire.RejResources, "the receives of its channels, or of all, would take too much of the memory; raise memory, or let the host open fewer channels (ch_count)")
+	}
+	c.reserved = n
+	s.useLocked(c.host, 0, n)
+	return nil
+}
+
+func (s *Server) useLocked(host string, channels int, bytes int64) {
+	h := s.hosts[host]
+	s.all.channels, s.all.bytes = s.all.channels+channels, s.all.bytes+bytes
+	h.channels, h.bytes = h.channels+channels, h.bytes+bytes
+	if s.hosts[host] = h; h.channels == 0 {
+		delete(s.hosts, host)
+	}
 }
 
 // channelGone takes out a channel of which nothing is left.
@@ -135,9 +165,7 @@ func (s *Server) channelGone(c *channel) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.channels, c)
-	if s.hosts[c.host]--; s.hosts[c.host] == 0 {
-		delete(s.hosts, c.host)
-	}
+	s.useLocked(c.host, -1, -c.reserved)
 	s.changedLocked()
 }
 

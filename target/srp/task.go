@@ -82,7 +82,7 @@ func (c *channel) freeLocked(t *task) {
 
 // command takes SRP_CMD. The owner calls it.
 func (c *channel) command(recv int, b []byte) error {
-	cmd, err := wire.ParseCmd(b, c.immediate)
+	cmd, err := c.parse(b)
 	if err != nil {
 		return err
 	}
@@ -114,6 +114,11 @@ func (c *channel) command(recv int, b []byte) error {
 		nexus.Execute(&t.Command)
 	}
 	return err
+}
+
+func (c *channel) parse(b []byte) (cmd wire.Cmd, err error) {
+	defer c.guard(wire.OpCmd, &err)
+	return wire.ParseCmd(b, c.immediate)
 }
 
 // Defer implements blockdev.Deferrer. Only what is submitted while the owner handles completions is for the owner: it looks for work behind them.
