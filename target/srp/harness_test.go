@@ -79,8 +79,14 @@ func each(t *testing.T, f func(*testing.T, *fixture), opts ...func(*Options)) {
 
 func newFixture(t testing.TB, fabric string, opts ...func(*Options)) *fixture {
 	t.Helper()
+	return newFixtureOf(t, fabric, mem.NewPool(64<<20), opts...)
+}
+
+// newFixtureOf takes its memory from pool.
+func newFixtureOf(t testing.TB, fabric string, pool *mem.Pool, opts ...func(*Options)) *fixture {
+	t.Helper()
 	core, logs := observer.New(zapcore.DebugLevel)
-	f := &fixture{t: t, logs: logs, pool: mem.NewPool(64 << 20), farM: mem.NewPool(64 << 20)}
+	f := &fixture{t: t, logs: logs, pool: pool, farM: mem.NewPool(64 << 20)}
 	store, err := bmem.Open(bmem.Options{Size: diskSize, Logical: block})
 	must(t, err)
 	f.dev = &gate{Device: store, arrived: make(chan struct{}, 1024)}

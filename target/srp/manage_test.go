@@ -16,6 +16,16 @@ func (f *fixture) manage(c *srpinit.Channel, fn wire.Function, lun uint16, task 
 	return p
 }
 
+// managing sends a function and returns when the device server has it: a channel handles its units in order.
+func (f *fixture) managing(c *srpinit.Channel, fn wire.Function, lun uint16, task uint64) *srpinit.Pending {
+	f.t.Helper()
+	p := f.manage(c, fn, lun, task)
+	if r := f.manage(c, wire.AbortTask, 0, 1<<40).Wait(); r.Err != nil || r.Response() != wire.FunctionComplete {
+		f.t.Fatalf("%+v", r)
+	}
+	return p
+}
+
 func (f *fixture) start(c *srpinit.Channel, cmd srpinit.Command) *srpinit.Pending {
 	f.t.Helper()
 	p, err := c.Start(f.ctx(), cmd)
@@ -33,7 +43,7 @@ func TestAbort(t *testing.T) {
 				f.dev.shut()
 				p := f.start(c, srpinit.Command{CDB: write10(0, 4096), Out: noise(4096, 1)})
 				<-f.dev.arrived
-				q := f.manage(c, fn, 0, p.Tag)
+				q := f.managing(c, fn, 0, p.Tag)
 				select {
 				case <-q.Done():
 					t.Fatal("answered while the write is with the medium")

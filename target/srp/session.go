@@ -139,6 +139,7 @@ func (s *Server) leaveSession(c *channel, why error, accepted bool, left []taskN
 	if last {
 		sessionLife.Move(&ss.state, sessionEnding)
 	}
+	s.changedLocked()
 	s.mu.Unlock()
 	if accepted {
 		s.over(c, last, info, why)

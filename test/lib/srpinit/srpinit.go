@@ -56,7 +56,8 @@ type Channel struct {
 	events  []Event
 	err     error
 	closed  bool
-	deaf    bool // requests of the target's are not answered
+	deaf    bool          // requests of the target's are not answered
+	frozen  chan struct{} // nothing is polled until it is closed; nil: no
 }
 
 // Event is what the target sent unasked.
@@ -147,6 +148,12 @@ func (c *Channel) own() {
 	defer close(c.done)
 	wcs := make([]transport.WC, 64)
 	for {
+		c.mu.Lock()
+		frozen := c.frozen
+		c.mu.Unlock()
+		if frozen != nil {
+			<-frozen
+		}
 		n, err := c.qp.Poll(wcs)
 		c.completed(wcs[:n], false)
 		if err == nil && n == 0 {
@@ -253,6 +260,21 @@ func (c *Channel) Deaf() {
 	c.mu.Lock()
 	c.deaf = true
 	c.mu.Unlock()
+}
+
+// Freeze has nothing polled from the next completion on, so that no Read is served and no response is seen, until the function that is returned is
+// called.
+func (c *Channel) Freeze() (thaw func()) {
+	ch := make(chan struct{})
+	c.mu.Lock()
+	c.frozen = ch
+	c.mu.Unlock()
+	return sync.OnceFunc(func() {
+		c.mu.Lock()
+		c.frozen = nil
+		c.mu.Unlock()
+		close(ch)
+	})
 }
 
 // Events are what the target sent unasked so far.
