@@ -150,8 +150,8 @@ func (c *channel) refuse(r transport.Request, why error) {
 	if errors.As(why, &e) {
 		rej.Reason = e.reason
 	}
+	c.srv.refused(c, rej.Reason, why)
 	private := make([]byte, wire.LoginRejLen)
 	rej.Put(private)
-	_ = r.Reject(private) // its end is that of an initiator that has gone meanwhile
-	c.srv.refused(c, rej.Reason, why)
+	_ = r.Reject(private) // its error is that of an initiator that has gone meanwhile
 }

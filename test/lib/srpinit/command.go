@@ -45,7 +45,7 @@ type Pending struct {
 
 // end runs on the owner of the queue pair, so what waits for it runs elsewhere.
 func (p *Pending) end(r *wire.Rsp, err error) {
-	go func() {
+	p.c.ends.Go(func() {
 		if r != nil {
 			p.res.Rsp = *r
 		}
@@ -57,7 +57,7 @@ func (p *Pending) end(r *wire.Rsp, err error) {
 			f()
 		}
 		close(p.done)
-	}()
+	})
 }
 
 // Done is closed when the request has ended.
@@ -93,9 +93,32 @@ func (c *Channel) take(ctx context.Context, spare int) (*Pending, error) {
 	}
 	c.credits--
 	c.tag++
-	p := &Pending{Tag: c.tag, c: c, done: make(chan struct{})}
-	c.pending[p.Tag] = p
+	return &Pending{Tag: c.tag, c: c, done: make(chan struct{})}, nil
+}
+
+// send enters a request whose fields are set, and sends its unit.
+func (c *Channel) send(p *Pending, unit []byte) (*Pending, error) {
+	c.mu.Lock()
+	err := c.err
+	if err == nil {
+		c.pending[p.Tag] = p
+	}
+	c.mu.Unlock()
+	if err != nil {
+		p.drop()
+		return nil, err
+	}
+	if err := c.Send(unit); err != nil {
+		return nil, c.forget(p, err)
+	}
 	return p, nil
+}
+
+// drop gives up what is exposed for a request that was not sent.
+func (p *Pending) drop() {
+	for _, f := range p.ends {
+		f()
+	}
 }
 
 // forget takes back what could not be sent.
@@ -105,9 +128,7 @@ func (c *Channel) forget(p *Pending, err error) error {
 	delete(c.pending, p.Tag)
 	c.mu.Unlock()
 	if there {
-		for _, f := range p.ends {
-			f()
-		}
+		p.drop()
 	}
 	return err
 }
@@ -175,16 +196,15 @@ func (c *Channel) Start(ctx context.Context, cmd Command) (*Pending, error) {
 	if cmd.Immediate && c.Login.Flags&wire.ImmedSupport != 0 {
 		w.Out = wire.Buffer{Format: wire.Immediate, Len: uint32(len(cmd.Out)), Data: cmd.Out}
 	} else if w.Out, _, err = c.buffer(p, &cmd, len(cmd.Out), cmd.Out, transport.RemoteRead); err != nil {
-		return nil, c.forget(p, err)
+		p.drop()
+		return nil, err
 	}
 	if w.In, p.in, err = c.buffer(p, &cmd, cmd.In, nil, transport.RemoteWrite); err != nil {
-		return nil, c.forget(p, err)
+		p.drop()
+		return nil, err
 	}
-	unit := make([]byte, c.Login.MaxITUnit)
-	if err := c.Send(unit[:w.Put(unit, ImmOffset)]); err != nil {
-		return nil, c.forget(p, err)
-	}
-	return p, nil
+	unit := make([]byte, max(int(c.Login.MaxITUnit), wire.CmdLen+len(w.Out.List)+len(w.In.List)+64))
+	return c.send(p, unit[:w.Put(unit, ImmOffset)])
 }
 
 // Do sends a command and waits for its end.
@@ -204,13 +224,10 @@ func (c *Channel) Manage(ctx context.Context, fn wire.Function, lun uint16, task
 	}
 	t := wire.TskMgmt{Tag: p.Tag, LUN: uint64(lun) << 48, Function: fn, Task: task}
 	unit := make([]byte, wire.TskMgmtLen)
-	if err := c.Send(unit[:t.Put(unit)]); err != nil {
-		return nil, c.forget(p, err)
-	}
-	return p, nil
+	return c.send(p, unit[:t.Put(unit)])
 }
 
-// Abandon forgets a request that has been aborted: no response is due.
+// Abandon forgets a request that has been aborted, for no response is due, and waits until its memory is the initiator's again.
 func (c *Channel) Abandon(p *Pending) {
 	c.mu.Lock()
 	_, there := c.pending[p.Tag]
@@ -219,6 +236,7 @@ func (c *Channel) Abandon(p *Pending) {
 	if there {
 		p.end(nil, errors.New("srpinit: abandoned"))
 	}
+	<-p.done
 }
 
 // Response is the response code of a task management answer.

@@ -44,6 +44,7 @@ type Channel struct {
 	bufs []*mem.Buf
 	recv []mem.Span
 	done chan struct{} // closed when the queue pair is
+	ends sync.WaitGroup
 
 	mu      sync.Mutex
 	wake    *sync.Cond
@@ -306,6 +307,7 @@ func (c *Channel) Close() {
 func (c *Channel) End() {
 	c.Close()
 	<-c.done
+	c.ends.Wait()
 }
 
 // post posts one work request; then is called with its completion.
