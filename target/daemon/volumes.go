@@ -148,10 +148,7 @@ type absent struct{ geo blockdev.Geometry }
 
 func (a absent) Geometry() blockdev.Geometry { return a.geo }
 
-func (a absent) Submit(r *blockdev.Request) {
-	r.Err = blockdev.ErrMedium
-	r.Done(r)
-}
+func (a absent) Submit(r *blockdev.Request) { r.Finish(blockdev.ErrMedium) }
 
 func (a absent) Close() error { return nil }
 

@@ -38,7 +38,7 @@ func TestRefusals(t *testing.T) {
 		}{
 			"another target's port":   {func(l *wire.LoginReq) { l.Target[15]++ }, wire.RejNoNexus},
 			"the port of a group":     {func(l *wire.LoginReq) { l.Target = wire.PortID(TargetPort(testTarget, group+1)) }, wire.RejNoNexus},
-			"who is not on the list":  {func(l *wire.LoginReq) { l.Initiator = wire.PortID(port(99)) }, wire.RejNoNexus},
+			"who is not on the list":  {func(l *wire.LoginReq) { l.Initiator = port(99) }, wire.RejNoNexus},
 			"a format without a name": {func(l *wire.LoginReq) { l.Formats |= 1 << 9 }, wire.RejFormat},
 			"units that are too long": {func(l *wire.LoginReq) { l.MaxITUnit = maxUnit + 1 }, wire.RejUnitTooLarge},
 			"a multichannel action":   {func(l *wire.LoginReq) { l.Flags |= 2 }, wire.RejUnable},
