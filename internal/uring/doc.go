@@ -19,7 +19,7 @@
 //
 // # What is not registered
 //
-// Files are not: a ring that ends with its process is taken apart by the kernel later, and a registered file stays open until then. The
+// Buffers are not: ARCHITECTURE.md has the measurement. Files are not: a ring that ends with its process is taken apart by the kernel later, and a registered file stays open until then. The
 // lock on a volume (flock) of a daemon that was killed would outlive it, and the next one find the volume in use.
 //
 // # What the kernel does on threads of its own

@@ -10,6 +10,6 @@ const (
 	opsStep = 32
 	// batch bounds the completions that are handled together. A disk whose driver tells of many at once (virtio tells of 32 of 32) is idle
 	// until the first of the next requests is there: what a batch leads to leaves before the next batch is looked at. Of a volume past the page
-	// cache over iSER on such a disk, reads of 4 KiB at depth 32 were 46,000 a second in batches of 8 and 29,000 in batches of 32.
+	// cache over iSER on such a disk, reads of 4 KiB at depth 32 were 0.69 of fio's in batches of 8, 0.60 in batches of 32 and 0.55 in batches of 4.
 	batch = 8
 )
