@@ -57,6 +57,7 @@ type fixture struct {
 	rnic transport.Device
 	far  transport.Device
 	farM *mem.Pool
+	ends []func()
 }
 
 // fabrics are what the tests go over: the twin, and the software RNIC on loopback.
@@ -127,8 +128,25 @@ func newFixtureOf(t testing.TB, fabric string, pool *mem.Pool, opts ...func(*Opt
 		}
 		f.lu.Close()
 		must(t, store.Close())
+		for _, end := range f.ends {
+			end()
+		}
 	})
 	return f
+}
+
+// secondUnit makes another logical unit, which ends with the test.
+func (f *fixture) secondUnit() *scsi.LogicalUnit {
+	f.t.Helper()
+	store, err := bmem.Open(bmem.Options{Size: 1 << 20, Logical: block})
+	must(f.t, err)
+	lu, err := scsi.NewLogicalUnit(scsi.LUOptions{Name: "second", Device: store, Serial: "srptest2"})
+	must(f.t, err)
+	f.ends = append(f.ends, func() {
+		lu.Close()
+		must(f.t, store.Close())
+	})
+	return lu
 }
 
 // find grants everything of the one target, but to port 99.

@@ -14,8 +14,10 @@ type Command struct {
 	Field uint64 // of the LUN instead, where it is not 0
 	CDB   []byte
 	Attr  wire.Attr
-	Out   []byte // Data-Out
-	In    int    // bytes of Data-In
+	// Notify is SOLNT: bit 1 asks for a notification of success, bit 2 of failure.
+	Notify byte
+	Out    []byte // Data-Out
+	In     int    // bytes of Data-In
 	// Immediate sends Out in the unit, if the login agreed on that.
 	Immediate bool
 	// Pieces cut a buffer into descriptors of these lengths, the last one for the rest: then the buffers are indirect.
@@ -185,7 +187,7 @@ func (c *Channel) Start(ctx context.Context, cmd Command) (*Pending, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := wire.Cmd{Tag: p.Tag, LUN: uint64(cmd.LUN) << 48, Attr: cmd.Attr, CDB: make([]byte, max(16, len(cmd.CDB)))}
+	w := wire.Cmd{Tag: p.Tag, LUN: uint64(cmd.LUN) << 48, Attr: cmd.Attr, Notify: cmd.Notify, CDB: make([]byte, max(16, len(cmd.CDB)))}
 	if cmd.LUN > 255 {
 		w.LUN = uint64(0x4000|cmd.LUN) << 48
 	}
