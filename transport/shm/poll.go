@@ -145,13 +145,15 @@ func (q *QP) Wait(ctx context.Context) error {
 // region that the owner is to be rung, and looks once more; what it finds on the socket stays in the inbox.
 func (q *QP) park(fd uintptr) bool {
 	x := &q.rx
-	if x.parking || x.in.has {
+	q.eng.Lock() // who ends the connection closes what the inbox holds: see release
+	defer q.leave()
+	if x.parking || x.in.has || !q.life.up() {
 		return true
 	}
 	// The end of the socket is seen here: the runtime forgets what it was told before the parking.
 	for range maxControl {
 		if !x.in.receive(fd) {
-			return q.parks()
+			return q.parksLocked()
 		}
 		if !x.in.bell() {
 			return true
@@ -160,13 +162,8 @@ func (q *QP) park(fd uintptr) bool {
 	return true
 }
 
-// parks says that the owner parks. True means that there is something to do instead.
-func (q *QP) parks() bool {
-	q.eng.Lock()
-	defer q.leave()
-	if !q.life.up() {
-		return true
-	}
+// parksLocked says that the owner parks. True means that there is something to do instead. eng is held.
+func (q *QP) parksLocked() bool {
 	q.waitsForLocked(true)
 	return q.someLocked() || q.watch.Ended()
 }
