@@ -252,6 +252,37 @@ func acceptCancelled(s *scene) {
 	}
 }
 
+// acceptClosed has a request answered by a queue pair that has been closed meanwhile: the dialler hears of it.
+func acceptClosed(s *scene) {
+	l, err := s.pair.Listener.Listen(s.ctx(), s.pair.Addr)
+	if err != nil {
+		s.Fatal(err)
+	}
+	a := s.end(0, s.pair.Dialer, transport.QPOptions{})
+	b := s.end(1, s.pair.Listener, transport.QPOptions{})
+	got := make(chan error, 1)
+	go func() {
+		r, err := l.Accept(s.ctx())
+		if err == nil {
+			err = b.qp.Close(transport.Reason{})
+		}
+		if err != nil {
+			got <- err
+		} else if r.Accept(s.ctx(), b.qp, transport.ConnParams{}) == nil {
+			got <- errors.New("a closed queue pair was connected")
+		}
+		close(got)
+	}()
+	if _, err := s.pair.Dialer.Dial(s.ctx(), l.Addr().String(), a.qp, transport.ConnParams{}); err == nil || s.ctx().Err() != nil {
+		s.Fatalf("dial, accepted by a closed queue pair: %v", err)
+	}
+	if err := errors.Join(<-got, l.Close()); err != nil {
+		s.Fatal(err)
+	}
+	a.closed()
+	b.closed()
+}
+
 func listenerClosed(s *scene) {
 	l, err := s.pair.Listener.Listen(s.ctx(), s.pair.Addr)
 	if err != nil {

@@ -83,6 +83,7 @@ var cases = []kase{
 	{name: "dial to nobody fails and closes the queue pair", run: dialNobody},
 	{name: "dial ends with its context", run: dialCancelled},
 	{name: "accept ends with its context", run: acceptCancelled},
+	{name: "a request that a closed queue pair accepts is refused", run: acceptClosed},
 	{name: "a closed listener ends accept", run: listenerClosed},
 	{name: "IPv6", run: ipv6},
 	{name: "a slim queue pair has the memory that it uses", run: slimMemory},

@@ -354,11 +354,12 @@ func (r *request) Peer() transport.Peer { return r.peer }
 
 func (r *request) Accept(ctx context.Context, tq transport.QP, p transport.ConnParams) error {
 	q, err := r.dev.take(tq, p)
-	if err != nil {
-		return err
-	}
 	r.dev.net.mu.Lock()
 	defer r.dev.net.mu.Unlock()
+	if err != nil {
+		r.refuseLocked(fmt.Errorf("twin: the listener gave up: %w", syscall.ECONNRESET))
+		return err
+	}
 	err = ctx.Err()
 	if err == nil && (r.state != reqOpen || r.from.err != nil) {
 		err = fmt.Errorf("twin: accept: the dialler is gone or was answered: %w", transport.ErrClosed)
