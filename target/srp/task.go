@@ -105,7 +105,7 @@ func (c *channel) command(recv int, b []byte) error {
 	}
 	t.ExpectIn, t.ExpectOut, t.Mover = int64(cmd.In.Len), int64(cmd.Out.Len), t
 	t.in.List, t.out.List = cmd.In.List, cmd.Out.List
-	c.stats.bytesIn += uint64(len(cmd.Out.Data))
+	c.stats.bytesIn, c.stats.copied = c.stats.bytesIn+uint64(len(cmd.Out.Data)), c.stats.copied+uint64(len(cmd.Out.Data))
 	taskLife.Move(&t.state, taskTable)
 	ready, err := c.fetchLocked(t)
 	nexus := c.sess.nexus

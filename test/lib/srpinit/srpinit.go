@@ -292,6 +292,28 @@ func (c *Channel) Credits() int {
 	return c.credits
 }
 
+// CreditsLocked is Credits for what Await asks.
+func (c *Channel) CreditsLocked() int { return c.credits }
+
+// Await returns when done, which is asked under the lock whenever something has come, says so.
+func (c *Channel) Await(ctx context.Context, done func() bool) error {
+	stop := context.AfterFunc(ctx, func() {
+		c.mu.Lock()
+		c.wake.Broadcast()
+		c.mu.Unlock()
+	})
+	defer stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !done() {
+		if err := errors.Join(ctx.Err(), c.err); err != nil {
+			return err
+		}
+		c.wake.Wait()
+	}
+	return nil
+}
+
 // Done is closed when the connection has ended.
 func (c *Channel) Done() <-chan struct{} { return c.done }
 
