@@ -24,7 +24,7 @@ func (p *Pool) dry() {
 		return
 	}
 	if d.Max > 0 {
-		p.max = max(min(p.max, d.Max/slabSize*slabSize), minPool)
+		p.max = max(min(p.max, d.Max/int64(p.slab)*int64(p.slab)), int64(len(classes)*p.slab))
 	}
 	if d.Deny != nil {
 		p.deny = d.Deny

@@ -14,7 +14,7 @@ func (p *Pool) idleLocked() (idle [len(classes)][]*Slab) {
 		n := map[*Slab]int{}
 		for b := p.free[c]; b != nil; b = b.next {
 			s := b.span.Slab
-			if n[s]++; n[s] == slabSize/size {
+			if n[s]++; n[s] == p.slab/size {
 				idle[c] = append(idle[c], s)
 			}
 		}
@@ -42,9 +42,9 @@ func (p *Pool) recutLocked(c int) bool {
 
 // cutLocked makes free buffers of a slab.
 func (p *Pool) cutLocked(s *Slab, c int) {
-	p.freeSize += slabSize
+	p.freeSize += int64(p.slab)
 	p.cut[c]++
-	bufs := make([]Buf, slabSize/classes[c])
+	bufs := make([]Buf, p.slab/classes[c])
 	for i := len(bufs) - 1; i >= 0; i-- {
 		b := &bufs[i]
 		b.pool, b.class, b.span = p, c, Span{Slab: s, Off: i * classes[c], Len: classes[c]}
@@ -54,7 +54,7 @@ func (p *Pool) cutLocked(s *Slab, c int) {
 
 // uncutLocked takes the buffers of an idle slab of class c away.
 func (p *Pool) uncutLocked(s *Slab, c int) {
-	p.freeSize -= slabSize
+	p.freeSize -= int64(p.slab)
 	p.cut[c]--
 	for at := &p.free[c]; *at != nil; {
 		if b := *at; b.span.Slab == s {
@@ -97,7 +97,7 @@ func (p *Pool) registerLocked(r Registrar) error {
 		var errs []error
 		for _, s := range all[i:] {
 			p.uncutLocked(s, class[s])
-			p.mapped -= slabSize
+			p.mapped -= int64(p.slab)
 			errs = append(errs, unmap(s, p.known))
 		}
 		if err := errors.Join(errs...); err != nil {

@@ -19,4 +19,9 @@ const (
 	// maxCached bounds what one quota keeps to itself between I/Os: 32 requests of 128 KiB (class 256 KiB). Quotas
 	// give it back as soon as another waits.
 	maxCached = 8 << 20
+
+	// apartSlab is a slab of a pool that one connection has for itself: one of the largest buffers. The pool begins with five of them
+	// borrowed, so that a gigabyte has room for two hundred connections.
+	apartSlab = 1 << 20
+	minApart  = int64(len(classes)) * apartSlab
 )

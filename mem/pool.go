@@ -22,6 +22,11 @@ type Pool struct {
 	mu       sync.Mutex
 	max      int64 // bytes of slabs at most
 	kind     Kind  // of its slabs
+	slab     int   // bytes of each
+	lent     int64 // bytes of max that pools apart have (apart.go)
+	from     *Pool // the pool that this one is apart from, or nil
+	borrowed int64 // bytes of from's
+	retired  bool
 	mapped   int64
 	slabs    []*Slab
 	cut      [len(classes)]int // slabs of each class
@@ -47,6 +52,7 @@ type Stats struct {
 	Cached   int64  // capacity that quotas keep for themselves, free
 	Quotas   int    // open quotas
 	Waiting  int    // quotas that wait for memory
+	Lent     int64  // bytes of the bound that pools apart have
 	Refused  uint64 // ErrNoMemory given because the pool, not a quota, was at its bound
 	SlabSize int64
 }
@@ -56,7 +62,7 @@ func NewPool(max int64) *Pool {
 	if max < minPool {
 		max = minPool
 	}
-	p := &Pool{max: max / slabSize * slabSize, quotas: make(map[*Quota]struct{})}
+	p := &Pool{max: max / slabSize * slabSize, slab: slabSize, quotas: make(map[*Quota]struct{})}
 	p.dry()
 	return p
 }
@@ -122,7 +128,7 @@ func (p *Pool) Used() int64 { return p.Stats().Used }
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Max: p.max, Mapped: p.mapped, Quotas: len(p.quotas), Waiting: len(p.waiting), Refused: p.refused, SlabSize: slabSize}
+	st := Stats{Max: p.max, Mapped: p.mapped, Quotas: len(p.quotas), Waiting: len(p.waiting), Refused: p.refused, Lent: p.lent, SlabSize: int64(p.slab)}
 	for s := range p.quotas {
 		s.mu.Lock()
 		st.Cached += s.cached + s.granted
@@ -141,6 +147,10 @@ func (p *Pool) Close() error {
 	if p.closed {
 		return nil
 	}
+	return p.closeLocked()
+}
+
+func (p *Pool) closeLocked() error {
 	for s := range p.quotas {
 		s.mu.Lock()
 		p.emptyQuotaLocked(s)
@@ -155,6 +165,7 @@ func (p *Pool) Close() error {
 		errs = append(errs, unmap(s, p.known))
 	}
 	p.slabs, p.free, p.mapped, p.freeSize = nil, [len(classes)]*Buf{}, 0, 0
+	p.repayLocked()
 	return errors.Join(errs...)
 }
 
@@ -261,20 +272,20 @@ func (p *Pool) comesBackLocked(c int, up bool) bool {
 const fullTime = time.Second
 
 func (p *Pool) growLocked(c int) error {
-	need := int64(slabSize)
+	need := int64(p.slab)
 	for other, n := range p.cut {
 		if other != c && n == 0 {
-			need += slabSize // each class may have its first slab at any time
+			need += int64(p.slab) // each class may have its first slab at any time
 		}
 	}
-	if p.mapped+need > p.max {
+	if p.mapped+p.lent+need > p.max || !p.borrowLocked(need) {
 		return ErrNoMemory
 	}
 	if p.full != nil && time.Now().Before(p.fullTill) {
 		return p.full
 	}
 	p.full = nil
-	s, err := p.kind.NewSlab(slabSize)
+	s, err := p.kind.NewSlab(p.slab)
 	if err != nil {
 		return err
 	}
@@ -287,7 +298,7 @@ func (p *Pool) growLocked(c int) error {
 			return err
 		}
 	}
-	p.mapped += slabSize
+	p.mapped += int64(p.slab)
 	p.slabs = append(p.slabs, s)
 	p.cutLocked(s, c)
 	return nil
@@ -298,6 +309,7 @@ func (p *Pool) put(b *Buf) {
 	p.mu.Lock()
 	p.putLocked(b)
 	ready := p.serveLocked(nil)
+	p.goLocked()
 	p.mu.Unlock()
 	call(ready)
 }

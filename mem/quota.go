@@ -33,9 +33,13 @@ type Quota struct {
 	claim     atomic.Bool // was called back and has not asked yet: its cache is its own; written under mu
 }
 
-// Quota returns a quota of the pool that may hold limit bytes, at most half of the pool.
+// Quota returns a quota of the pool that may hold limit bytes, at most half of the pool, or all of a pool apart.
 func (p *Pool) Quota(limit int64) *Quota {
-	limit = min(max(limit, int64(classes[0])), p.max/2)
+	most := p.max / 2
+	if p.from != nil {
+		most = p.max
+	}
+	limit = min(max(limit, int64(classes[0])), most)
 	s := &Quota{pool: p, limit: limit &^ int64(classes[0]-1)}
 	p.mu.Lock()
 	p.quotas[s] = struct{}{}
