@@ -4,6 +4,7 @@ package fabric
 
 import (
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -12,16 +13,18 @@ import (
 
 	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/iwarp"
+	"github.com/sluice-storage/sluice/transport/shm"
 )
 
 // The providers that there are.
 const (
 	IWARP = "iwarp" // the software RNIC, over TCP
 	Verbs = "verbs" // RDMA adapters, through rdma-core
+	SHM   = "shm"   // memory that two processes of one host share
 )
 
 // Providers are the names, the default first.
-var Providers = []string{IWARP, Verbs}
+var Providers = []string{IWARP, Verbs, SHM}
 
 // CRCs are the words for the checksum of the software RNIC's frames, and Exposures those for what peers may reach of this side's
 // memory by adapters that cannot show them the bytes of one I/O alone: such adapters are not used, or whole slabs are shown. The defaults
@@ -51,6 +54,11 @@ type Options struct {
 	Exposure string   // one of Exposures
 	// AckTimeout is how long an adapter waits for an acknowledgement before it sends again; 0 leaves it to the connection manager.
 	AckTimeout time.Duration
+
+	// Of shared memory:
+	Sockets     string      // the directory of listeners' sockets; empty is the provider's own choice
+	SocketMode  fs.FileMode // of sockets, who may connect; 0 is this user alone
+	SocketGroup int         // of sockets; 0 is this process's
 
 	Log *zap.Logger // nil logs nothing
 }
@@ -97,11 +105,17 @@ func New(provider string, o Options) (transport.Device, error) {
 		}
 		return d, nil
 	}
+	if provider == "" {
+		provider = Providers[0]
+	}
 	if o.Exposure == WholeSlab {
-		return nil, &WordError{What: "the exposure", Word: o.Exposure, With: IWARP}
+		return nil, &WordError{What: "the exposure", Word: o.Exposure, With: provider}
 	}
 	if o.AckTimeout != 0 {
-		return nil, &WordError{What: AckTimeout, Word: o.AckTimeout.String(), With: IWARP}
+		return nil, &WordError{What: AckTimeout, Word: o.AckTimeout.String(), With: provider}
+	}
+	if provider == SHM {
+		return shm.New(shm.Options{Directory: o.Sockets, Socket: shm.Socket{Mode: o.SocketMode, Group: o.SocketGroup}}), nil
 	}
 	return iwarp.New(iwarp.Options{CRC: policies[max(0, slices.Index(CRCs, o.CRC))], Revision: o.Revision, PeerToPeer: o.PeerToPeer}), nil
 }

@@ -5,22 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/transport"
 )
-
-// pathOf is the path of an address. Names that are in no file system (unix(7), abstract) have no rights of a file, and are none.
-func pathOf(addr string) (string, error) {
-	path := strings.TrimPrefix(addr, "unix:")
-	if path == "" || path[0] == '@' || strings.IndexByte(path, 0) >= 0 || len(path) > maxAddress {
-		return "", fmt.Errorf("shm: %q is no path of a socket, which has 1 to %d bytes", addr, maxAddress)
-	}
-	return path, nil
-}
 
 // guard makes ctx and a time limit end the blocking use of c in a connection set-up. The result is called when it is over.
 func guard(ctx context.Context, c net.Conn, limit time.Duration) (release func()) {
@@ -66,7 +56,7 @@ func (d *Device) dial(ctx context.Context, addr string, q *QP, p transport.ConnP
 	if err := checkParams(&p); err != nil {
 		return transport.Peer{}, err
 	}
-	path, err := pathOf(addr)
+	path, err := d.find(ctx, addr)
 	if err != nil {
 		return transport.Peer{}, err
 	}
@@ -78,7 +68,7 @@ func (d *Device) dial(ctx context.Context, addr string, q *QP, p transport.ConnP
 	case errors.Is(err, unix.EACCES):
 		return transport.Peer{}, fmt.Errorf("shm: this user may not connect to %s: %w", path, err)
 	case err != nil:
-		return transport.Peer{}, ctxErr(ctx, fmt.Errorf("shm: connect: %w", err))
+		return transport.Peer{}, ctxErr(ctx, fmt.Errorf("shm: connect: %w", err)) // the path is in it
 	}
 	uc := c.(*net.UnixConn)
 	defer func() { _ = uc.Close() }() // the QP has a descriptor of its own
@@ -109,7 +99,7 @@ func (d *Device) initiate(ctx context.Context, c *net.UnixConn, q *QP, p transpo
 		return transport.Peer{}, ctxErr(ctx, fmt.Errorf("shm: no reply to the request: %w", err))
 	}
 	peer := transport.Peer{Private: rep.private, ReadsIn: int(rep.readsIn), ReadsOut: int(rep.readsOut), Named: true,
-		Local: &Addr{Name: rep.text}, Remote: &Addr{Path: path}}
+		Local: &Dialler{name: rep.text}, Remote: Addr(path)}
 	switch {
 	case rep.kind == msgRefusal && rep.text != "":
 		return peer, &RefusedError{rep.text}
@@ -140,7 +130,7 @@ type request struct {
 	c    *net.UnixConn
 	h    hello
 	peer []byte // its region
-	addr *Addr
+	addr *Dialler
 	path string
 	done bool
 }
@@ -150,7 +140,7 @@ var errAnswered = errors.New("shm: the connection request has been answered alre
 // Peer is what the request said.
 func (r *request) Peer() transport.Peer {
 	return transport.Peer{Private: r.h.private, ReadsIn: int(r.h.readsIn), ReadsOut: int(r.h.readsOut), Named: true,
-		Local: &Addr{Path: r.path}, Remote: r.addr}
+		Local: Addr(r.path), Remote: r.addr}
 }
 
 // Reject answers with a refusal.
@@ -214,7 +204,7 @@ func (r *request) accept(ctx context.Context, q *QP, p transport.ConnParams) (er
 	}
 	release := guard(ctx, r.c, replyTimeout)
 	defer release()
-	rep := hello{text: r.addr.Name}
+	rep := hello{text: r.addr.name}
 	rep.of(msgReply, &p, r.d.opt.slots)
 	if err := sendHello(r.c, &rep, l.ownSlab.FD()); err != nil {
 		return ctxErr(ctx, fmt.Errorf("shm: send the reply: %w", err))

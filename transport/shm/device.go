@@ -21,9 +21,12 @@ type Options struct {
 	Spin time.Duration
 	// Admit is asked of each dialler; an error refuses the connection, and the dialler is not told which. Nil admits all whom the rights of the
 	// socket's file let connect.
-	Admit func(Credentials) error
+	Admit func(*transport.Process) error
 	// Socket is what listeners' sockets are like.
 	Socket Socket
+	// Directory has the sockets of addresses that are "host:port", as PORT.sock. By default a listener takes what the service manager gave
+	// (RUNTIME_DIRECTORY), /run/sluice for root, or $XDG_RUNTIME_DIR/sluice, and a dialler looks in Directories.
+	Directory string
 
 	slots int // of our rings, for tests
 }
@@ -56,7 +59,10 @@ type Device struct {
 	wg     sync.WaitGroup
 }
 
-var _ transport.Device = (*Device)(nil)
+var (
+	_ transport.Device = (*Device)(nil)
+	_ transport.Sharer = (*Device)(nil)
+)
 
 // New makes a device.
 func New(o Options) *Device {
@@ -215,7 +221,7 @@ func (d *Device) adopt(q *QP) bool {
 func (d *Device) drop(q *QP) {
 	d.mu.Lock()
 	delete(d.qps, q)
-	d.past.add(q.cnt.load())
+	add(&d.past, q.cnt.load())
 	d.mu.Unlock()
 	d.wg.Done()
 }
@@ -249,7 +255,7 @@ func (d *Device) claim(q transport.QP) (*QP, error) {
 	return x, nil
 }
 
-// Dial connects q to the listener whose socket is at addr, a path.
+// Dial connects q to the listener whose socket is at addr: a path, or the "host:port" of a service on this host.
 func (d *Device) Dial(ctx context.Context, addr string, tq transport.QP, p transport.ConnParams) (transport.Peer, error) {
 	q, err := d.claim(tq)
 	if err != nil {

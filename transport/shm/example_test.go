@@ -20,7 +20,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	dev := shm.New(shm.Options{Admit: func(c shm.Credentials) error {
+	dev := shm.New(shm.Options{Admit: func(c *transport.Process) error {
 		if int(c.UID) != os.Getuid() {
 			return errors.New("another user")
 		}

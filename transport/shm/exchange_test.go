@@ -213,7 +213,7 @@ func BenchmarkExchange(b *testing.B) {
 			}
 			b.StopTimer()
 			s := r.a.qp.Stats()
-			s.add(r.b.qp.Stats())
+			add(&s, r.b.qp.Stats())
 			b.ReportMetric(float64(s.Bells)/float64(b.N), "bells/op")
 		})
 	}

@@ -492,8 +492,8 @@ func TestListenersThatLie(t *testing.T) {
 
 // A dialler that is not admitted learns that, and nothing of why.
 func TestAdmitDecides(t *testing.T) {
-	seen := make(chan Credentials, 1)
-	_, ln := listening(t, Options{Admit: func(c Credentials) error {
+	seen := make(chan *transport.Process, 1)
+	_, ln := listening(t, Options{Admit: func(c *transport.Process) error {
 		seen <- c
 		return errors.New("secret reason")
 	}}, transport.QPOptions{})
@@ -503,7 +503,17 @@ func TestAdmitDecides(t *testing.T) {
 	if !errors.As(err, &no) || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "admitted") {
 		t.Errorf("refused with %v", err)
 	}
-	if got := <-seen; got != (Credentials{PID: os.Getpid(), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}) {
+	groups, err := os.Getgroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := <-seen
+	if got.PID != os.Getpid() || got.UID != uint32(os.Geteuid()) || got.GID != uint32(os.Getegid()) || len(got.Groups) != len(groups) {
 		t.Errorf("the dialler was taken for %+v", got)
+	}
+	for _, g := range groups {
+		if !got.In(uint32(g)) {
+			t.Errorf("group %d is missing: %+v", g, got)
+		}
 	}
 }

@@ -24,6 +24,7 @@ const (
 	passRecords = 64             // records of one pass over the ring, so that a stream of Writes cannot hold its owner
 	passBytes   = 4 << 20        // likewise, bytes copied
 	ackBytes    = 256 << 10      // bytes copied after which the sender is told within a pass: it may use that memory again
+	maxGroups   = 1 << 16        // NGROUPS_MAX of Linux
 	maxPending  = 256            // connections of a listener that have not sent a whole request; the oldest gives way
 
 	defaultSends = 256 // work requests, when QPOptions says nothing

@@ -37,7 +37,7 @@ type listener struct {
 // diallers numbers those that this process has accepted, for their names.
 var diallers atomic.Uint64
 
-// Listen makes a socket at addr, a path, with the device's Options.Socket.
+// Listen makes a socket for addr, a path or "host:port" (Options.Directory), with the device's Options.Socket.
 func (d *Device) Listen(ctx context.Context, addr string) (transport.Listener, error) {
 	return d.ListenAs(ctx, addr, d.opt.Socket)
 }
@@ -47,7 +47,7 @@ func (d *Device) ListenAs(ctx context.Context, addr string, s Socket) (transport
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	path, err := pathOf(addr)
+	path, err := d.place(addr)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (d *Device) ListenAs(ctx context.Context, addr string, s Socket) (transport
 }
 
 // Addr is the socket.
-func (l *listener) Addr() net.Addr { return &Addr{Path: l.path} }
+func (l *listener) Addr() net.Addr { return Addr(l.path) }
 
 // Close ends the listener and the connections not yet handed out.
 func (l *listener) Close() error {
@@ -195,7 +195,7 @@ func (l *listener) readRequest(c net.Conn) (*request, error) {
 	if err := uc.SetDeadline(time.Now().Add(requestTimeout)); err != nil {
 		return nil, err
 	}
-	cred, err := credentials(uc)
+	who, err := processOf(uc)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +206,7 @@ func (l *listener) readRequest(c net.Conn) (*request, error) {
 		return nil, err
 	}
 	if f := l.d.opt.Admit; f != nil {
-		if err := f(cred); err != nil {
+		if err := f(who); err != nil {
 			closeAll(p.fds)
 			_ = refuse(uc, nil, errNotAdmitted.Error()) // it is refused, whether it hears of it or not
 			return nil, err
@@ -221,6 +221,6 @@ func (l *listener) readRequest(c net.Conn) (*request, error) {
 		_ = refuse(uc, nil, err.Error()) // likewise
 		return nil, err
 	}
-	name := fmt.Sprintf("pid:%d,uid:%d#%d", cred.PID, cred.UID, diallers.Add(1))
-	return &request{d: l.d, c: uc, h: h, peer: b, path: l.path, addr: &Addr{Name: name, Peer: &cred}}, nil
+	name := fmt.Sprintf("uid=%d:pid=%d.%d", who.UID, who.PID, diallers.Add(1))
+	return &request{d: l.d, c: uc, h: h, peer: b, path: l.path, addr: &Dialler{name, who}}, nil
 }

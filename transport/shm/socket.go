@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-storage/sluice/transport"
 )
 
 // inbox receives from the socket without an allocation, for the owner.
@@ -138,42 +140,66 @@ func readHello(c *net.UnixConn) (h hello, b []byte, err error) {
 	return p.open()
 }
 
-// Credentials are the kernel's word on who is at the other end of a socket (SO_PEERCRED in unix(7)).
-type Credentials struct {
-	PID int // as this process sees it: 0 for one of another namespace
-	UID uint32
-	GID uint32
-}
-
-func credentials(c *net.UnixConn) (Credentials, error) {
+// processOf is who is at the other end of a socket.
+func processOf(c *net.UnixConn) (*transport.Process, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return Credentials{}, err
+		return nil, err
 	}
-	var u *unix.Ucred
+	p := &transport.Process{}
 	var e error
-	if err := raw.Control(func(fd uintptr) { u, e = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return Credentials{}, err
+	if err := raw.Control(func(fd uintptr) {
+		var u *unix.Ucred
+		if u, e = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); e == nil {
+			p.PID, p.UID, p.GID = int(u.Pid), u.Uid, u.Gid
+			p.Groups, e = peerGroups(fd)
+		}
+	}); err != nil {
+		return nil, err
 	}
-	if e != nil {
-		return Credentials{}, e
-	}
-	return Credentials{PID: int(u.Pid), UID: u.Uid, GID: u.Gid}, nil
+	return p, e
 }
 
-// Addr is an end of a connection, or a listener.
-type Addr struct {
-	Path string       // of the listener's socket; empty for a dialler
-	Name string       // what the listener calls a dialler
-	Peer *Credentials // of a dialler, at the listener
+// peerGroups are the supplementary groups of the process at the other end; a kernel before 4.13 does not tell.
+func peerGroups(fd uintptr) ([]uint32, error) {
+	l := make([]uint32, 64)
+	for {
+		n := uint32(4 * len(l))
+		_, _, e := unix.RawSyscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_PEERGROUPS, uintptr(unsafe.Pointer(unsafe.SliceData(l))), uintptr(unsafe.Pointer(&n)), 0)
+		switch e {
+		case 0:
+			return l[:n/4], nil
+		case unix.ERANGE:
+			if n > 4*maxGroups {
+				return nil, e
+			}
+			l = make([]uint32, n/4)
+		case unix.ENOPROTOOPT:
+			return nil, nil
+		default:
+			return nil, e
+		}
+	}
+}
+
+// Addr is a listener, by its socket's path.
+type Addr string
+
+// Network is "shm".
+func (Addr) Network() string { return Name }
+
+func (a Addr) String() string { return string(a) }
+
+// Dialler is a process that has connected. It has the form of host and port: connections of one user are of one host to who counts them.
+type Dialler struct {
+	name string
+	who  *transport.Process // nil at the dialler itself, which is told its name
 }
 
 // Network is "shm".
-func (a *Addr) Network() string { return "shm" }
+func (*Dialler) Network() string { return Name }
 
-func (a *Addr) String() string {
-	if a.Path != "" {
-		return a.Path
-	}
-	return a.Name
-}
+func (d *Dialler) String() string { return d.name }
+
+// Process is transport.ProcessAddr.
+func (d *Dialler) Process() *transport.Process { return d.who }

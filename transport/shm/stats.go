@@ -7,27 +7,22 @@ import (
 )
 
 // Stats counts what a QP or a device did.
-type Stats struct {
-	Records uint64 // taken from peers' rings
-	Copied  uint64 // bytes of payload copied from peers' slabs; what lay in the ring is not counted
-	Bells   uint64 // peers rung
-	Wakes   uint64 // parked owners woken by a local completion
-	Refused uint64 // files of peers that were not sealed, or not whole
-}
+type Stats = transport.SharedStats
 
-func (s *Stats) add(o Stats) {
-	s.Records += o.Records
-	s.Copied += o.Copied
-	s.Bells += o.Bells
-	s.Wakes += o.Wakes
-	s.Refused += o.Refused
+// add sums b into s.
+func add(s *Stats, b Stats) {
+	s.Records += b.Records
+	s.Copied += b.Copied
+	s.Bells += b.Bells
+	s.Wakes += b.Wakes
+	s.Refused += b.Refused
 }
 
 // counters are a QP's own: no cache line is shared between connections.
 type counters struct{ records, copied, bells, wakes, refused atomic.Uint64 }
 
 func (c *counters) load() Stats {
-	return Stats{c.records.Load(), c.copied.Load(), c.bells.Load(), c.wakes.Load(), c.refused.Load()}
+	return Stats{Records: c.records.Load(), Copied: c.copied.Load(), Bells: c.bells.Load(), Wakes: c.wakes.Load(), Refused: c.refused.Load()}
 }
 
 // Stats are the QP's counters so far.
@@ -39,7 +34,7 @@ func (d *Device) Stats() Stats {
 	defer d.mu.Unlock()
 	s := d.past
 	for q := range d.qps {
-		s.add(q.cnt.load())
+		add(&s, q.cnt.load())
 	}
 	return s
 }
