@@ -22,6 +22,7 @@ type conn struct {
 	plog          *peerlog.Peer
 	datamover     datamover
 	iser          bool
+	memory        *mem.Pool       // the server's, or this connection's own
 	ctx           context.Context // ends with the connection
 	cancel        context.CancelFunc
 	began         time.Time

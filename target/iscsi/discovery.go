@@ -79,8 +79,10 @@ func (p *portalEntry) address(local net.Addr) string {
 		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 			// A wildcard listens where the initiator came in, if that is an address of its family.
 			lh, _, err := net.SplitHostPort(local.String())
-			if err != nil {
-				return ""
+			if err != nil { // the initiator is on this host, and came by no address of IP
+				if lh = "127.0.0.1"; ip != nil && ip.To4() == nil {
+					lh = "::1"
+				}
 			}
 			if ip != nil && ip.To4() != nil && net.ParseIP(lh).To4() == nil {
 				return ""

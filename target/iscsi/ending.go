@@ -67,6 +67,7 @@ func (c *conn) finish(err error) {
 	}
 	c.srv.connGone(c)
 	if sess == nil {
+		c.dropMemory()
 		return
 	}
 	if was == stateFull || was == stateEnding {
@@ -79,6 +80,7 @@ func (c *conn) finish(err error) {
 		if c.quota != nil {
 			c.quota.Close()
 		}
+		c.dropMemory()
 		c.srv.sessionGone(sess)
 	}
 	if nexus == nil {

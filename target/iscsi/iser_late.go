@@ -38,7 +38,7 @@ func (x *iserDatamover) putOffLocked(h iscsi.BHS, data []byte, inv uint32, t *ta
 		return // the first one asks
 	}
 	if l.quota == nil {
-		l.quota = x.c.srv.opt.Memory.Quota(lateMemory)
+		l.quota = x.c.memory.Quota(lateMemory)
 	}
 	l.ticks = 0
 	x.sendLateLocked()
@@ -82,7 +82,7 @@ func (x *iserDatamover) lateLocked() bool {
 // waitMem gets n bytes of registered memory for a connection before its login, and waits for them until the login's time
 // is over. The owner calls it.
 func (c *conn) waitMem(n int) (*mem.Buf, error) {
-	s := c.srv.opt.Memory.Quota(lateMemory)
+	s := c.memory.Quota(lateMemory)
 	defer s.Close()
 	return s.Await(c.ctx, n)
 }

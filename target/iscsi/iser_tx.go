@@ -41,7 +41,7 @@ func (x *iserDatamover) sendPDULocked(h iscsi.BHS, data []byte, inv uint32, t *t
 		x.c.countResponseLocked()
 	}
 	if len(x.late.pdus) == 0 {
-		err := x.queuePDULocked(h, data, inv, t, control, x.c.srv.opt.Memory.Get)
+		err := x.queuePDULocked(h, data, inv, t, control, x.c.memory.Get)
 		if err == nil {
 			return
 		}

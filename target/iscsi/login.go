@@ -362,7 +362,7 @@ func (c *conn) enter(l *login, r *iscsi.LoginResponse, text []byte) error {
 func (c *conn) full(ss *session, r *iscsi.LoginResponse, text []byte, cmdSN uint32) {
 	c.srv.loggedIn(c)
 	var nexus *scsi.Nexus
-	quota := c.srv.opt.Memory.Quota(c.srv.opt.Limits.SessionMemory)
+	quota := c.memory.Quota(c.srv.opt.Limits.SessionMemory)
 	if ss.target != nil {
 		transport := "iSCSI"
 		if c.iser {

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -72,9 +73,12 @@ func (s *Server) accept(ctx context.Context, nc net.Conn, p Portal) {
 func (s *Server) ServeRDMA(ctx context.Context, d transport.Device, l transport.Listener, p Portal) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := s.register(d); err != nil {
-		_ = l.Close()
-		return err
+	own := d.Caps().Memory == mem.Shared
+	if !own {
+		if err := s.register(d); err != nil {
+			_ = l.Close()
+			return err
+		}
 	}
 	e := &portalEntry{Portal: p, addr: l.Addr(), stop: cancel}
 	if err := s.addPortal(e); err != nil {
@@ -100,6 +104,15 @@ func (s *Server) ServeRDMA(ctx context.Context, d transport.Device, l transport.
 			_ = r.Reject(nil)
 			c.cancel()
 			continue
+		}
+		if own {
+			if err := c.ownMemory(d); err != nil {
+				c.plog.Warn("connection refused: there is no room for memory of its own; is `memory` too small?", zap.Stringer("remote", c.remote), zap.Error(err))
+				_ = r.Reject(nil)
+				c.finish(err)
+				s.wg.Done()
+				continue
+			}
 		}
 		go func() {
 			defer s.wg.Done()
@@ -173,8 +186,29 @@ func (s *Server) removePortal(e *portalEntry) {
 }
 
 func (s *Server) newConn(ctx context.Context, local, remote net.Addr, p Portal) *conn {
-	c := &conn{srv: s, portal: p, local: local, remote: remote, plog: s.logs.Of(remote), began: time.Now(), statSN: 1}
+	c := &conn{srv: s, memory: s.opt.Memory, portal: p, local: local, remote: remote, plog: s.logs.Of(remote), began: time.Now(), statSN: 1}
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	c.rec.Note("connection from %s to %s", remote, local)
 	return c
+}
+
+// ownMemory gives a connection a pool of its own, of the server's bound: its peer can read all that the pool's slabs hold, and may go on
+// to when the connection has ended (transport.Caps.Memory).
+func (c *conn) ownMemory(d transport.Device) error {
+	p, err := c.srv.opt.Memory.Apart(c.srv.opt.Limits.SessionMemory, d.Caps().Memory)
+	if err != nil {
+		return err
+	}
+	if err := p.OnSlab(d); err != nil {
+		return errors.Join(err, p.Close())
+	}
+	c.memory = p
+	return nil
+}
+
+// dropMemory is called when nothing of the connection asks for memory any more.
+func (c *conn) dropMemory() {
+	if c.memory != c.srv.opt.Memory {
+		c.memory.Retire()
+	}
 }

@@ -67,6 +67,7 @@ func (c *conn) tick() {
 	c.mu.Unlock()
 	if idle != nil {
 		idle.Trim() // not under mu: what comes free may be what another session waits for
+		c.memory.Shrink()
 	}
 }
 

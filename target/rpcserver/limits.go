@@ -51,6 +51,8 @@ const (
 	watchTick = 10 * time.Second
 	// idleTime is how long a connection may be without a call: what knfsd gives (net/sunrpc/svc_xprt.c).
 	idleTime = 6 * time.Minute
+	// shrinkTime is how long a connection with memory of its own has no call before it gives back what it took beyond the least.
+	shrinkTime = 30 * time.Second
 	// recordTime is how long the rest of a record may take: 1 MiB at 9 KB/s.
 	recordTime = 2 * time.Minute
 	// unreadTime is how long a peer may take none of the replies that wait for it.

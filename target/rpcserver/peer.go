@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-storage/sluice/transport"
 )
 
 // Peer is who called. One Peer serves all calls of a connection.
@@ -12,6 +14,8 @@ type Peer struct {
 	Local netip.AddrPort
 	RDMA  bool
 	UDP   bool
+
+	process *transport.Process // of this host, by the kernel's word; nil where nothing is known
 
 	memo  atomic.Pointer[any]
 	shown atomic.Pointer[time.Time] // until when its right counts that a program has found last
@@ -55,5 +59,26 @@ func (p *Peer) HostMemo() *atomic.Pointer[any] {
 }
 
 // Privileged reports whether the peer's port is one that only root may use. A fabric hides the port; its peers count as
-// privileged, as with knfsd.
-func (p *Peer) Privileged() bool { return p.RDMA || p.Addr.Port() < 1024 }
+// privileged, as with knfsd. A process of this host is so if it is root's.
+func (p *Peer) Privileged() bool {
+	if p.process != nil {
+		return p.process.UID == 0
+	}
+	return p.RDMA || p.Addr.Port() < 1024
+}
+
+// mayBe reports whether the peer may call as a user. Others are believed, as AUTH_SYS has it; of a process of this host the kernel knows better.
+func (p *Peer) mayBe(who *Sys) bool {
+	if p.process == nil {
+		return true
+	}
+	if !p.process.May(who.UID, who.GID) {
+		return false
+	}
+	for _, g := range who.Groups[:who.NGroups] {
+		if !p.process.In(g) {
+			return false
+		}
+	}
+	return true
+}

@@ -72,7 +72,7 @@ func (b *bulk) use(dev transport.Device, size int64) (*mem.Pool, error) {
 	if b.pool == nil {
 		b.pool, b.uses = mem.NewPool(size), make(map[transport.Device]int)
 	}
-	if b.uses[dev] == 0 {
+	if b.uses[dev] == 0 && dev.Caps().Memory == mem.Private {
 		if err := b.pool.OnSlab(dev); err != nil {
 			return nil, fmt.Errorf("rpc: register memory with %s: %w", dev.Name(), err)
 		}
@@ -134,7 +134,7 @@ func (d *rdmaListener) serve(req transport.Request) error {
 		d.s.refuse(refNoReads)
 		return errors.Join(errors.New("rpc: the client offers no RDMA Read depth"), req.Reject(nil))
 	}
-	if d.crowd.has(addrPort(p.Remote).Addr()) {
+	if from, _ := peerAddrs(&p); d.crowd.has(from.Addr()) {
 		return errors.Join(errNoRoom, req.Reject(nil))
 	}
 	c, err := d.newConn(p)
@@ -164,12 +164,20 @@ func (d *rdmaListener) serve(req transport.Request) error {
 
 // newConn makes a connection that has no memory yet.
 func (d *rdmaListener) newConn(p transport.Peer) (*rdmaConn, error) {
-	c := &rdmaConn{s: d.s, crowd: &d.crowd, opt: d.opt, caps: d.dev.Caps(), pool: d.pool, wanted: 1, quota: d.pool.Quota(int64(d.opt.Credits) * (MaxPayload + mem.PageSize))}
+	c := &rdmaConn{s: d.s, crowd: &d.crowd, opt: d.opt, caps: d.dev.Caps(), pool: d.pool, wanted: 1}
+	most := int64(d.opt.Credits) * (MaxPayload + mem.PageSize)
+	if c.caps.Memory == mem.Shared {
+		if err := c.ownMemory(d, most); err != nil {
+			return nil, err
+		}
+	}
+	c.quota = c.pool.Quota(most)
 	priv, _ := rpcrdma.ParsePrivate(p.Private)
 	// RFC 8797 section 4.1: each direction uses the smaller of what one side sends and the other takes.
 	c.maxSend = min(d.opt.Inline, priv.RecvSize)
 	c.invalidate = priv.RemoteInv && c.caps.RemoteInv && !d.opt.NoInvalidate
-	c.peer = Peer{RDMA: true, Addr: rdmaAddr(addrPort(p.Remote)), Local: addrPort(p.Local)}
+	remote, local := peerAddrs(&p)
+	c.peer = Peer{RDMA: true, Addr: rdmaAddr(remote), Local: local, process: transport.ProcessOf(p.Remote)}
 	c.peer.state, c.who = &c.connState, &c.peer
 	c.setUp, c.giveUp = context.WithTimeout(context.Background(), acceptTime)
 	c.initCredits()
@@ -186,6 +194,29 @@ func (d *rdmaListener) newConn(p transport.Peer) (*rdmaConn, error) {
 		}
 	}
 	return c, nil
+}
+
+// ownMemory gives a connection a pool of its own, of the listener's bound: its peer can read all that the pool's slabs hold, and may go
+// on to when the connection has ended (transport.Caps.Memory).
+func (c *rdmaConn) ownMemory(d *rdmaListener, most int64) error {
+	p, err := d.pool.Apart(most, c.caps.Memory)
+	if err != nil {
+		return fmt.Errorf("rpc: there is no room for a connection's own memory: %w", err)
+	}
+	if err := p.OnSlab(d.dev); err != nil {
+		return errors.Join(fmt.Errorf("rpc: register memory with %s: %w", d.dev.Name(), err), p.Close())
+	}
+	c.pool, c.own = p, true
+	return nil
+}
+
+// peerAddrs are the addresses that rules are about. A process of this host has none of IP, and counts as one that came by loopback.
+func peerAddrs(p *transport.Peer) (remote, local netip.AddrPort) {
+	if transport.ProcessOf(p.Remote) != nil {
+		loopback := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)
+		return loopback, loopback
+	}
+	return addrPort(p.Remote), addrPort(p.Local)
 }
 
 // rdmaAddr hides the port: on a fabric it means nothing, and every reconnection has another.
@@ -218,6 +249,9 @@ func (c *rdmaConn) look(now time.Time) {
 	switch {
 	case closed:
 		return
+	case inReads+sending+calls == 0 && c.own && idle >= shrinkTime && idle < idleTime:
+		c.pool.Shrink()
+		return
 	case inReads > 0 && reads >= fabricTime, sending > 0 && sends >= fabricTime:
 	case oldest >= moveTime: // one that moves a little, again and again, would hold the memory of all for as long
 	case inReads+sending+calls == 0 && idle >= idleTime:
@@ -243,4 +277,7 @@ func (c *rdmaConn) free() {
 		}
 	}
 	c.unlockAndFree()
+	if c.own {
+		c.pool.Retire()
+	}
 }

@@ -39,8 +39,9 @@ type rdmaConn struct {
 	qp   transport.QP
 	peer Peer
 
-	crowd      *crowd // its listener's
-	pool       *mem.Pool
+	crowd      *crowd    // its listener's
+	pool       *mem.Pool // the listener's, or this connection's own
+	own        bool
 	quota      *mem.Quota
 	recvs      []transport.Recv // of all steps, and the spare ones; those of steps that are open have memory
 	setUp      context.Context  // while the connection is being made

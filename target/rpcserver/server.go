@@ -184,6 +184,11 @@ func (s *Server) header(c *Call) (bool, error) {
 			c.Out = oncrpc.AppendAuthError(c.Out[:0], c.XID, oncrpc.AuthBadCred)
 			return false, nil
 		}
+		if !c.Peer.mayBe(&c.Sys) {
+			s.refuse(refCredentials)
+			c.Out = oncrpc.AppendAuthError(c.Out[:0], c.XID, oncrpc.AuthTooWeak)
+			return false, nil
+		}
 	default:
 		// RFC 5531 section 9: a flavor that is not served is refused, so that the client can try another.
 		s.refuse(refCredentials)
