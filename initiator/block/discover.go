@@ -28,7 +28,7 @@ func (i *Initiator) Discover(ctx context.Context, rawURL string) ([]Target, erro
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, &ConnectError{u.Addr(), fmt.Errorf("it did not answer the discovery in %v", loginTimeout)})
+	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, &ConnectError{u.at(), fmt.Errorf("it did not answer the discovery in %v", loginTimeout)})
 	defer cancel()
 	p := loginParams{name: i.o.Name, url: u, isid: iscsi.RandomISID(0), discovery: true, iser: u.ISER}
 	if u.Initiator != "" {
@@ -54,7 +54,7 @@ func (i *Initiator) Discover(ctx context.Context, rawURL string) ([]Target, erro
 	if err != nil {
 		return nil, err
 	}
-	text, err := sendTargets(ctx, w, u.Addr(), &r)
+	text, err := sendTargets(ctx, w, u.at(), &r)
 	if err != nil {
 		return nil, err
 	}

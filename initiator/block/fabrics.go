@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -41,16 +42,70 @@ func (i *Initiator) device(u *URL) (transport.Device, error) {
 	}
 	i.spare.mu.Lock()
 	defer i.spare.mu.Unlock()
-	if err := i.pool.OnSlab(d); err != nil {
-		return nil, fmt.Errorf("block: register memory with %s: %w", d.Name(), err)
-	}
-	if i.spare.pool != nil {
-		if err := i.spare.pool.OnSlab(d); err != nil {
-			return nil, fmt.Errorf("block: register memory with %s: %w", d.Name(), errors.Join(err, i.pool.Forget(d)))
-		}
+	if err := i.knowLocked(d, true); err != nil {
+		return nil, err
 	}
 	i.known.devices = append(i.known.devices, d)
 	return d, nil
+}
+
+// makeZeroes makes the memory of what is written as zeroes. It is no part of the pool, so that the pool is empty until it is used, and of the kind
+// that every device takes, where the system has that.
+func (i *Initiator) makeZeroes() error {
+	s, err := mem.Shared.NewSlab(mem.PageSize)
+	if err != nil {
+		s, err = mem.NewSlab(mem.PageSize)
+	}
+	if err != nil {
+		return fmt.Errorf("block: memory: %w", err)
+	}
+	i.zeroes, i.zero = s, mem.Span{Slab: s, Len: mem.PageSize}
+	return nil
+}
+
+// knowLocked makes the Initiator's memory known to a device. Memory that the device's peers read becomes such memory, while nothing of it is in use.
+// known.mu and spare.mu are held, or nothing else knows the Initiator yet.
+func (i *Initiator) knowLocked(d transport.Device, pool bool) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("block: register memory with %s: %w", d.Name(), err)
+		}
+	}()
+	if d.Caps().Memory == mem.Shared {
+		if err := i.pool.Share(); err != nil {
+			return err
+		}
+		if i.spare.pool != nil {
+			if err := i.spare.pool.Share(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := d.Register(i.zeroes); err != nil {
+		return err
+	}
+	if pool {
+		if err := i.pool.OnSlab(d); err != nil {
+			return errors.Join(err, d.Unregister(i.zeroes))
+		}
+	}
+	if i.spare.pool != nil {
+		if err := i.spare.pool.OnSlab(d); err != nil {
+			return errors.Join(err, i.pool.Forget(d), d.Unregister(i.zeroes))
+		}
+	}
+	return nil
+}
+
+// forgetZeroes takes that memory from all devices.
+func (f *fabrics) forgetZeroes(i *Initiator) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	for _, d := range f.devices {
+		errs = append(errs, d.Unregister(i.zeroes))
+	}
+	return errors.Join(errs...)
 }
 
 // woken is closed when the device that u goes through may have a way again; nil where there is nothing to hear.

@@ -62,13 +62,13 @@ type Options struct {
 
 // Initiator opens volumes. Its methods may be called by any goroutine.
 type Initiator struct {
-	o     Options
-	pool  *mem.Pool
-	own   bool
-	known fabrics
-	zbuf  *mem.Buf
-	spare spare
-	zero  mem.Span
+	o      Options
+	pool   *mem.Pool
+	own    bool
+	known  fabrics
+	zeroes *mem.Slab // of zero; registered with every device
+	spare  spare
+	zero   mem.Span
 	// requests are those of Do, used again with the channels that they wait on; not a package variable, because a channel
 	// belongs to the synctest bubble that made it.
 	requests sync.Pool
@@ -103,20 +103,15 @@ func New(o Options) (*Initiator, error) {
 	if i.pool == nil {
 		i.pool, i.own = mem.NewPool(memoryLimit), true
 	}
-	if o.Device != nil && (i.own || !o.Registered) {
-		if err := i.pool.OnSlab(o.Device); err != nil {
-			return nil, fmt.Errorf("block: register memory with %s: %w", o.Device.Name(), err)
-		}
+	if err := i.makeZeroes(); err != nil {
+		return nil, err
 	}
 	if o.Device != nil {
+		if err := i.knowLocked(o.Device, i.own || !o.Registered); err != nil {
+			return nil, errors.Join(err, i.zeroes.Close())
+		}
 		i.known.devices = []transport.Device{o.Device}
 	}
-	b, err := i.getForPath(context.Background(), mem.PageSize)
-	if err != nil {
-		return nil, fmt.Errorf("block: memory: %w", err)
-	}
-	clear(b.Bytes())
-	i.zbuf, i.zero = b, b.Span()
 	return i, nil
 }
 
@@ -152,8 +147,7 @@ func (i *Initiator) Memory() *mem.Pool { return i.pool }
 
 // Close gives back what the Initiator holds. Its volumes must be closed.
 func (i *Initiator) Close() error {
-	i.zbuf.Release()
-	err := i.spare.close()
+	err := errors.Join(i.spare.close(), i.known.forgetZeroes(i), i.zeroes.Close())
 	if !i.own { // the pool outlives us
 		err = errors.Join(err, i.known.forget(i))
 	}
@@ -187,7 +181,7 @@ func (i *Initiator) parse(raw string) (*URL, error) {
 
 // connect logs in to the portal of u for a normal session, with the memory that k keeps. limits stay those of a session that knows no volume.
 func (i *Initiator) connect(ctx context.Context, u *URL, isid iscsi.ISID, k *kept) (*session, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, &ConnectError{u.Addr(), fmt.Errorf("it did not answer the login in %v", loginTimeout)})
+	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, &ConnectError{u.at(), fmt.Errorf("it did not answer the login in %v", loginTimeout)})
 	defer cancel()
 	depth := i.o.Depth
 	if u.Depth > 0 {
@@ -222,6 +216,7 @@ func (i *Initiator) connect(ctx context.Context, u *URL, isid iscsi.ISID, k *kep
 // redirected is u at the address of a TargetAddress value, "host[:port][,group]".
 func redirected(u *URL, address string) (*URL, error) {
 	to := *u
+	to.Socket = "" // it is of the portal that sends us away
 	addr, _, _ := strings.Cut(address, ",")
 	if err := to.portal(addr); err != nil {
 		return nil, err
@@ -230,7 +225,7 @@ func redirected(u *URL, address string) (*URL, error) {
 }
 
 func (i *Initiator) attempt(ctx context.Context, u *URL, p loginParams, k *kept, depth int) (*session, error) {
-	s := &session{ini: i, portal: u.Addr(), lun: encodeLUN(u.LUN), log: i.o.Log, isid: p.isid}
+	s := &session{ini: i, portal: u.at(), lun: encodeLUN(u.LUN), log: i.o.Log, isid: p.isid}
 	if u.ISER {
 		c, err := i.dialISER(ctx, u, k, depth, false)
 		if err != nil {

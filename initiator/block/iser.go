@@ -89,9 +89,9 @@ func (i *Initiator) dialISER(ctx context.Context, u *URL, k *kept, depth int, di
 	reads := min(max(caps.MaxReads, 1), depth)
 	// A target that ended an STag which stands for a whole slab would end all that is under way.
 	inv := caps.RemoteInv && caps.PerIOWindows
-	peer, err := dev.Dial(ctx, u.Addr(), qp, transport.ConnParams{Private: iscsi.CMPrivate(inv), ReadsIn: reads, ReadsOut: 1})
+	peer, err := dev.Dial(ctx, u.at(), qp, transport.ConnParams{Private: iscsi.CMPrivate(inv), ReadsIn: reads, ReadsOut: 1})
 	if err != nil {
-		return fail(&ConnectError{u.Addr(), err})
+		return fail(&ConnectError{u.at(), err})
 	}
 	// The target's byte says whether it will invalidate; ours, whether it may.
 	c.sendInv = inv && iscsi.CMSendInv(peer.Private, caps.PaddedPrivate)

@@ -84,7 +84,7 @@ func (i *Initiator) keptPort(u *URL) (port, error) {
 		name = u.Initiator
 	}
 	for slot := range isidSlots {
-		sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%d\n%s\n%d", seed, name, u.Target, u.LUN, u.Addr(), slot))
+		sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%d\n%s\n%d", seed, name, u.Target, u.LUN, u.at(), slot))
 		isid := iscsi.ISID{0x80, sum[0], sum[1], sum[2], sum[3], sum[4]} // "Random", section 11.12.5
 		at := int64(0)
 		for _, b := range sum[:5] {

@@ -169,7 +169,7 @@ func (l *loginRun) round(ctx context.Context) (bool, error) {
 	}
 	b, data, err := l.w.exchange(ctx, iscsi.Append(nil, &req), text)
 	if err != nil {
-		return false, unanswered(ctx, l.p.url.Addr(), err)
+		return false, unanswered(ctx, l.p.url.at(), err)
 	}
 	if err := l.check(b, data, &req); err != nil {
 		return false, err

@@ -68,7 +68,7 @@ func (p *path) inspect(s *session) error {
 	if err := s.quiesce(v.ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(v.ctx, loginTimeout, fmt.Errorf("%w: %s, INQUIRY in %v", ErrTimeout, p.u.Addr(), loginTimeout))
+	ctx, cancel := context.WithTimeoutCause(v.ctx, loginTimeout, fmt.Errorf("%w: %s, INQUIRY in %v", ErrTimeout, p.u.at(), loginTimeout))
 	defer cancel()
 	g, seen, err := p.identify(ctx, s)
 	if err == nil {

@@ -219,7 +219,7 @@ func (i *Initiator) sparePool() (*mem.Pool, error) {
 	i.spare.mu.Lock()
 	defer i.spare.mu.Unlock()
 	if i.spare.pool == nil {
-		p := mem.NewPool(spareMemory)
+		p := i.pool.Kind().NewPool(spareMemory)
 		for _, d := range i.known.devices {
 			if err := p.OnSlab(d); err != nil {
 				return nil, fmt.Errorf("block: register memory with %s: %w", d.Name(), err)

@@ -65,7 +65,7 @@ func (p *path) connect(ctx context.Context) (*session, *Unit, error) {
 	p.tpgt.Store(s.tpgt)
 	s.path = p
 	s.start(p.lost)
-	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, fmt.Errorf("%w: %s, INQUIRY in %v", ErrTimeout, p.u.Addr(), loginTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, loginTimeout, fmt.Errorf("%w: %s, INQUIRY in %v", ErrTimeout, p.u.at(), loginTimeout))
 	defer cancel()
 	g, seen, err := p.identify(ctx, s)
 	s.settled = seen
@@ -310,7 +310,7 @@ func (p *path) reinstate(ctx context.Context, over *path, group string) error {
 	})
 	defer tmp.leave()
 	if tmp.tpgt != group {
-		return fmt.Errorf("block: %s leads to portal group %s and not %s", u.Addr(), tmp.tpgt, group)
+		return fmt.Errorf("block: %s leads to portal group %s and not %s", u.at(), tmp.tpgt, group)
 	}
 	// What the target has to report to this nexus it reports once: it is heard here or never.
 	if pr, err := p.v.ini.probe(ctx, tmp); err == nil {

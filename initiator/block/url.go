@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -21,7 +22,8 @@ const DefaultPort = "3260"
 //
 // Discovery needs the portal only. Keys: header_digest and data_digest (none, crc32c), target_user and
 // target_password (the target's proof, for mutual CHAP), initiator (the initiator's name), iser (the same as the
-// scheme iser), provider (what RDMA goes through: iwarp, verbs), exposure (what
+// scheme iser), provider (what RDMA goes through: iwarp, verbs, shm), socket (of shm, the path of the target's socket
+// on this host, in place of the one that stands for host and port; the host may be left out then), exposure (what
 // the target may reach through an RDMA adapter: windows, whole-slab), depth. A secret may be given in LIBISCSI_CHAP_PASSWORD instead of the URL, and the target's in
 // LIBISCSI_CHAP_TARGET_USERNAME and LIBISCSI_CHAP_TARGET_PASSWORD, as libiscsi has it.
 type URL struct {
@@ -36,6 +38,7 @@ type URL struct {
 	DataDigest   bool
 	Depth        int    // 0 for the default
 	Provider     string // of the fabric, "" for the Initiator's own
+	Socket       string // what the provider dials instead of host and port, "" for those
 	Exposure     string // likewise
 
 	hide bool // while it is read: what cannot be read may be a part of a secret
@@ -50,6 +53,14 @@ func badURL(format string, a ...any) error { return &URLError{Detail: fmt.Sprint
 
 // Addr is "host:port", with brackets around an IPv6 address.
 func (u *URL) Addr() string { return net.JoinHostPort(u.Host, u.Port) }
+
+// at is where a session is, as its provider dials it.
+func (u *URL) at() string {
+	if u.Socket != "" {
+		return u.Socket
+	}
+	return u.Addr()
+}
 
 // String is the URL without any secret, for logs.
 func (u *URL) String() string {
@@ -85,17 +96,20 @@ func ParseURL(s string) (*URL, error) {
 	u.hide = strings.ContainsAny(s, "@%") || strings.Contains(s, "password")
 	user, rest, has := userinfo(rest)
 	rest, query, _ := strings.Cut(rest, "?")
-	rest, path, _ := strings.Cut(rest, "/")
+	rest, unit, _ := strings.Cut(rest, "/")
 	if err := u.secrets(user, has); err != nil {
 		return nil, err
+	}
+	if err := u.options(query); err != nil {
+		return nil, err
+	}
+	if rest == "" && u.Socket != "" {
+		rest = "localhost"
 	}
 	if err := u.portal(rest); err != nil {
 		return nil, err
 	}
-	if err := u.unit(path); err != nil {
-		return nil, err
-	}
-	if err := u.options(query); err != nil {
+	if err := u.unit(unit); err != nil {
 		return nil, err
 	}
 	u.hide = false
@@ -113,7 +127,7 @@ func userinfo(s string) (user, rest string, ok bool) {
 		}
 	}
 	if end == len(s) {
-		for _, key := range []string{"header_digest", "data_digest", "target_user", "target_password", "initiator", "iser", "provider", "exposure", "depth"} {
+		for _, key := range []string{"header_digest", "data_digest", "target_user", "target_password", "initiator", "iser", "provider", "socket", "exposure", "depth"} {
 			if k := strings.Index(s, "?"+key); k >= 0 {
 				end = min(end, k)
 			}
@@ -190,11 +204,11 @@ func (u *URL) portal(s string) error {
 	return nil
 }
 
-func (u *URL) unit(path string) error {
-	if path = strings.TrimSuffix(path, "/"); path == "" {
+func (u *URL) unit(s string) error {
+	if s = strings.TrimSuffix(s, "/"); s == "" {
 		return nil
 	}
-	name, lun, ok := strings.Cut(path, "/")
+	name, lun, ok := strings.Cut(s, "/")
 	u.Target = strings.ToLower(name)
 	if err := iscsi.CheckName(u.Target); err != nil {
 		if u.hide {
@@ -251,6 +265,11 @@ func (u *URL) options(query string) error {
 				return badURL("provider names none")
 			}
 			u.Provider = v
+		case "socket":
+			if !filepath.IsAbs(v) {
+				return badURL("socket is no absolute path")
+			}
+			u.Socket = v
 		case "exposure":
 			if v == "" {
 				return badURL("exposure names none")
@@ -268,6 +287,9 @@ func (u *URL) options(query string) error {
 	}
 	if u.Provider != "" && !u.ISER {
 		return badURL("provider is for iser://; iscsi:// goes over TCP")
+	}
+	if u.Socket != "" && u.Provider == "" {
+		return badURL("socket needs the provider that it is of: provider=shm")
 	}
 	if u.Exposure != "" && !u.ISER {
 		return badURL("exposure is for iser://; iscsi:// exposes no memory")

@@ -15,18 +15,21 @@ func TestURLs(t *testing.T) {
 	noSecrets(t)
 	const name = "iqn.2026-01.org.example:disk"
 	for s, want := range map[string]URL{
-		"iser://host/" + name + "/3":        {ISER: true, Host: "host", Port: "3260", Target: name, LUN: 3},
-		"iscsi://10.0.0.1:3261":             {Host: "10.0.0.1", Port: "3261"},
-		"iscsi://[fe80::1]:3262/" + name:    {Host: "fe80::1", Port: "3262", Target: name},
-		"iser://[::1]/" + name + "/0x10":    {ISER: true, Host: "::1", Port: "3260", Target: name, LUN: 16},
-		"iscsi://joe%secret@h/" + name:      {Host: "h", Port: "3260", Target: name, CHAP: Secret{Name: "joe", Secret: "secret"}},
-		"iscsi://joe%p@ss%w:rd@h/" + name:   {Host: "h", Port: "3260", Target: name, CHAP: Secret{Name: "joe", Secret: "p@ss%w:rd"}},
-		"iscsi://joe%a/b?c@d@h:1/" + name:   {Host: "h", Port: "1", Target: name, CHAP: Secret{Name: "joe", Secret: "a/b?c@d"}},
-		"iscsi://joe:a/b@h?depth=4":         {Host: "h", Port: "3260", Depth: 4, CHAP: Secret{Name: "joe", Secret: "a/b"}},
-		"iscsi://h?iser&depth=4":            {ISER: true, Host: "h", Port: "3260", Depth: 4},
-		"iscsi://h?header_digest=CRC32C":    {Host: "h", Port: "3260", HeaderDigest: true},
-		"iscsi://h?data_digest=crc32c":      {Host: "h", Port: "3260", DataDigest: true},
-		"iscsi://h?initiator=" + name + "x": {Host: "h", Port: "3260", Initiator: name + "x"},
+		"iser://host/" + name + "/3":                          {ISER: true, Host: "host", Port: "3260", Target: name, LUN: 3},
+		"iscsi://10.0.0.1:3261":                               {Host: "10.0.0.1", Port: "3261"},
+		"iscsi://[fe80::1]:3262/" + name:                      {Host: "fe80::1", Port: "3262", Target: name},
+		"iser://[::1]/" + name + "/0x10":                      {ISER: true, Host: "::1", Port: "3260", Target: name, LUN: 16},
+		"iscsi://joe%secret@h/" + name:                        {Host: "h", Port: "3260", Target: name, CHAP: Secret{Name: "joe", Secret: "secret"}},
+		"iscsi://joe%p@ss%w:rd@h/" + name:                     {Host: "h", Port: "3260", Target: name, CHAP: Secret{Name: "joe", Secret: "p@ss%w:rd"}},
+		"iscsi://joe%a/b?c@d@h:1/" + name:                     {Host: "h", Port: "1", Target: name, CHAP: Secret{Name: "joe", Secret: "a/b?c@d"}},
+		"iscsi://joe:a/b@h?depth=4":                           {Host: "h", Port: "3260", Depth: 4, CHAP: Secret{Name: "joe", Secret: "a/b"}},
+		"iscsi://h?iser&depth=4":                              {ISER: true, Host: "h", Port: "3260", Depth: 4},
+		"iscsi://h?header_digest=CRC32C":                      {Host: "h", Port: "3260", HeaderDigest: true},
+		"iscsi://h?data_digest=crc32c":                        {Host: "h", Port: "3260", DataDigest: true},
+		"iscsi://h?initiator=" + name + "x":                   {Host: "h", Port: "3260", Initiator: name + "x"},
+		"iser://h:3261/" + name + "/1?provider=shm":           {ISER: true, Host: "h", Port: "3261", Target: name, LUN: 1, Provider: "shm"},
+		"iser:///" + name + "/0?provider=shm&socket=/run/a.b": {ISER: true, Host: "localhost", Port: "3260", Target: name, Provider: "shm", Socket: "/run/a.b"},
+		"iser://h?socket=/s&provider=shm":                     {ISER: true, Host: "h", Port: "3260", Provider: "shm", Socket: "/s"},
 		"iscsi://a%b@h?target_user=c&target_password=d": {Host: "h", Port: "3260", CHAP: Secret{Name: "a", Secret: "b"},
 			MutualCHAP: Secret{Name: "c", Secret: "d"}},
 	} {
@@ -38,7 +41,8 @@ func TestURLs(t *testing.T) {
 	for _, s := range []string{"", "host", "http://h", "iser://", "iser://:1", "iser://h:0", "iser://h:65536", "iser://::1", "iser://[::1", "iser://[::1]x",
 		"iser://h/disk", "iser://h/" + name + "/16384", "iser://h/" + name + "/x", "iser://joe@h", "iser://%s@h", "iser://h?depth=0", "iser://h?what=1",
 		"iser://h?header_digest=md5", "iser://h?target_password=x", "iser://h?%zz",
-		"iser://a%b@h?target_user=x"} {
+		"iser://a%b@h?target_user=x", "iser:///" + name + "/0?provider=shm", "iser:///" + name + "/0?socket=/run/a", "iser://h?provider=shm&socket=a", "iser://h?provider=shm&socket=",
+		"iscsi://h?provider=shm&socket=/a"} {
 		var e *URLError
 		if u, err := ParseURL(s); !errors.As(err, &e) {
 			t.Errorf("%s: %+v, %v", s, u, err)

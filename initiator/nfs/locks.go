@@ -68,7 +68,7 @@ func (v *FS) Locks(ctx context.Context, name string, log *slog.Logger) (*Locks, 
 	}
 	// Servers like ours answer where they serve files, and what rpcbind knows may then be another server's.
 	err := null()
-	if err != nil && v.target != nil && ctx.Err() == nil {
+	if err != nil && v.target != nil && v.target.Socket == "" && ctx.Err() == nil {
 		if port, perr := getport(ctx, v.target, nlm4.Prog, nlm4.Vers); perr == nil {
 			l.c, l.owns = rpcclient.NewClient(rpcclient.TCP(v.target.addr(port)), rpcclient.Options{}), true
 			err = null()

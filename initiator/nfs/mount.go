@@ -151,7 +151,7 @@ func (v *FS) connect(ctx context.Context, t *Target, o Options) error {
 			port = PortRDMA
 		}
 		ro.Woken = v.rdma.Woken
-		v.rpc = rpcclient.NewClient(v.rdma.Dialer(t.addr(port)), ro)
+		v.rpc = rpcclient.NewClient(v.rdma.Dialer(t.at(port)), ro)
 	default:
 		port := t.Port
 		if port == 0 {
@@ -168,7 +168,7 @@ func (v *FS) connect(ctx context.Context, t *Target, o Options) error {
 // mountClient makes the client of the MOUNT program: at the port that the URL or rpcbind names, else over the connection
 // of NFS, where servers like ours answer it.
 func (v *FS) mountClient(ctx context.Context, t *Target, o Options) (*rpcclient.Client, error) {
-	if o.Dial != nil {
+	if o.Dial != nil || t.Socket != "" {
 		return v.rpc, nil
 	}
 	port := t.MountPort

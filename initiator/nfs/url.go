@@ -25,12 +25,14 @@ type Target struct {
 	RDMA      bool
 	UID, GID  uint32
 	Fixed     bool   // the URL names uid or gid
-	Provider  string // what RDMA goes through: iwarp, verbs; "" for the mount's own
+	Provider  string // what RDMA goes through: iwarp, verbs, shm; "" for the mount's own
+	Socket    string // of shared memory, the path of the server's on this host; "" for the one that stands for host and port
 	Exposure  string // what the server may reach through an RDMA adapter: windows, whole-slab; likewise
 }
 
 // ParseURL reads nfs://host[:port]/path?nfsport=&mountport=&uid=&gid=&rdma in libnfs's form; the scheme nfs+rdma is short
-// for ?rdma, provider= names what RDMA goes through, and exposure= what the server may reach of this side's memory. Arguments of libnfs that mean nothing here are ignored.
+// for ?rdma, provider= names what RDMA goes through, socket= the path of a server's socket
+// on this host, for provider=shm, and exposure= what the server may reach of this side's memory. Arguments of libnfs that mean nothing here are ignored.
 func ParseURL(s string) (*Target, error) {
 	u, err := url.Parse(s)
 	if err != nil {
@@ -44,10 +46,13 @@ func ParseURL(s string) (*Target, error) {
 	default:
 		return nil, fmt.Errorf("nfs: %q is no nfs:// or nfs+rdma:// URL", s)
 	}
+	q := u.Query()
+	if t.Socket = q.Get("socket"); t.Socket != "" && t.Host == "" {
+		t.Host = "localhost"
+	}
 	if t.Host == "" {
 		return nil, fmt.Errorf("nfs: %q names no server", s)
 	}
-	q := u.Query()
 	if q.Has("rdma") {
 		t.RDMA = q.Get("rdma") != "0"
 	}
@@ -74,6 +79,13 @@ func ParseURL(s string) (*Target, error) {
 	if t.Provider = q.Get("provider"); t.Provider != "" && !t.RDMA {
 		return nil, fmt.Errorf("nfs: provider=%s is for RDMA (nfs+rdma://, or ?rdma), and %q goes over TCP", t.Provider, s)
 	}
+	switch {
+	case t.Socket == "":
+	case t.Provider == "":
+		return nil, fmt.Errorf("nfs: socket=%s needs the provider that it is of (provider=shm) in %q", t.Socket, s)
+	case !path.IsAbs(t.Socket):
+		return nil, fmt.Errorf("nfs: socket=%s in %q is no absolute path", t.Socket, s)
+	}
 	if t.Exposure = q.Get("exposure"); t.Exposure != "" && !t.RDMA {
 		return nil, fmt.Errorf("nfs: exposure=%s is for RDMA (nfs+rdma://, or ?rdma), and %q goes over TCP", t.Exposure, s)
 	}
@@ -85,6 +97,14 @@ func ParseURL(s string) (*Target, error) {
 }
 
 func (t *Target) addr(port int) string { return net.JoinHostPort(t.Host, strconv.Itoa(port)) }
+
+// at is what the device of an RDMA target dials.
+func (t *Target) at(port int) string {
+	if t.Socket != "" {
+		return t.Socket
+	}
+	return t.addr(port)
+}
 
 // IsURL reports whether s looks like an nfs URL.
 func IsURL(s string) bool {

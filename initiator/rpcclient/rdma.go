@@ -22,7 +22,7 @@ type RDMA struct {
 
 // NewRDMA registers memory with a device. The device stays the caller's.
 func NewRDMA(dev transport.Device) (*RDMA, error) {
-	r := &RDMA{dev: dev, pool: mem.NewPool(rdmaMemory)}
+	r := &RDMA{dev: dev, pool: dev.Caps().Memory.NewPool(rdmaMemory)}
 	if err := r.pool.OnSlab(dev); err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (r *RDMA) Memory() *mem.Pool { return r.pool }
 // Close frees the memory. All clients must be closed.
 func (r *RDMA) Close() error { return r.pool.Close() }
 
-// Dialer returns a Dialer for RPC-over-RDMA to addr, "host:port".
+// Dialer returns a Dialer for RPC-over-RDMA to addr, "host:port" or what else the device's Dial takes.
 func (r *RDMA) Dialer(addr string) Dialer {
 	return dialFunc(func(ctx context.Context, c *Client) (conn, error) {
 		t := &rdma{c: c, r: r, granted: 1, quota: r.pool.Quota(rdmaMemory / 2)}
@@ -120,7 +120,7 @@ const (
 )
 
 func (t *rdma) connect(ctx context.Context, addr string) (err error) {
-	if t.slab, err = mem.NewSlab(2 * (credits + 1) * inline); err != nil {
+	if t.slab, err = t.r.dev.Caps().Memory.NewSlab(2 * (credits + 1) * inline); err != nil {
 		return err
 	}
 	if err := t.r.dev.Register(t.slab); err != nil {
