@@ -24,8 +24,8 @@ type Config struct {
 	// Registered buffers, at most. Every byte in flight lives here. At least 32MiB.
 	Memory Size `yaml:"memory" json:"memory" default:"256MiB" min:"32MiB" reload:"restart"`
 
-	// What RDMA clients are served over: every portal, and files.rdma, by each of these at once. Default: software iWARP, and RDMA
-	// adapters where there are any. One provider may stand here without a list, as "fabric: {provider: iwarp, crc: on}"; it is the only
+	// What RDMA clients are served over: every portal, and files.rdma, by each of these at once. Default: software iWARP, RDMA
+	// adapters where there are any, and as a service shared memory for programs of root on this host. One provider may stand here without a list, as "fabric: {provider: iwarp, crc: on}"; it is the only
 	// one then.
 	Fabric FabricConfig `yaml:"fabric" json:"fabric" reload:"restart"`
 
@@ -98,6 +98,7 @@ type ProviderConfig struct {
 	// iwarp: The software RNIC: iWARP over TCP, what Linux siw and iWARP adapters speak.
 	// verbs: RDMA adapters (RoCE, InfiniBand, iWARP) through rdma-core; "sluice rdma" lists them. What is missing is logged
 	// and looked for again; nothing else waits for it.
+	// shm: memory shared with Sluice's own initiators on this host, by a socket a portal (docs/shm.md).
 	Provider string `yaml:"provider" json:"provider" default:"iwarp" oneof:"providers" file:"each"`
 
 	// Checksum of every frame. on: yes, but over loopback only if the peer asks; always: over loopback too; peer: only if the
@@ -120,7 +121,15 @@ type ProviderConfig struct {
 	// two (docs/rdma.md). By default the connection manager's. An error where the kernel cannot (before 5.1)
 	AckTimeout Duration `yaml:"ack_timeout,omitempty" json:"ack_timeout,omitempty" for:"provider=verbs" otherwise:"the connection manager's" example:"60ms" file:"comment"`
 
-	implied bool // not configured: used where there are adapters
+	// The directory of the sockets: that of a portal with the port 3260 is 3260.sock, and that of files.rdma 20049.sock. Default: what the
+	// service manager gives the daemon, /run/sluice for root, else $XDG_RUNTIME_DIR/sluice. Several entries may name different ones, as for containers.
+	Sockets string `yaml:"sockets,omitempty" json:"sockets,omitempty" form:"path" for:"provider=shm" otherwise:"as the text says" example:"/run/sluice" file:"comment"`
+
+	// Who may connect: the rights of the sockets' files, and their group. A client can read all memory that its own connection uses.
+	Mode  string `yaml:"mode,omitempty" json:"mode,omitempty" for:"provider=shm" otherwise:"0600, the daemon's user and root" example:"\"0660\"" file:"comment"`
+	Group string `yaml:"group,omitempty" json:"group,omitempty" for:"provider=shm" otherwise:"the daemon's" example:"disk" file:"comment"` // a name or a number
+
+	implied bool // not configured: used where there is something to use
 }
 
 // UnmarshalYAML takes a list, or the one provider of older files.

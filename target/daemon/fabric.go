@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
+	"os/user"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,6 +44,7 @@ func (c *Config) checkFabric() error {
 		for _, o := range c.Fabric[:i] {
 			switch {
 			case o.Provider != p.Provider:
+			case p.Provider == fabric.SHM && o.Sockets != p.Sockets:
 			case p.Provider != fabric.Verbs:
 				return at(path("provider"), "fabric: provider %s is there twice", p.Provider)
 			case len(o.Devices) == 0 || len(p.Devices) == 0:
@@ -58,6 +62,12 @@ func (c *Config) checkFabric() error {
 		if p.Provider != fabric.Verbs && (len(p.Devices) > 0 || p.Exposure != "" || p.ISERPort != 0 || p.NFSPort != 0 || p.AckTimeout != 0) {
 			return at(path("devices"), "fabric: devices, exposure, iser_port, nfs_port and ack_timeout are of RDMA adapters (provider: verbs)")
 		}
+		if p.Provider != fabric.SHM && (p.Sockets != "" || p.Mode != "" || p.Group != "") {
+			return at(path("sockets"), "fabric: sockets, mode and group are of shared memory (provider: shm)")
+		}
+		if _, err := p.mode(); err != nil {
+			return at(path("mode"), "fabric: %v", err)
+		}
 		if err := c.checkOwnPorts(p, path); err != nil {
 			return err
 		}
@@ -68,8 +78,45 @@ func (c *Config) checkFabric() error {
 	return nil
 }
 
-// adapters is a provider whose devices listen beside the sockets: RDMA adapters. It is opened when that is possible. What is missing may
-// come later, for one with a driver that is loaded late; everything else is served meanwhile.
+// mode is what the rights of sockets are to be, 0 for the provider's own choice.
+func (p *ProviderConfig) mode() (fs.FileMode, error) {
+	if p.Mode == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(p.Mode, 8, 32)
+	if err != nil || n == 0 || n > 0o777 {
+		return 0, fmt.Errorf("mode %q is none of a file; write it as \"0660\"", p.Mode)
+	}
+	return fs.FileMode(n), nil
+}
+
+// groupID is the group of sockets, 0 for this process's.
+func (p *ProviderConfig) groupID() (int, error) {
+	if n, err := strconv.Atoi(p.Group); err == nil || p.Group == "" {
+		return n, nil
+	}
+	g, err := user.LookupGroup(p.Group)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(g.Gid)
+}
+
+// words are what is said of a provider.
+type words struct{ cannot, unused, notServed, listens string }
+
+func (p *ProviderConfig) words() words {
+	if p.Provider == fabric.SHM {
+		return words{cannot: "shared memory is configured and cannot be used; everything else is served", unused: "shared memory is not served on this host",
+			notServed: "shared memory does not serve an address; everything else there is served", listens: "shared memory is served"}
+	}
+	return words{cannot: "RDMA adapters are configured and cannot be used; everything else is served",
+		unused:    "the RDMA adapters of this machine are not used; software iWARP serves RDMA clients. `sluice rdma` says more of each",
+		notServed: "RDMA adapters do not serve an address; everything else there is served", listens: "RDMA adapters listen"}
+}
+
+// adapters is a provider whose devices listen beside the sockets: RDMA adapters, shared memory. It is opened when that is possible. What is
+// missing may come later, for one with a driver that is loaded late; everything else is served meanwhile.
 type adapters struct {
 	d   *Daemon
 	cfg ProviderConfig
@@ -92,7 +139,11 @@ func (d *Daemon) openFabric(cfg FabricConfig) error {
 			continue
 		}
 		a := &adapters{d: d, cfg: p, said: map[string]string{}}
-		if p.implied {
+		if p.implied && p.Provider == fabric.SHM {
+			if os.Getenv("RUNTIME_DIRECTORY") == "" { // no service: who starts a daemon by hand says so
+				continue
+			}
+		} else if p.implied {
 			none, err := adaptersHere()
 			if none {
 				d.log.Debug("no RDMA adapters: software iWARP alone serves RDMA clients", zap.Error(err))
@@ -104,7 +155,7 @@ func (d *Daemon) openFabric(cfg FabricConfig) error {
 			}
 		}
 		d.adapters = append(d.adapters, a)
-		if _, err := a.device(); err == nil && p.implied { // what is wrong is logged, and tried again
+		if _, err := a.device(); err == nil && p.implied && p.Provider == fabric.Verbs { // what is wrong is logged, and tried again
 			d.log.Info("RDMA adapters serve beside software iWARP, because there are some; `fabric` in the configuration chooses")
 		}
 	}
@@ -121,11 +172,12 @@ func (a *adapters) device() (transport.Device, error) {
 		}
 		return a.dev, nil
 	}
-	dev, err := fabric.New(a.cfg.Provider, fabric.Options{Devices: a.cfg.Devices, Exposure: a.cfg.Exposure, AckTimeout: time.Duration(a.cfg.AckTimeout), Log: a.d.log})
+	dev, err := a.open()
 	if err != nil {
-		what := "RDMA adapters are configured and cannot be used; everything else is served"
+		w := a.cfg.words()
+		what := w.cannot
 		if a.cfg.implied {
-			what = "the RDMA adapters of this machine are not used; software iWARP serves RDMA clients. `sluice rdma` says more of each"
+			what = w.unused
 		}
 		a.complainLocked("", what, err)
 		return nil, err
@@ -133,6 +185,20 @@ func (a *adapters) device() (transport.Device, error) {
 	a.said[""] = ""
 	a.dev = dev
 	return dev, nil
+}
+
+// open makes the device.
+func (a *adapters) open() (transport.Device, error) {
+	mode, err := a.cfg.mode()
+	if err != nil {
+		return nil, err
+	}
+	group, err := a.cfg.groupID()
+	if err != nil {
+		return nil, err
+	}
+	return fabric.New(a.cfg.Provider, fabric.Options{Devices: a.cfg.Devices, Exposure: a.cfg.Exposure, AckTimeout: time.Duration(a.cfg.AckTimeout),
+		Sockets: a.cfg.Sockets, SocketMode: mode, SocketGroup: group, Log: a.d.log})
 }
 
 // complainLocked logs what is wrong with something once, and again when it is something else.
@@ -229,21 +295,19 @@ func (a *adapters) places(ctx context.Context, address string, tcp bool) (out []
 	defer a.mu.Unlock()
 	if err != nil {
 		if ctx.Err() == nil {
-			a.complainLocked(address, notServed, err, zap.String("address", address))
+			a.complainLocked(address, a.cfg.words().notServed, err, zap.String("address", address))
 		}
 		return nil, false
 	}
 	for _, p := range l {
 		if p.SharesTCP && tcp {
-			a.complainLocked(p.Address, notServed, errTCPHasIt, zap.String("address", p.Address), zap.String("device", p.Device))
+			a.complainLocked(p.Address, a.cfg.words().notServed, errTCPHasIt, zap.String("address", p.Address), zap.String("device", p.Device))
 			continue
 		}
 		out = append(out, p.Address)
 	}
 	return out, true
 }
-
-const notServed = "RDMA adapters do not serve an address; everything else there is served"
 
 // listenAt keeps one listener while its place is listed: the address may go, or become one that an iWARP adapter would take from TCP. A
 // listener that is open stays until it ends, with its connections.
@@ -256,12 +320,12 @@ func (a *adapters) listenAt(ctx context.Context, address string, k *kept, serve 
 				a.mu.Lock()
 				a.said[address] = ""
 				a.mu.Unlock()
-				a.d.log.Info("RDMA adapters listen", zap.String("provider", a.cfg.Provider), zap.Stringer("address", l.Addr()))
+				a.d.log.Info(a.cfg.words().listens, zap.String("provider", a.cfg.Provider), zap.Stringer("address", l.Addr()))
 				err = serve(dev, l)
 			}
 			if err != nil && ctx.Err() == nil {
 				a.mu.Lock()
-				a.complainLocked(address, notServed, err, zap.String("address", address))
+				a.complainLocked(address, a.cfg.words().notServed, err, zap.String("address", address))
 				a.mu.Unlock()
 			}
 		}

@@ -25,7 +25,7 @@ import (
 // nothing takes adapters where there are any.
 func TestFabricIsOneProviderOrAList(t *testing.T) {
 	for text, want := range map[string]FabricConfig{
-		"":                                       {{Provider: "iwarp", CRC: "on"}, {Provider: "verbs", Exposure: "windows", implied: true}},
+		"":                                       {{Provider: "iwarp", CRC: "on"}, {Provider: "verbs", Exposure: "windows", implied: true}, {Provider: "shm", implied: true}},
 		"fabric: {provider: iwarp, crc: \"on\"}": {{Provider: "iwarp", CRC: "on"}},
 		"fabric: {crc: peer}":                    {{Provider: "iwarp", CRC: "peer"}},
 		"fabric: [{provider: iwarp}, {provider: verbs, devices: [rdma0], exposure: whole-slab}]": {

@@ -173,7 +173,7 @@ func (c *Config) fill(dir string) {
 	}
 	c.StateDir = absolute(dir, c.StateDir)
 	if c.Fabric == nil {
-		c.Fabric = FabricConfig{{Provider: fabric.IWARP}, {Provider: fabric.Verbs, implied: true}}
+		c.Fabric = FabricConfig{{Provider: fabric.IWARP}, {Provider: fabric.Verbs, implied: true}, {Provider: fabric.SHM, implied: true}}
 	}
 	if len(c.Exports) > 0 && c.Files == nil {
 		c.Files = &FilesConfig{}

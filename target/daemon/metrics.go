@@ -72,6 +72,10 @@ var (
 	mAdapters   = desc("fabric_adapter_connections", "RDMA connections open now through an adapter.", "provider", "device")
 	mFlushes    = desc("fabric_flushes_total", "Times a full socket handed the rest to the flusher.")
 	mWakes      = desc("fabric_wakes_total", "Parked owners woken by a local completion.")
+	mRecords    = desc("fabric_records_total", "Messages taken from the rings of peers through shared memory.")
+	mSharedCopy = desc("fabric_shared_bytes_total", "Payload bytes copied from the memory of peers through shared memory; what lies in their rings is not counted.")
+	mBells      = desc("fabric_bells_total", "Peers rung that waited for something in shared memory.")
+	mUnsealed   = desc("fabric_refused_memory_total", "Memory of peers that was refused, because it was not sealed or not whole.")
 	mTakenBack  = desc("fabric_taken_back_bytes_total", "Bytes that a wrong guess misplaced and that were moved.")
 )
 
@@ -80,7 +84,7 @@ func (m metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{mInfo, mSessions, mInflight, mCommands, mIn, mOut, mCopied, mRejects, mWindow, mSize, mOps, mBytes, mErrors, mMemory,
 		mLatency, mSense, mQueue, mConflicts, mChannels, mLogins, mRedirects, mLoginRefuse, mEnded, mHeld, mCached, mMapped, mMemWait, mMemRefused, mStags, mConns, mPaths, mSends,
 		mCompletions, mEvents, mRegistered, mExposed, mAdapters,
-		mRecvs, mFlushes, mWakes, mTakenBack, mMemoryMax, mFabricBytes, mFPDUs, mSyscalls, mTerminates, mRefused, mFabricCopy} {
+		mRecvs, mFlushes, mWakes, mRecords, mSharedCopy, mBells, mUnsealed, mTakenBack, mMemoryMax, mFabricBytes, mFPDUs, mSyscalls, mTerminates, mRefused, mFabricCopy} {
 		ch <- d
 	}
 	describeFiles(ch)
@@ -122,6 +126,8 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 // fabrics are the devices; several may be of one provider.
 func (m metrics) fabrics(gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, uint64, ...string)) {
 	sums := map[string]transport.Gauges{}
+	var shared transport.SharedStats
+	sharers := false
 	for _, dev := range m.d.devices() {
 		g, provider := dev.Gauges(), dev.Name()
 		s := sums[provider]
@@ -130,6 +136,11 @@ func (m metrics) fabrics(gauge func(*prometheus.Desc, float64, ...string), count
 		sums[provider] = s
 		if x, is := dev.(transport.Streamer); is {
 			streamMetrics(x.Stats(), count)
+		}
+		if x, is := dev.(transport.Sharer); is {
+			s := x.Stats()
+			shared.Records, shared.Copied, shared.Bells = shared.Records+s.Records, shared.Copied+s.Copied, shared.Bells+s.Bells
+			shared.Refused, sharers = shared.Refused+s.Refused, true
 		}
 		if x, is := dev.(transport.Adapters); is {
 			for _, a := range x.Adapters() {
@@ -142,6 +153,12 @@ func (m metrics) fabrics(gauge func(*prometheus.Desc, float64, ...string), count
 				}
 			}
 		}
+	}
+	if sharers {
+		count(mRecords, shared.Records)
+		count(mSharedCopy, shared.Copied)
+		count(mBells, shared.Bells)
+		count(mUnsealed, shared.Refused)
 	}
 	for provider, s := range sums {
 		gauge(mStags, float64(s.Windows), provider, "window")

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-storage/sluice/target/scsi"
 	"github.com/sluice-storage/sluice/target/srp"
 	"github.com/sluice-storage/sluice/transport"
+	"github.com/sluice-storage/sluice/transport/fabric"
 )
 
 // srpPortal is one address of SRP.
@@ -238,6 +239,9 @@ func (d *Daemon) serveSRP(p *srpPortal) {
 		})
 	}
 	for _, a := range d.adapters {
+		if a.cfg.Provider == fabric.SHM {
+			continue // for which SRP has no initiator
+		}
 		d.portalWG.Go(func() { a.listen(ctx, p.over, p.l != nil, serve) })
 	}
 	d.log.Info("SRP open", zap.String("address", p.over), zap.Uint16("group", p.cfg.Group))
