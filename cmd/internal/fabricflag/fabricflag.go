@@ -27,7 +27,7 @@ func (f *Flags) Add(fs *pflag.FlagSet) { Add(fs, &f.Provider, &f.Exposure, &f.CR
 
 // Add is Flags.Add for values that stand elsewhere.
 func Add(fs *pflag.FlagSet, provider, exposure, crc *string, ack *time.Duration) {
-	fs.StringVar(provider, "provider", fabric.Providers[0], "what RDMA goes through, where the URL does not say it: iwarp (software, over TCP), verbs (RDMA adapters)")
+	fs.StringVar(provider, "provider", fabric.Providers[0], "what RDMA goes through, where the URL does not say it: iwarp (software, over TCP), verbs (RDMA adapters), shm (memory shared with a daemon of this host)")
 	AddExposure(fs, exposure)
 	fs.DurationVar(ack, ackTimeout, 0, "how long RDMA adapters wait for an acknowledgement before they send again (default: the connection manager's)")
 	fs.StringVar(crc, "crc", fabric.CRCs[0], "checksum of software iWARP's frames: on (but over loopback only if the peer asks), always, peer, off")

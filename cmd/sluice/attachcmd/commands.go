@@ -67,6 +67,7 @@ func (l *limit) Type() string { return "duration|forever" }
 func (o *options) flags(c *cobra.Command) {
 	f := c.Flags()
 	o.conn.Flags(c)
+	nearestByDefault(c)
 	f.Var((*limit)(&o.conn.Reconnect), "reconnect", "how long programs wait for a target that is gone before they get errors")
 	f.StringVar(&o.name, "name", "", "what to call the attachment (default: made of target and LUN)")
 	f.StringVar(&o.face, "face", faceAuto, "how it appears: ublk (/dev/ublkbN), device (/dev/nbdN), file (FUSE), socket (NBD protocol), auto")

@@ -41,7 +41,12 @@ func (o *options) serveExport(ctx context.Context, url string, own *owner, ready
 		return err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
-	fs, name, err := nfs.Mount(ctx, url, nfs.Options{Provider: set.Device})
+	var fs *nfs.FS
+	var name string
+	err = o.byNearest(ctx, url, func() bool { return false }, func(url string) (err error) {
+		fs, name, err = nfs.Mount(ctx, url, nfs.Options{Provider: set.Device})
+		return err
+	})
 	if err != nil {
 		return err
 	}

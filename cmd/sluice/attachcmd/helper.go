@@ -20,7 +20,9 @@ func (o *options) serve(ctx context.Context, url string, own *owner, ready func(
 	if r.Face == faceDir {
 		return o.serveExport(ctx, url, own, ready)
 	}
-	return o.conn.WithVolume(ctx, url, func(v *block.Volume) error {
+	begun := false
+	serve := func(v *block.Volume) error {
+		begun = true
 		if err := r.claim(v.Unit().ID, o.readOnly); err != nil {
 			return err
 		}
@@ -38,7 +40,8 @@ func (o *options) serve(ctx context.Context, url string, own *owner, ready func(
 		}
 		wg.Go(func() { watchPaths(watching, v, r) })
 		return own.hold(f)
-	})
+	}
+	return o.byNearest(ctx, url, func() bool { return begun }, func(url string) error { return o.conn.WithVolume(ctx, url, serve) })
 }
 
 // show makes the face of a volume.

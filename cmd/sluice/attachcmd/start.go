@@ -108,7 +108,7 @@ func (o *options) record(url string) (*Record, string, error) {
 // inWords is what the options are in the table's words, so that an attachment can be compared with the table.
 func (o *options) inWords() ([]string, error) {
 	l := []string{"reconnect=" + (*limit)(&o.conn.Reconnect).String(), "crc=" + o.conn.CRC}
-	if p := o.conn.Provider; p != "" && p != fabric.Providers[0] {
+	if p := o.conn.Provider; p != "" {
 		l = append(l, "provider="+p)
 	}
 	if e := o.conn.Exposure; e != "" && e != fabric.Exposures[0] {
@@ -346,7 +346,7 @@ func (r *Record) free() error {
 
 // helperArgs is the helper's command line. The URL may hold a secret, which must not stand there for all to read.
 func (o *options) helperArgs(r *Record) ([]string, error) {
-	args := []string{"attach", "--foreground", "--name", r.Name, "--crc", o.conn.CRC, "--provider", cmp.Or(o.conn.Provider, fabric.Providers[0]),
+	args := []string{"attach", "--foreground", "--name", r.Name, "--crc", o.conn.CRC, "--provider", o.conn.Provider,
 		"--exposure", cmp.Or(o.conn.Exposure, fabric.Exposures[0]), "--initiator", o.conn.Initiator}
 	if o.conn.AckTimeout != 0 {
 		args = append(args, "--ack-timeout", o.conn.AckTimeout.String())

@@ -45,13 +45,15 @@ type machine struct {
 	release        func() string
 	adapters       func() (none bool, err error)                  // why no RDMA adapter can be used
 	list           func(fabric.Options) ([]fabric.Adapter, error) // what Sluice does with each
+	sockets        func() []fabric.Socket                         // of daemons that offer shared memory
+	canShare       func() error                                   // why no memory can be shared
 	ring           func() error                                   // why there is no io_uring
 	served         func() (admincmd.Served, error)                // what the daemon has, and with what problems
 }
 
 func here(stateDir string) machine {
 	return machine{
-		adapters: fabric.Adapters, list: fabric.List, ring: uring.Try,
+		adapters: fabric.Adapters, list: fabric.List, sockets: fabric.Sockets, canShare: fabric.CanShare, ring: uring.Try,
 		sys: "/sys", proc: "/proc", dev: "/dev", stateDir: stateDir,
 		listen: func(addr string) error {
 			l, err := net.Listen("tcp", addr)
@@ -120,7 +122,7 @@ Nothing is changed. The exit code is 1 when something is bad.`,
 
 func (m machine) look() []Finding {
 	var fs []Finding
-	for _, f := range []func() []Finding{m.kernel, m.limits, m.rings, m.rdma, m.mtu, m.initiators, m.faces, m.fileSystem, m.ports, m.daemon} {
+	for _, f := range []func() []Finding{m.kernel, m.limits, m.rings, m.rdma, m.shared, m.mtu, m.initiators, m.faces, m.fileSystem, m.ports, m.daemon} {
 		fs = append(fs, f()...)
 	}
 	return fs

@@ -40,10 +40,14 @@ func sick(t *testing.T) machine {
 			return []fabric.Adapter{{Name: "mlx5_0", AsTarget: true, AsInit: true}, {Name: "bnxt_re0", AsTarget: true, InitiatorToUse: "--exposure whole-slab"},
 				{Name: "cxgb4_0", TargetToUse: "fabric: [{provider: verbs}]", InitiatorToUse: "--exposure whole-slab"}}, nil
 		},
-		ring:    func() error { return errors.New("io_uring is not to be had: it is forbidden") },
-		listen:  func(string) error { return unix.EADDRINUSE },
-		rlimit:  func(int) (uint64, error) { return 256, nil },
-		release: func() string { return "4.19.0-21-amd64" },
+		sockets: func() []fabric.Socket {
+			return []fabric.Socket{{Path: "/run/sluice/3260.sock", Port: "3260", Problem: "this user may not connect", Mode: "0600"}, {Path: "/run/sluice/3261.sock", Port: "3261"}}
+		},
+		canShare: func() error { return nil },
+		ring:     func() error { return errors.New("io_uring is not to be had: it is forbidden") },
+		listen:   func(string) error { return unix.EADDRINUSE },
+		rlimit:   func(int) (uint64, error) { return 256, nil },
+		release:  func() string { return "4.19.0-21-amd64" },
 		served: func() (admincmd.Served, error) {
 			return admincmd.Served{
 				Volumes: []admin.Volume{{Name: "v", Problem: "/v.img is missing; mount its file system"}, {Name: "w", Problem: "/w.img is locked"}, {Name: "x", Problem: "SANITIZE runs"}, {Name: "y"},
@@ -63,13 +67,16 @@ func TestASickMachineGetsAdviceForEverything(t *testing.T) {
 	for what, state := range map[string]string{
 		"kernel": bad, "open files": note, "io_uring": note, "volume z": note, "MTU of eth0": note, "kernel modules": note, "/dev/fuse": note,
 		"port 1 of mlx5_0": note, "kernel module ib_uverbs": note, "kernel module rdma_ucm": note, "rdma-core": note, "locked memory": note,
-		"adapter bnxt_re0": note, "adapter cxgb4_0": note,
+		"adapter bnxt_re0": note, "adapter cxgb4_0": note, "socket /run/sluice/3260.sock": note,
 		"state directory": bad, "port 127.0.0.1:3260": note, "volume v": bad, "volume w": bad, "volume x": note, "target iqn.2026-11.org.example:t": bad, "export /e": bad,
 		"SRP of target a": note, "SRP of target p": note,
 	} {
 		if f := found[what]; f.State != state || f.Advice == "" {
 			t.Errorf("%s: %+v, want state %s and advice", what, f, state)
 		}
+	}
+	if f := found["socket /run/sluice/3261.sock"]; f.State != good || f.Advice != "" {
+		t.Errorf("a socket that may be used: %+v", f)
 	}
 	if f := found["rdma-core"]; !strings.Contains(f.Saw, "there is no rdma-core; install it") || strings.Contains(f.Advice, "install") {
 		t.Errorf("what keeps the adapters from use, and what to do, is the provider's to say: %+v", f)

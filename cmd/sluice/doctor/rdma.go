@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,30 @@ func (m machine) rdma() []Finding {
 	fs = append(fs, m.access()...)
 	fs = append(fs, m.exposure()...)
 	return append(fs, m.locked())
+}
+
+// shared looks at shared memory: whether this machine has it, and which daemons offer it to this user.
+func (m machine) shared() []Finding {
+	f := Finding{What: "shared memory", State: good, Saw: "can be shared between processes; no daemon here offers volumes through it"}
+	if err := m.canShare(); err != nil {
+		f.State, f.Saw = note, "no memory can be shared: "+err.Error()
+		f.Advice = "daemons and initiators on this host go through TCP; Linux 5.1 has what is missing, unless a sandbox forbids memfd_create"
+		return []Finding{f}
+	}
+	l := m.sockets()
+	if len(l) > 0 {
+		f.Saw = "can be shared between processes"
+	}
+	fs := []Finding{f}
+	for _, s := range l {
+		f := Finding{What: "socket " + s.Path, State: good, Saw: "a daemon offers shared memory for port " + s.Port}
+		if s.Problem != "" {
+			f.State, f.Saw = note, s.Problem+" (owner "+strconv.Itoa(int(s.Owner))+", group "+strconv.Itoa(int(s.Group))+", mode "+s.Mode+")"
+			f.Advice = "mode and group of the provider shm in the daemon's configuration say who may; a socket without a daemon goes when one starts: docs/shm.md"
+		}
+		fs = append(fs, f)
+	}
+	return fs
 }
 
 // portsOf looks at the ports of an adapter.

@@ -18,22 +18,27 @@ import (
 // Report is what the command says.
 type Report struct {
 	Adapters []fabric.Adapter `json:"adapters"`
+	// Sockets are those of daemons on this host that offer shared memory.
+	Sockets []fabric.Socket `json:"sockets"`
 	// Why says why there are none, and what to do.
 	Why string `json:"why,omitempty"`
 }
 
 // Command is "sluice rdma".
-func Command() *cobra.Command { return command(fabric.List, fabric.Adapters) }
+func Command() *cobra.Command { return command(fabric.List, fabric.Adapters, fabric.Sockets) }
 
-func command(list func(fabric.Options) ([]fabric.Adapter, error), usable func() (bool, error)) *cobra.Command {
+func command(list func(fabric.Options) ([]fabric.Adapter, error), usable func() (bool, error), sockets func() []fabric.Socket) *cobra.Command {
 	var o fabric.Options
 	c := &cobra.Command{
 		Use:   "rdma [ADAPTER...]",
-		Short: "List the RDMA adapters of this machine and what Sluice does with each",
+		Short: "List the RDMA adapters of this machine, what Sluice does with each, and who offers shared memory",
 		Long: `List RDMA adapters, their ports and addresses, what they can do, and what Sluice does with each: what a target lets its
 clients reach of the daemon's memory, and what an initiator lets a target reach. An adapter that could only expose all memory is not
 used, and what to write to use it all the same is shown; with --exposure whole-slab the list says what is done then. A machine without
-adapters needs none: software iWARP is built in. docs/rdma.md goes from an adapter in the machine to the first verified I/O.`,
+adapters needs none: software iWARP is built in. docs/rdma.md goes from an adapter in the machine to the first verified I/O.
+
+Daemons on this host may offer shared memory (docs/shm.md): each socket is listed with the port of the service that it stands for, and
+whether this user may connect.`,
 		Example: "  sluice rdma\n  sluice rdma mlx5_0 --output json\n  sluice rdma --exposure whole-slab",
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			l, err := list(fabric.Options{})
@@ -53,6 +58,9 @@ adapters needs none: software iWARP is built in. docs/rdma.md goes from an adapt
 				return err
 			}
 			r, err := look(list, usable, o)
+			if len(names) == 0 {
+				r.Sockets = sockets()
+			}
 			if err == nil {
 				err = r.choose(names)
 			}
@@ -62,7 +70,12 @@ adapters needs none: software iWARP is built in. docs/rdma.md goes from an adapt
 			if r.Why != "" {
 				ui.Note(c.ErrOrStderr(), "%s", r.Why)
 			}
-			return ui.Print(c, r, func(t *ui.Table) { show(t, r.Adapters) })
+			return ui.Print(c, r, func(t *ui.Table) {
+				show(t, r.Adapters)
+				for _, s := range r.Sockets {
+					t.Row("shared memory", "port "+s.Port, cmp.Or(s.Problem, "this user may connect")+": "+s.Path)
+				}
+			})
 		},
 	}
 	fabricflag.AddExposure(c.Flags(), &o.Exposure)
@@ -87,7 +100,7 @@ func (r *Report) choose(names []string) error {
 }
 
 func look(list func(fabric.Options) ([]fabric.Adapter, error), usable func() (bool, error), o fabric.Options) (Report, error) {
-	r := Report{Adapters: []fabric.Adapter{}}
+	r := Report{Adapters: []fabric.Adapter{}, Sockets: []fabric.Socket{}}
 	l, err := list(o)
 	if err == nil && len(l) > 0 {
 		r.Adapters = l

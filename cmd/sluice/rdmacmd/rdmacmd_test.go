@@ -17,7 +17,9 @@ func run(t *testing.T, list func(fabric.Options) ([]fabric.Adapter, error), usab
 	t.Helper()
 	root := &cobra.Command{Use: "sluice", SilenceUsage: true, SilenceErrors: true}
 	ui.AddOutputFlag(root)
-	root.AddCommand(command(list, usable))
+	root.AddCommand(command(list, usable, func() []fabric.Socket {
+		return []fabric.Socket{{Path: "/run/sluice/3260.sock", Port: "3260"}, {Path: "/run/sluice/3261.sock", Port: "3261", Problem: "this user may not connect"}}
+	}))
 	var o, e bytes.Buffer
 	root.SetOut(&o)
 	root.SetErr(&e)
@@ -113,5 +115,21 @@ func TestAdaptersCanBeNamed(t *testing.T) {
 	var code ui.ExitError
 	if _, _, err := run(t, list, usable, "mlx5_2"); !errors.As(err, &code) || code.Code != ui.CodeRefused || !strings.Contains(err.Error(), "mlx5_0, mlx5_1") {
 		t.Errorf("one that is not there: %v", err)
+	}
+}
+
+// Daemons of this host that offer shared memory are listed, and not where adapters were named.
+func TestSocketsOfSharedMemoryAreListed(t *testing.T) {
+	list := func(fabric.Options) ([]fabric.Adapter, error) { return []fabric.Adapter{{Name: "mlx5_0"}}, nil }
+	ok := func() (bool, error) { return false, nil }
+	out, _, err := run(t, list, ok)
+	if err != nil || !strings.Contains(out, "this user may connect: /run/sluice/3260.sock") || !strings.Contains(out, "this user may not connect: /run/sluice/3261.sock") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, _, err = run(t, list, ok, "mlx5_0"); err != nil || strings.Contains(out, "3260.sock") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, _, err = run(t, list, ok, "--output", "json"); err != nil || !strings.Contains(out, `"port": "3261"`) {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
