@@ -100,6 +100,15 @@ func (f *Files) RDMA(dev transport.Device, addr string) (at netip.AddrPort, url 
 	return at, fmt.Sprintf("nfs+rdma://%s%s", at, f.path)
 }
 
+// Shared is RDMA through shared memory, at a socket's path.
+func (f *Files) Shared(dev transport.Device, path string) (url string) {
+	f.t.Helper()
+	l, err := dev.Listen(context.Background(), path)
+	must(f.t, err)
+	f.run(func() error { return f.RPC.ServeRDMA(dev, l) })
+	return fmt.Sprintf("nfs+rdma://%s?provider=shm&socket=%s", f.path, path)
+}
+
 func (f *Files) run(serve func() error) {
 	done := make(chan error, 1)
 	f.runs = append(f.runs, done)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"
 	"github.com/sluice-storage/sluice/transport/iwarp"
+	"github.com/sluice-storage/sluice/transport/shm"
 )
 
 // asTarget names the environment variable that makes this test binary a target process: the file to serve and the
@@ -48,6 +50,15 @@ func targetMain(path, addr string) error {
 	}
 	if err := srv.AddTarget(iscsi.Target{Name: iqn, SCSI: t}); err != nil {
 		return err
+	}
+	if strings.HasPrefix(addr, "/") {
+		d := shm.New(shm.Options{})
+		l, err := d.Listen(context.Background(), addr)
+		if err != nil {
+			return err
+		}
+		fmt.Println(l.Addr())
+		return srv.ServeRDMA(context.Background(), d, l, iscsi.Portal{Group: 1})
 	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -89,12 +100,21 @@ func kill(t *testing.T, cmd *exec.Cmd) {
 // A target process is killed by SIGKILL below the writes and started again, several times; no request fails and nothing
 // that was acknowledged is lost.
 func TestSIGKILL(t *testing.T) {
-	for _, scheme := range schemes {
+	for _, scheme := range append([]string{"shared memory"}, schemes...) {
 		t.Run(scheme, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "disk")
-			cmd, addr := spawn(t, path, "127.0.0.1:0")
+			path, at, i := filepath.Join(t.TempDir(), "disk"), "127.0.0.1:0", (*block.Initiator)(nil)
+			if scheme == "shared memory" {
+				at, i = filepath.Join(t.TempDir(), "socket"), sharedHost(t, block.Options{})
+			} else {
+				i = host(t, block.Options{}, iwarp.Options{})
+			}
+			cmd, addr := spawn(t, path, at)
 			defer func() { kill(t, cmd) }()
-			v := open(t, host(t, block.Options{}, iwarp.Options{}), url(scheme, addr))
+			where := url(scheme, addr)
+			if scheme == "shared memory" {
+				where = sharedURL(addr)
+			}
+			v := open(t, i, where)
 			defer func() { must(t, v.Close()) }()
 			writers(t, v, 8, 9, 64<<10, func(round int32) {
 				if round%3 == 1 {

@@ -30,6 +30,17 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(1)
 	}
+	if url := os.Getenv(asInitiator); url != "" {
+		fmt.Fprintln(os.Stderr, initiatorMain(url))
+		os.Exit(1)
+	}
+	if what := os.Getenv(asSpy); what != "" {
+		if err := spyMain(what); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	// Each example is a conversation over sockets; a few of each are enough, as there are many variants.
 	flag.Parse()
 	if f := flag.Lookup("rapid.checks"); f != nil && f.Value.String() == f.DefValue {
