@@ -1,4 +1,5 @@
-// Package uring moves bytes between files and memory by Linux's io_uring(7): a few rings for each medium, whoever asks.
+// Package uring moves bytes between files and memory by Linux's io_uring(7): one ring for each open medium,
+// which all goroutines share.
 //
 // # Threads
 //
@@ -8,8 +9,8 @@
 // two changes of thread for each batch.
 //
 // The kernel ends an operation on the thread that started it: that thread is woken or interrupted, writes the completion, and signals
-// the ring's eventfd. Go's poller has that eventfd and runs the reaper, one goroutine a queue. Who has just submitted looks at the
-// completions itself as well (Reap), because those that are there already then need no other goroutine.
+// the ring's eventfd. Go's poller has that eventfd and runs the reaper, one goroutine a queue. A goroutine that has just submitted looks
+// at the completions too (Reap), because those that are there already then need no other goroutine.
 //
 // # Batches
 //

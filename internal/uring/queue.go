@@ -217,7 +217,7 @@ func (q *Queue[T]) enterLocked() (refused *Op[T]) {
 		if took > 0 {
 			continue
 		}
-		if errno != 0 && errno != unix.EAGAIN && errno != unix.EBUSY && errno != unix.ENOMEM {
+		if errno != 0 && errno != unix.EAGAIN && errno != unix.EBUSY && errno != unix.ENOMEM && errno != unix.EINTR {
 			q.down = fmt.Errorf("%w any more: io_uring_enter: %w", ErrUnavailable, errno)
 		} else if q.out > int(q.pending) {
 			break // it lacks memory, which operations that end give back: then Free comes here again
