@@ -40,3 +40,6 @@ func Tamper(f func(Completion) bool) (back func()) {
 	tamper = func(g *ringer, op *uring.Op[ringWork]) bool { return f(Completion{g, op}) }
 	return func() { tamper = nil }
 }
+
+// Break has the device take no more writes, as an atomic write does that is left half done.
+func Break(d *Device, why error) { _ = d.breaks(0, 0, why) }

@@ -138,6 +138,36 @@ func TestEachWayACompletionCanEnd(t *testing.T) {
 	}
 }
 
+// What a write with FUA is told of may be the loss of an earlier one, and is told once: it is kept for the next opening also where the device
+// has come to take no writes meanwhile.
+func TestALossThatIsToldBehindABreak(t *testing.T) {
+	for _, errno := range []unix.Errno{unix.EIO, unix.ENOSPC, unix.EINTR} {
+		t.Run(errno.Error(), func(t *testing.T) {
+			h := &held{came: make(chan struct{}, 16)}
+			o := file.Options{Loss: filepath.Join(t.TempDir(), "loss")}
+			d, path := tampered(t, o, h.see)
+			m := blockdevtest.NewMemory(t, 4096)
+			h.set(true)
+			wrote := make(chan error, 1)
+			d.Submit(&blockdev.Request{Op: blockdev.Write, FUA: true, Length: 4096, Data: []mem.Span{m.All()}, Done: func(r *blockdev.Request) { wrote <- r.Err }})
+			<-h.came
+			h.set(false)
+			file.Break(d, errors.New("an atomic write is half done"))
+			*h.all[0].Res() = -int32(errno)
+			h.deliver(1)
+			if err := <-wrote; !errors.Is(err, blockdev.ErrMedium) {
+				t.Errorf("the write: %v", err)
+			}
+			_ = d.Close() // an error, or none: it is the note that counts
+			again := open(t, path, o)
+			defer blockdevtest.Close(t, again)
+			if blockdev.Lost(again) == nil {
+				t.Error("the next opening knows of no loss")
+			}
+		})
+	}
+}
+
 // held withholds completions while it is told to.
 type held struct {
 	mu   sync.Mutex

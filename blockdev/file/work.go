@@ -66,7 +66,11 @@ func (w *worker) do(r *blockdev.Request) error {
 	d.locks.RLock(r.Offset, r.Length)
 	defer d.locks.RUnlock(r.Offset, r.Length)
 	if err := d.halted(); err != nil {
-		return err // an atomic write that had the range before broke the device
+		// An atomic write that had the range before broke the device.
+		if r.Err != nil { // the ring has tried, and what it was told of may be an earlier write: no later call is told again
+			err = errors.Join(err, d.loss.found(r.Err))
+		}
+		return err
 	}
 	switch r.Op {
 	case blockdev.Write:
