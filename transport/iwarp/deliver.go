@@ -313,6 +313,9 @@ func (q *QP) finish() *transport.TerminateError {
 		return nil
 	}
 	x.msnSend++
+	if x.sendLen = 0; x.cur.got <= inlineMax {
+		x.sendLen = fpduLen(h.ulpdu)
+	}
 	inv := uint32(0)
 	if h.op == opSendInv || h.op == opSendSEInv {
 		if t := q.remoteInvalidate(h.stag); t != nil {

@@ -43,6 +43,7 @@ type rx struct {
 	msnRead uint32
 	rtrSend bool // a zero-length Send is owed that is no message (RFC 6581 section 9.2)
 	fullLen int  // payload of the last Write segment that was not the last of its message: how large the peer makes them
+	sendLen int  // the last Send, if it was one short FPDU: its length, which the one behind a Write is likely to have
 	rest    sgl  // of a Read's sink, behind the current segment
 	slots   [maxGuess]slot
 	guesses int // slots in use
@@ -84,11 +85,16 @@ func (x *rx) giveBuf() {
 	}
 }
 
-// engine reads and processes until there is a completion for the owner, the socket is empty, or its turn is over.
+// engine reads and processes until there are completions for the owner, the socket is empty, or its turn is over. Behind a completion it
+// goes on for gather bytes: an owner that got each one by itself would answer each with a system call.
 func (q *QP) engine(fd uintptr) {
 	defer q.defect()
+	from := q.cnt.bytesIn.Load()
 	for range pollReads {
-		if q.life.dead() || q.rx.ph == closed || q.rxcq.len() > 0 {
+		if q.life.dead() || q.rx.ph == closed {
+			return
+		}
+		if q.rxcq.len() > 0 && (q.rx.ph == starved || q.cnt.bytesIn.Load()-from >= gather) {
 			return
 		}
 		var more bool
@@ -99,6 +105,9 @@ func (q *QP) engine(fd uintptr) {
 			parsings.Move(&q.rx.ph, inHeader)
 		} else {
 			more, t, err = q.rx.fill(q, int(fd))
+		}
+		if errors.Is(err, io.EOF) && q.rxcq.len() > 0 {
+			return // the owner handles what came before the end, and the next read finds it again
 		}
 		if err != nil {
 			q.rx.close()
@@ -126,8 +135,8 @@ func (q *QP) engine(fd uintptr) {
 			return
 		}
 		if !more {
-			if q.rx.socket != drained {
-				q.rx.socket = short
+			if q.rx.socket != drained || q.rxcq.len() > 0 {
+				q.rx.socket = short // behind completions an empty socket is no news either: Wait looks again
 			} else if q.life.is() == draining {
 				q.fail(q.lostErr(), nil, nil)
 			}
@@ -213,11 +222,11 @@ func (x *rx) fill(q *QP, fd int) (more bool, term *transport.TerminateError, err
 			}
 		}
 		if narrow {
-			ahead = min(ahead, pad+crcLen+taggedLen)
+			ahead = min(ahead, pad+crcLen+x.behind(q))
 		}
 	case inTrailer:
 		if narrow {
-			ahead = min(ahead, fpduPad(x.h.ulpdu)+crcLen+taggedLen-have)
+			ahead = min(ahead, fpduPad(x.h.ulpdu)+crcLen+x.behind(q)-have)
 		}
 	default:
 		if narrow {
@@ -249,6 +258,15 @@ func (x *rx) fill(q *QP, fd int) (more bool, term *transport.TerminateError, err
 	}
 	x.w += n - placed
 	return n == want, nil, nil
+}
+
+// behind is how many bytes behind the current FPDU come along: the header of the next one. Behind the end of a Write that is likely the Send
+// that tells of it, and then the next header. Where it is another Write, as many bytes of its payload are copied.
+func (x *rx) behind(q *QP) int {
+	if x.h.op == opWrite && x.h.last && !q.opt.NoBatch {
+		return x.sendLen + taggedLen
+	}
+	return taggedLen
 }
 
 // point appends iovecs for the next n bytes at the cursor of m, which stays.
