@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-storage/sluice/cmd/sluice/ui"
 	"github.com/sluice-storage/sluice/initiator/block"
+	"github.com/sluice-storage/sluice/internal/plot"
 )
 
 // The points of a report: each factor by itself, the other as asked for.
@@ -69,7 +70,7 @@ func (o *options) write(dir, url string, points []point) error {
 	errs := []error{os.WriteFile(filepath.Join(dir, "report.json"), append(b, '\n'), 0o644)}
 	for _, sweep := range []string{"depth", "block"} {
 		for name, c := range o.charts(sweep, points) {
-			errs = append(errs, os.WriteFile(filepath.Join(dir, name), []byte(c.svg()), 0o644))
+			errs = append(errs, os.WriteFile(filepath.Join(dir, name), []byte(c.SVG()), 0o644))
 		}
 	}
 	shown := url // without secrets
@@ -93,17 +94,17 @@ func directions(r *report) map[string]*dirReport {
 }
 
 // charts are the two of a sweep: throughput and latency.
-func (o *options) charts(sweep string, points []point) map[string]*chart {
+func (o *options) charts(sweep string, points []point) map[string]*plot.Chart {
 	what, fixed := "I/O depth (requests under way)", "bs "+o.bs
-	rate := &chart{y: "throughput (I/Os a second)"}
+	rate := &plot.Chart{Y: "throughput (I/Os a second)"}
 	of := func(d *dirReport) float64 { return d.IOPS }
 	if sweep == "block" {
 		what, fixed = "block size (bytes)", fmt.Sprintf("iodepth %d", o.depth)
-		rate.y = "throughput (MB/s, 10^6 bytes)"
+		rate.Y = "throughput (MB/s, 10^6 bytes)"
 		of = func(d *dirReport) float64 { return float64(d.Bytes) / 1e6 }
 	}
-	rate.title, rate.x = fmt.Sprintf("%s, %s: throughput", o.rw, fixed), what
-	lat := &chart{title: fmt.Sprintf("%s, %s: latency", o.rw, fixed), x: what, y: "latency (us, logarithmic)", logY: true}
+	rate.Title, rate.X = fmt.Sprintf("%s, %s: throughput", o.rw, fixed), what
+	lat := &plot.Chart{Title: fmt.Sprintf("%s, %s: latency", o.rw, fixed), X: what, Y: "latency (us, logarithmic)", LogY: true}
 	var mine []point
 	for _, p := range points {
 		if p.Sweep == sweep {
@@ -112,7 +113,7 @@ func (o *options) charts(sweep string, points []point) map[string]*chart {
 			if sweep == "block" {
 				tick = p.Block
 			}
-			rate.ticks, lat.ticks = append(rate.ticks, tick), append(lat.ticks, tick)
+			rate.Ticks, lat.Ticks = append(rate.Ticks, tick), append(lat.Ticks, tick)
 		}
 	}
 	for _, dir := range []string{"read", "write"} {
@@ -127,15 +128,15 @@ func (o *options) charts(sweep string, points []point) map[string]*chart {
 			return vs, any
 		}
 		if vs, any := series(of); any {
-			rate.lines = append(rate.lines, line{dir, vs})
+			rate.Lines = append(rate.Lines, plot.Line{Name: dir, Values: vs})
 		}
 		for _, q := range []struct{ name, key string }{{"p50", "50.000000"}, {"p99", "99.000000"}, {"p99.9", "99.900000"}} {
 			if vs, any := series(func(d *dirReport) float64 { return float64(d.CLat.Percentile[q.key]) / 1e3 }); any {
-				lat.lines = append(lat.lines, line{dir + " " + q.name, vs})
+				lat.Lines = append(lat.Lines, plot.Line{Name: dir + " " + q.name, Values: vs})
 			}
 		}
 	}
-	return map[string]*chart{sweep + "-throughput.svg": rate, sweep + "-latency.svg": lat}
+	return map[string]*plot.Chart{sweep + "-throughput.svg": rate, sweep + "-latency.svg": lat}
 }
 
 func (o *options) page(url string, points []point) string {
