@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-storage/sluice/test/lib/stat"
 )
 
 var (
@@ -86,37 +88,10 @@ func (t *table) last() float64 {
 func (t *table) mean() float64 {
 	sum := 0.0
 	for _, l := range t.logs {
-		m, _, _ := interval(l)
+		m, _, _ := stat.Interval(l)
 		sum += math.Log(m)
 	}
 	return math.Exp(sum / float64(max(len(t.logs), 1)))
-}
-
-// student is the 97.5th percentile of Student's t by degrees of freedom, from 1.
-var student = []float64{12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-	2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042}
-
-// interval is the geometric mean of a row with its 95 % interval, which one round alone does not have.
-func interval(logs []float64) (mean, low, high float64) {
-	n := float64(len(logs))
-	sum := 0.0
-	for _, v := range logs {
-		sum += v
-	}
-	m := sum / n
-	if len(logs) < 2 {
-		return math.Exp(m), 0, math.Inf(1)
-	}
-	sq := 0.0
-	for _, v := range logs {
-		sq += (v - m) * (v - m)
-	}
-	t := 1.96
-	if df := len(logs) - 1; df <= len(student) {
-		t = student[df-1]
-	}
-	d := t * math.Sqrt(sq/(n-1)/n)
-	return math.Exp(m), math.Exp(m - d), math.Exp(m + d)
 }
 
 func (t *table) String() string {
@@ -124,7 +99,7 @@ func (t *table) String() string {
 	fmt.Fprintf(&b, "%-36s %-8s %-16s %s\n", "row", "new/old", "95 % interval", "rounds")
 	rounds := 0
 	for _, row := range slices.Sorted(maps.Keys(t.logs)) {
-		m, low, high := interval(t.logs[row])
+		m, low, high := stat.Interval(t.logs[row])
 		fmt.Fprintf(&b, "%-36s %.3f    %.3f to %.3f  ", row, m, low, high)
 		for _, v := range t.logs[row] {
 			fmt.Fprintf(&b, " %.2f", math.Exp(v))
@@ -143,7 +118,7 @@ func (t *table) judge(mean, row float64) error {
 		errs = append(errs, fmt.Errorf("the geometric mean is %.3f, the bar is %.2f", m, mean))
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.logs)) {
-		if _, low, high := interval(t.logs[name]); high < row {
+		if _, low, high := stat.Interval(t.logs[name]); high < row {
 			errs = append(errs, fmt.Errorf("%s: the interval %.3f to %.3f lies below %.2f", name, low, high, row))
 		}
 	}
