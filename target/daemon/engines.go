@@ -60,10 +60,14 @@ func openFile(cfg VolumeConfig, stateDir string) (blockdev.Device, error) {
 	if fi, err := os.Stat(cfg.Path); err != nil || fi.Size() >= size || !fi.Mode().IsRegular() {
 		size = 0
 	}
-	return file.Open(cfg.Path, file.Options{
+	d, err := file.Open(cfg.Path, file.Options{
 		Size: size, ReadOnly: cfg.ReadOnly, Direct: cfg.Direct, Logical: cfg.Block, Physical: cfg.Physical,
 		Atomic: cfg.Atomic, Thick: cfg.Thick, Notes: mediaDir(stateDir), Earlier: filepath.Join(stateDir, cfg.Name),
 	})
+	if err != nil {
+		return nil, err
+	}
+	return staging(d), nil
 }
 
 func openMem(cfg VolumeConfig, _ string) (blockdev.Device, error) {

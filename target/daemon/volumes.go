@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/blockdev"
-	"github.com/sluice-storage/sluice/blockdev/file"
 	"github.com/sluice-storage/sluice/blockdev/limit"
 	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/target/scsi"
@@ -79,7 +78,7 @@ func (d *Daemon) openVolume(cfg VolumeConfig, more map[string]*volume) (_ *volum
 	}
 	b := bearer{regular: v.info != nil && v.info.Mode().IsRegular(), medium: true}
 	if v.info != nil && !b.regular {
-		if b.device, err = v.dev.(*file.Device).Identity(); err != nil {
+		if b.device, err = blockdev.Identity(v.dev); err != nil {
 			return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
 		}
 	}
