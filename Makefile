@@ -22,10 +22,10 @@ endif
 # Programs that tests start panic at an illegal move of internal/state too.
 test race storm: export SLUICE_STRICT_STATES = 1
 
-.PHONY: help build demo test race lint cross fuzz bench neighbour lab conformance soak storm man deb release clean
+.PHONY: help build demo test race lint cross fuzz bench bench-report bench-baseline neighbour lab conformance soak storm man deb release clean
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-15s %s\n", $$1, $$2}' Makefile
 
 build: ## both binaries into bin/, for RDMA adapters too where the headers of rdma-core are (VERBS=no: without)
 	$(BUILD) -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluiced ./cmd/sluice
@@ -66,6 +66,12 @@ fuzz: ## every fuzz target for FUZZTIME (5s)
 
 bench: build ## throughput on loopback as ratios: iSER and NFS over RDMA beside raw pread, NFS over TCP beside nfs-ganesha; fails below a bar
 	$(GO) run ./test/tool/bench -enforce
+
+bench-report: build ## the same as a page with plots in dist/bench, beside test/tool/bench/baseline.json (PART=sweep,tgt for parts)
+	$(GO) run ./test/tool/bench $(if $(PART),-part $(PART)) -page dist/bench -baseline test/tool/bench/baseline.json
+
+bench-baseline: build ## measure, and make that the baseline (PART for the rows of parts)
+	$(GO) run ./test/tool/bench $(if $(PART),-part $(PART)) -write-baseline test/tool/bench/baseline.json
 
 neighbour: build ## what bad peers leave of a good one's throughput and latency
 	$(GO) run ./test/suite/faults/neighbour

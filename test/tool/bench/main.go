@@ -1,8 +1,19 @@
-// Command bench measures Sluice on loopback: blocks over iSER beside "raw pread" (raw.go), files over RDMA beside the
-// same, a volume past the page cache beside fio on its file (direct.go), fio through the NBD face of a volume beside qemu-nbd and nbdkit on the file itself (nbd.go), and files over TCP
-// beside nfs-ganesha with one libnfs client (nfs.go). Rounds of the two alternate, and a ratio
-// of medians is what counts, since absolute figures drift with the machine. For blocks it also counts heap allocations
-// per I/O, in this process and in sluiced.
+// Command bench measures Sluice on loopback. Its parts:
+//
+//	block     blocks over iSER beside "raw pread" (raw.go)
+//	sweep     the same against block size and depth, where no step may fall off (sweep.go)
+//	latency   one request at a time, beside raw pread in the same wait mode (latency.go)
+//	direct    a volume past the page cache beside fio on its file (direct.go)
+//	sessions  idle sessions beside busy ones (sessions.go)
+//	scale     1 to 1,000 sessions of one volume, 1 to 256 volumes (scale.go)
+//	tgt       blocks over TCP beside tgt, with one client (tgt.go)
+//	staging   placement beside a copy that the target need not make (staging.go)
+//	nbd       fio through the NBD face of a volume beside qemu-nbd and nbdkit on the file itself (nbd.go)
+//	nfs       files over RDMA beside raw pread, and over TCP beside nfs-ganesha with one libnfs client (nfs.go)
+//
+// Rounds of the two alternate, and a ratio of medians is what counts, since absolute figures drift with the machine. A round of which the
+// machine below took much time is repeated (machine.go). For blocks it also counts heap allocations and wake-ups per I/O, in this process and in
+// sluiced. -page leaves a page with plots (page.go); -baseline compares with the figures of an earlier run (baseline.go).
 package main
 
 import (
@@ -39,7 +50,11 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "measure only lines that contain this")
 	flag.StringVar(&o.profile, "profile", "", "directory for CPU profiles of both processes")
 	flag.StringVar(&o.json, "json", "", "write the results of all parts, and the bars that are missed, to this file")
-	flag.StringVar(&o.part, "part", "all", "what to measure: block, direct, sessions, nbd, nfs, all")
+	flag.StringVar(&o.part, "part", "all", "what to measure, with commas between: "+partNames()+", or all")
+	flag.StringVar(&o.page, "page", "", "leave a page with plots, and the results, in this directory")
+	flag.StringVar(&o.baseline, "baseline", "", "compare ratios with those of this file, which -write-baseline has made")
+	flag.StringVar(&o.writeBaseline, "write-baseline", "", "write the ratios to this file, in place of those that it has of the same rows")
+	flag.StringVar(&o.staged, "staged", "", "of the part staging: the daemon that copies (default: it is built)")
 	flag.StringVar(&o.volume, "volume", "", "of the part direct: a file of 4 GiB, all written, on the disk to be measured; what it has is lost (default: one is made)")
 	flag.IntVar(&o.idle, "idle", 1000, "idle sessions beside the busy ones")
 	flag.IntVar(&o.busy, "busy", 64, "busy sessions")
@@ -60,6 +75,10 @@ type options struct {
 	part                string
 	idle, busy          int
 	enforce             bool
+	page                string
+	baseline            string
+	writeBaseline       string
+	staged              string
 	direct              bool // the volume that is served
 	volume              string
 }
@@ -67,6 +86,7 @@ type options struct {
 // result is one line of the table, for -json too.
 type result struct {
 	Work         string    `json:"work"`
+	Size         int       `json:"size"`
 	Raw          float64   `json:"raw_per_second"` // of what it is compared with
 	Sluice       float64   `json:"sluice_per_second"`
 	Ratio        float64   `json:"ratio"`
@@ -75,6 +95,9 @@ type result struct {
 	SluiceCPU    float64   `json:"sluice_cpu_us_per_io"`
 	AllocsClient float64   `json:"allocs_per_io_client"`
 	AllocsDaemon float64   `json:"allocs_per_io_daemon"`
+	Wakes        wakes     `json:"wakes_per_io"`
+	RawWakes     wakes     `json:"raw_wakes_per_io"`
+	Machine      machine   `json:"machine"`
 	Rounds       []float64 `json:"round_ratios"`
 	work         work
 }
@@ -87,39 +110,17 @@ func bench(o options) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	report := map[string]any{}
 	var missed []error
-	if o.part != "all" && o.part != "block" && o.part != "direct" && o.part != "sessions" && o.part != "nbd" && o.part != "nfs" {
-		return fmt.Errorf("-part %q is none of block, direct, sessions, nbd, nfs, all", o.part)
+	wanted, err := wantedParts(o.part)
+	if err != nil {
+		return err
 	}
-	if os.Getenv(nfsEnv) == "" && (o.part == "block" || o.part == "all") {
-		if missed, err = benchBlocks(dir, o, report); err != nil {
-			return err
+	for _, p := range wanted {
+		if os.Getenv(nfsEnv) != "" && p.name != "nfs" {
+			continue // the process inside is there for that alone
 		}
-	}
-	if os.Getenv(nfsEnv) == "" && (o.part == "direct" || o.part == "all") {
-		m, err := benchDirect(dir, o, report)
+		m, err := p.run(dir, o, report)
 		if err != nil {
-			return err
-		}
-		missed = append(missed, m...)
-	}
-	if os.Getenv(nfsEnv) == "" && (o.part == "sessions" || o.part == "all") {
-		m, err := crowds(dir, o, report)
-		if err != nil {
-			return err
-		}
-		missed = append(missed, m...)
-	}
-	if os.Getenv(nfsEnv) == "" && (o.part == "nbd" || o.part == "all") {
-		m, err := benchNBD(dir, o, report)
-		if err != nil {
-			return err
-		}
-		missed = append(missed, m...)
-	}
-	if o.part == "nfs" || o.part == "all" {
-		m, err := benchFiles(dir, o, report)
-		if err != nil {
-			return err
+			return fmt.Errorf("part %s: %w", p.name, err)
 		}
 		missed = append(missed, m...)
 	}
@@ -141,6 +142,11 @@ func bench(o options) (err error) {
 	if inside != "" {
 		return nil // the process outside says what is missed
 	}
+	worse, err := afterwards(o, report)
+	if err != nil {
+		return err
+	}
+	missed = append(missed, worse...)
 	if o.enforce {
 		return errors.Join(missed...)
 	}
@@ -151,38 +157,45 @@ func bench(o options) (err error) {
 }
 
 func benchBlocks(dir string, o options, report map[string]any) (missed []error, err error) {
+	var results []*result
+	err = besideRaw(dir, o, func(raw *rawPeer, s *ours) error {
+		for _, w := range works {
+			if !strings.Contains(w.String(), o.only) {
+				continue
+			}
+			r := &result{Work: w.String(), Bar: w.bar, work: w}
+			if err := measure(r, raw, s, o); err != nil {
+				return fmt.Errorf("%s: %w", w, err)
+			}
+			results = append(results, r)
+		}
+		print(results, s, o)
+		report["crc"], report["engine"], report["results"] = s.crc, o.engine, results
+		return nil
+	})
+	return judge(results), err
+}
+
+// besideRaw starts raw pread and a daemon, each with a file of its own, for f.
+func besideRaw(dir string, o options, f func(*rawPeer, *ours) error) (err error) {
 	volume, raws := filepath.Join(dir, "volume"), filepath.Join(dir, "raw")
 	for _, p := range []string{volume, raws} {
 		if err := fill(p); err != nil {
-			return nil, err
+			return err
 		}
 		defer func() { err = errors.Join(err, os.Remove(p)) }()
 	}
 	raw, err := startRaw(raws)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, raw.close()) }()
 	s, err := startSluice(dir, volume, o)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-
-	var results []*result
-	for _, w := range works {
-		if !strings.Contains(w.String(), o.only) {
-			continue
-		}
-		r := &result{Work: w.String(), Bar: w.bar, work: w}
-		if err := measure(r, raw, s, o); err != nil {
-			return nil, fmt.Errorf("%s: %w", w, err)
-		}
-		results = append(results, r)
-	}
-	print(results, s, o)
-	report["crc"], report["engine"], report["results"] = s.crc, o.engine, results
-	return judge(results), nil
+	return f(raw, s)
 }
 
 func measure(r *result, raw *rawPeer, s *ours, o options) error {
@@ -202,46 +215,13 @@ func measure(r *result, raw *rawPeer, s *ours, o options) error {
 	return err
 }
 
-// sideBySide runs rounds of two peers in turn: theirs is what ours is compared with.
-func sideBySide(r *result, theirs, ours runner, o options) error {
-	var raws, sluices []float64
-	rate := func(who runner, cpu *cpuCount, d time.Duration) (float64, error) {
-		cpu.start(who.pids())
-		n, took, err := who.run(r.work, d)
-		cpu.stop(who.pids(), n)
-		return float64(n) / took.Seconds(), err
-	}
-	var rawCPU, ourCPU cpuCount
-	for _, who := range []runner{theirs, ours} {
-		if _, err := rate(who, new(cpuCount), o.each/2); err != nil { // warm up
-			return err
-		}
-	}
-	for range o.rounds {
-		a, err := rate(theirs, &rawCPU, o.each)
-		if err != nil {
-			return err
-		}
-		b, err := rate(ours, &ourCPU, o.each)
-		if err != nil {
-			return err
-		}
-		raws, sluices = append(raws, a), append(sluices, b)
-		r.Rounds = append(r.Rounds, b/a)
-	}
-	r.Raw, r.Sluice = median(raws), median(sluices)
-	r.Ratio = r.Sluice / r.Raw
-	r.RawCPU, r.SluiceCPU = rawCPU.perIO(), ourCPU.perIO()
-	return nil
-}
-
 func print(results []*result, s *ours, o options) {
 	fmt.Printf("iSER on loopback, sluiced (engine %s) and this client as two processes; CRC %s on both sides of every ratio\n", o.engine, s.crc)
 	t := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "work\traw pread\tSluice\tratio\tbar\tCPU us/IO raw\tSluice\tallocs/IO client\tsluiced")
+	fmt.Fprintln(t, "work\traw pread\tSluice\tratio\tbar\tCPU us/IO raw\tSluice\tallocs/IO client\tsluiced\twake-ups/IO client\tsluiced\traw\tmachine")
 	for _, r := range results {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%.2f\t%.1f\t%.1f\t%.1f\t%.4f\t%.4f\n", r.Work, show(r.Raw, r.work), show(r.Sluice, r.work), r.Ratio, r.Bar,
-			r.RawCPU, r.SluiceCPU, r.AllocsClient, r.AllocsDaemon)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%.2f\t%.1f\t%.1f\t%.1f\t%.4f\t%.4f\t%.3f\t%.3f\t%.3f\t%s\n", r.Work, show(r.Raw, r.work), show(r.Sluice, r.work), r.Ratio, r.Bar,
+			r.RawCPU, r.SluiceCPU, r.AllocsClient, r.AllocsDaemon, r.Wakes.Client, r.Wakes.Server, r.RawWakes.Client+r.RawWakes.Server, r.Machine)
 	}
 	if err := t.Flush(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
