@@ -61,8 +61,9 @@ type channel struct {
 	peak     int    // most commands lately
 	promised int    // requests that the initiator may send
 	owed     int    // receives that are posted and not promised
-	asked    uint64 // the tag of the SRP_CRED_REQ that is not answered, 0 without one
-	asks     uint64 // so far
+	asks     uint64 // the tag of the newest SRP_CRED_REQ; tags begin with 1
+	answers  uint64 // the tag of the newest that is answered
+	askedAt  uint64 // units when the newest was sent
 	moved    uint64 // times that data has moved
 	units    uint64 // received
 	stats    counters
@@ -253,7 +254,7 @@ func (c *channel) leave(why error, drain bool) {
 func (c *channel) logoutLocked() {
 	channelLife.Move(&c.state, channelLeaving)
 	why := c.killErr
-	if c.asked != 0 || len(c.freeSend) == 0 {
+	if c.askedLocked() || len(c.freeSend) == 0 {
 		c.killLocked(why)
 		return
 	}

@@ -9,26 +9,41 @@ import (
 
 // SRP_CRED_REQ returns credits that no response returns. An initiator answers it, so it is also how a silent one is asked whether it is there. One is under
 // way at a time: an initiator has a receive for no more (Linux posts one beside those of its commands).
+//
+// A channel is reliable, so a request that has no answer was not lost, and repeating it helps nothing while the initiator is silent. But an initiator may lose
+// its answer and live: ib_srp drops SRP_CRED_RSP where it has no free information unit to send it in, and takes the credits all the same. It has the receive
+// again then. So a silent initiator is asked anew, if it has sent anything since it was asked last. Otherwise one answer that was dropped would end the channel
+// the next time that it has nothing to do for as long as the peer timeout.
+
+// mostUnanswered bounds the requests without an answer. Answers that come after all need receives, and one is for SRP_I_LOGOUT.
+const mostUnanswered = spareReceives - 1
 
 // askLocked sends SRP_CRED_REQ, if there are credits to return. It tries again with the next tick where it cannot.
 func (c *channel) askLocked() {
-	if c.owed > 0 {
+	if c.owed > 0 && !c.askedLocked() {
 		c.pingLocked()
 	}
 }
 
+// askedLocked reports whether an SRP_CRED_REQ has no answer.
+func (c *channel) askedLocked() bool { return c.asks != c.answers }
+
+// anewLocked reports whether a silent initiator is to be asked, although it has not answered before.
+func (c *channel) anewLocked() bool { return c.units != c.askedAt && c.asks-c.answers < mostUnanswered }
+
 // pingLocked sends SRP_CRED_REQ.
 func (c *channel) pingLocked() {
-	if c.asked != 0 || len(c.freeSend) == 0 || c.state != channelLive {
+	if len(c.freeSend) == 0 || c.state != channelLive {
 		return
 	}
 	c.asks++
-	c.asked = c.asks
+	c.askedAt = c.units
 	i := c.slotLocked()
-	c.sendLocked(i, wire.PutCredReq(c.sendMem[i].Bytes(), c.grantLocked(), c.asked), nil)
+	c.sendLocked(i, wire.PutCredReq(c.sendMem[i].Bytes(), c.grantLocked(), c.asks), nil)
 }
 
-// answered takes SRP_CRED_RSP. It needed no credit: its receive is posted again with what is sent next, and others are left until then.
+// answered takes SRP_CRED_RSP, to the newest request or to one before it. It needed no credit: its receive is posted again with what is sent next, and others
+// are left until then.
 func (c *channel) answered(recv int, b []byte) error {
 	tag, err := wire.ParseCredRsp(b)
 	if err != nil {
@@ -36,11 +51,11 @@ func (c *channel) answered(recv int, b []byte) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if tag != c.asked || tag == 0 {
+	if tag <= c.answers || tag > c.asks {
 		return &wire.ProtocolError{Unit: wire.OpCredRsp, Reason: wire.LogoutUnasked, Detail: "an answer to a request that was not sent"}
 	}
 	c.units++
-	c.asked = 0
+	c.answers = tag
 	c.recvLocked(recv)
 	return nil
 }
@@ -72,14 +87,16 @@ func (c *channel) tick() {
 		c.lastMoved, c.stuck = c.moved, 0
 	}
 	switch {
-	case c.quiet >= 4 && c.asked != 0:
+	case c.quiet >= 4 && c.askedLocked() && !c.anewLocked():
 		c.killLocked(errSilent)
 		return
 	case c.stuck >= starveTicks:
 		c.killLocked(errStarving)
 		return
 	case c.quiet >= 2:
-		c.pingLocked()
+		if !c.askedLocked() || c.anewLocked() {
+			c.pingLocked()
+		}
 	default:
 		c.askLocked()
 	}

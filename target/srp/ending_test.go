@@ -107,7 +107,7 @@ func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, "twin")
 		alive, dead := f.login(1), f.login(2)
-		dead.Deaf()
+		dead.Deaf(1 << 30)
 		began := time.Now()
 		<-dead.Done()
 		if took := time.Since(began); took < f.srv.opt.Peer || took > f.srv.opt.Peer*3/2 {
@@ -122,6 +122,67 @@ func TestSilence(t *testing.T) {
 			t.Errorf("%+v", f.srv.Counts())
 		}
 		alive.End()
+		f.close()
+	})
+}
+
+// An initiator that lost an answer and lives is asked anew when it is silent, and stays. It may still answer the older request.
+func TestAnAnswerThatIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, "twin")
+		a := f.login(1)
+		asked := func(n int) uint64 {
+			must(t, a.Await(f.ctx(), func() bool { return len(a.EventsLocked()) == n }))
+			return a.Events()[n-1].Tag
+		}
+		a.Deaf(2)
+		first := asked(1)
+		f.ready(a) // the answer is gone for good, and the initiator is not
+		began := time.Now()
+		second := asked(2)
+		if took := time.Since(began); took < f.srv.opt.Peer/2 || took > f.srv.opt.Peer*3/4 {
+			t.Errorf("asked anew after %v", took)
+		}
+		rsp := make([]byte, wire.ShortLen)
+		for _, tag := range []uint64{first, second} {
+			must(t, a.Send(rsp[:wire.PutCredRsp(rsp, tag)]))
+		}
+		time.Sleep(10 * f.srv.opt.Peer)
+		f.ready(a)
+		must(t, a.Send(rsp[:wire.PutCredRsp(rsp, second)])) // twice
+		if e := told(a); len(e) == 0 || e[len(e)-1].Reason != wire.LogoutUnasked {
+			t.Errorf("told %+v", e)
+		}
+		a.End()
+		f.close()
+	})
+}
+
+// An initiator that sends commands and answers nothing is asked as often as there are receives for the answers, and is gone with the next silence.
+func TestAnInitiatorThatNeverAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, "twin")
+		a := f.login(1)
+		a.Deaf(1 << 30)
+		began, silences := time.Now(), 0
+		for ; silences < 100; silences++ {
+			time.Sleep(f.srv.opt.Peer * 5 / 6) // it is asked meanwhile
+			if r := a.Do(f.ctx(), srpinit.Command{CDB: []byte{0}}); r.Err != nil {
+				break
+			}
+			if silences == mostUnanswered {
+				<-a.Done()
+				break
+			}
+		}
+		if n := len(a.Events()); n != mostUnanswered || silences != mostUnanswered {
+			t.Errorf("asked %d times in %d silences of %v", n, silences, time.Since(began))
+		}
+		f.settled()
+		if n := f.srv.Counts().Ended["silent"]; n != 1 {
+			t.Errorf("%+v", f.srv.Counts())
+		}
+		a.End()
 		f.close()
 	})
 }

@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	// spareReceives are posted beside those that credits promise: for SRP_I_LOGOUT, and for the answer to the one request that this target has
-	// under way.
+	// spareReceives are posted beside those that credits promise: for SRP_I_LOGOUT, and for answers to what this target asks.
 	spareReceives = 4
 
 	// leastUnit is the shortest unit length that an initiator can ask for, in bytes (SRP r16a section 6.2), and maxUnit the longest: one buffer of

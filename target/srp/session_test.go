@@ -3,6 +3,7 @@ package srp
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -100,6 +101,43 @@ func TestTagsAreAChannels(t *testing.T) {
 		}
 		a.Abandon(pa)
 		f.ready(a)
+	})
+}
+
+// What a unit has to tell is told once to the nexus, on whichever of its channels the next command comes: a change by another host, and a reset by one.
+func TestChannelsAreToldOnce(t *testing.T) {
+	each(t, func(t *testing.T, f *fixture) {
+		a, b, other := f.login(1), f.another(1), f.login(2)
+		f.ready(b)
+		asc := func(c *srpinit.Channel) uint16 {
+			t.Helper()
+			r := c.Do(f.ctx(), srpinit.Command{CDB: []byte{0}})
+			must(t, r.Err)
+			switch {
+			case r.Status == 0:
+				return 0
+			case r.Sense[0]&0x7F < 0x72:
+				return binary.BigEndian.Uint16(r.Sense[12:])
+			}
+			return binary.BigEndian.Uint16(r.Sense[2:])
+		}
+		for i, c := range []*srpinit.Channel{a, b, a} {
+			alone := b
+			if c == b {
+				alone = a
+			}
+			must(t, f.st.SetPortGroup(1, []scsi.AccessState{scsi.ActiveNonOptimized, scsi.ActiveOptimized}[i%2]))
+			if x, y, z := asc(c), asc(alone), asc(c); x != 0x2A06 || y != 0 || z != 0 {
+				t.Errorf("of a change the channels are told %04X, %04X and %04X", x, y, z)
+			}
+			f.ready(other)
+			if r := f.manage(other, wire.LUNReset, 0, 0).Wait(); r.Response() != wire.FunctionComplete {
+				t.Fatalf("%+v", r)
+			}
+			if x, y, z := asc(c), asc(alone), asc(c); x != 0x2903 || y != 0 || z != 0 {
+				t.Errorf("of a reset the channels are told %04X, %04X and %04X", x, y, z)
+			}
+		}
 	})
 }
 

@@ -57,7 +57,7 @@ type Channel struct {
 	events  []Event
 	err     error
 	closed  bool
-	deaf    bool          // requests of the target's are not answered
+	deaf    int           // requests of the target's that are not answered, from now on
 	frozen  chan struct{} // nothing is polled until it is closed; nil: no
 }
 
@@ -240,7 +240,8 @@ func (c *Channel) received(i, n int) {
 		c.mu.Lock()
 		c.events = append(c.events, Event{Op: op, Tag: tag, Grant: grant})
 		c.credits += int(grant)
-		deaf := c.deaf
+		deaf := c.deaf > 0
+		c.deaf = max(c.deaf-1, 0)
 		c.wake.Broadcast()
 		c.mu.Unlock()
 		if !deaf {
@@ -256,10 +257,10 @@ func (c *Channel) received(i, n int) {
 	}
 }
 
-// Deaf leaves requests of the target's without an answer from now on.
-func (c *Channel) Deaf() {
+// Deaf leaves the next n requests of the target's without an answer. Their credits count, as with ib_srp when it has no unit to answer in.
+func (c *Channel) Deaf(n int) {
 	c.mu.Lock()
-	c.deaf = true
+	c.deaf = n
 	c.mu.Unlock()
 }
 
@@ -284,6 +285,9 @@ func (c *Channel) Events() []Event {
 	defer c.mu.Unlock()
 	return append([]Event(nil), c.events...)
 }
+
+// EventsLocked is Events for what Await asks.
+func (c *Channel) EventsLocked() []Event { return c.events }
 
 // Credits is how many requests may be sent now.
 func (c *Channel) Credits() int {
