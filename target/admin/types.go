@@ -17,6 +17,17 @@ type Info struct {
 	Config  string    `json:"config"`    // the file it was started with
 	State   string    `json:"state"`     // serving, draining
 	Dir     string    `json:"state_dir"` // state directory
+	// Unbound are the addresses that RDMA adapters do not serve and should; what else serves there does.
+	Unbound []Unbound `json:"unbound,omitempty"`
+}
+
+// Unbound is an address that RDMA adapters do not serve. The daemon tries again by itself.
+type Unbound struct {
+	Provider string `json:"provider"`
+	Address  string `json:"address"`
+	Problem  string `json:"problem"`
+	// Default says that the configuration names no provider, and that the daemon takes the adapters that there are.
+	Default bool `json:"default,omitempty"`
 }
 
 // Volume is one block device as it is now.

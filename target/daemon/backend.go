@@ -22,7 +22,7 @@ func (d *Daemon) Info() admin.Info {
 	if d.Ready() != nil {
 		state = "draining"
 	}
-	return admin.Info{Version: version.String(), PID: os.Getpid(), Started: d.started, Config: d.source, State: state, Dir: d.stateDir}
+	return admin.Info{Version: version.String(), PID: os.Getpid(), Started: d.started, Config: d.source, State: state, Dir: d.stateDir, Unbound: d.unbound()}
 }
 
 // Volumes implements admin.Backend.

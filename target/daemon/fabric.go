@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/rpcserver"
 	"github.com/sluice-storage/sluice/transport"
@@ -228,8 +229,11 @@ func (a *adapters) close() error {
 // or be taken out, and nothing else ends with that. Where TCP has the port, iWARP adapters do not listen: they would take it from TCP.
 func (a *adapters) listen(ctx context.Context, address string, tcp bool, serve func(transport.Device, transport.Listener) error) {
 	var wg sync.WaitGroup
-	defer wg.Wait()
 	k := kept{at: map[string]bool{}}
+	defer func() {
+		wg.Wait()
+		a.forget(address, &k)
+	}()
 	for ctx.Err() == nil {
 		if l, known := a.places(ctx, address, tcp); known {
 			for _, place := range k.renew(l) {
@@ -241,6 +245,33 @@ func (a *adapters) listen(ctx context.Context, address string, tcp bool, serve f
 		case <-time.After(adapterRetry):
 		}
 	}
+}
+
+// forget takes back what was said of an address that is not to be served any more, and of its places.
+func (a *adapters) forget(address string, k *kept) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.said, address)
+	for _, place := range k.listed {
+		delete(a.said, place)
+	}
+}
+
+// unbound are the addresses that adapters do not serve and should.
+func (d *Daemon) unbound() (l []admin.Unbound) {
+	for _, a := range d.adapters {
+		a.mu.Lock()
+		for address, problem := range a.said {
+			if address != "" && problem != "" {
+				l = append(l, admin.Unbound{Provider: a.cfg.Provider, Address: address, Problem: problem, Default: a.cfg.implied})
+			}
+		}
+		a.mu.Unlock()
+	}
+	slices.SortFunc(l, func(a, b admin.Unbound) int { return strings.Compare(a.Address, b.Address) })
+	return l
 }
 
 // kept are the places that listeners are kept at.
@@ -277,7 +308,7 @@ func (k *kept) leave(place string) bool {
 }
 
 // errTCPHasIt is why an iWARP adapter does not listen.
-var errTCPHasIt = errors.New("an iWARP adapter shares TCP's ports, and this one serves TCP: give the adapter ports of its own (iser_port, nfs_port of its entry in `fabric`), " +
+var errTCPHasIt = errors.New("an iWARP adapter shares TCP's ports, and this one serves TCP; give the adapter ports of its own (iser_port, nfs_port of its entry in `fabric`), " +
 	"or let software iWARP serve its clients, which speak the same protocol")
 
 // places is where adapters are to listen for an address, if that is known.
@@ -298,6 +329,9 @@ func (a *adapters) places(ctx context.Context, address string, tcp bool) (out []
 			a.complainLocked(address, a.cfg.words().notServed, err, zap.String("address", address))
 		}
 		return nil, false
+	}
+	if !slices.ContainsFunc(l, func(p transport.Place) bool { return p.Address == address }) {
+		delete(a.said, address)
 	}
 	for _, p := range l {
 		if p.SharesTCP && tcp {

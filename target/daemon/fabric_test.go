@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/fabric"
 	"github.com/sluice-storage/sluice/transport/transporttest"
@@ -174,6 +175,59 @@ func TestAdaptersThatCannotBeUsedAtStartServeWhenTheyCan(t *testing.T) {
 	}
 	if len(d.devices()) != 2 {
 		t.Errorf("%d devices", len(d.devices()))
+	}
+}
+
+// An address that adapters cannot listen at is told to who asks the daemon, with the reason, for as long as that is so.
+func TestAnAddressThatAdaptersCannotHaveIsTold(t *testing.T) {
+	for conf, byDefault := range map[string]bool{"": true, "fabric: [{provider: iwarp}, {provider: verbs}]\n": false} {
+		retryEvery(t, 5*time.Millisecond)
+		here := adaptersHere
+		adaptersHere = func() (bool, error) { return false, nil }
+		t.Cleanup(func() { adaptersHere = here })
+		var plugged atomic.Bool
+		fab := transporttest.NewNetwork()
+		restore := fabric.Replace(fabric.Verbs, func(fabric.Options) (transport.Device, error) {
+			if !plugged.Load() {
+				return nil, errors.New("there is no adapter")
+			}
+			return fab.Adapter(transporttest.Adapter{Provider: fabric.Verbs}), nil
+		})
+		file := filepath.Join(t.TempDir(), "sluiced.yaml")
+		if err := os.WriteFile(file, []byte(fileConfig+"srp: [{address: \"127.0.0.1:0\", group: 9}]\n"+conf), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d, stop := serveLogged(t, file, zap.NewNop())
+		if l := d.Info().Unbound; len(l) != 0 {
+			t.Errorf("before there are adapters: %+v", l)
+		}
+		far, portal := fab.Adapter(transporttest.Adapter{}), d.Targets()[0].SRP[0].Address
+		l, err := far.Listen(t.Context(), portal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plugged.Store(true)
+		told := func(n int) (l []admin.Unbound) {
+			t.Helper()
+			for limit := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) { // a listener has no event
+				if l = d.Info().Unbound; len(l) == n {
+					return l
+				}
+				if time.Now().After(limit) {
+					t.Fatalf("told %+v, want %d", l, n)
+				}
+			}
+		}
+		if u := told(1)[0]; u.Provider != "verbs" || u.Address != portal || u.Problem == "" || u.Default != byDefault {
+			t.Errorf("told %+v", u)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		told(0) // it serves
+		stop()
+		_ = far.Close()
+		restore()
 	}
 }
 

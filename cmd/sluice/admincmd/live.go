@@ -25,6 +25,7 @@ type Served struct {
 	Volumes []admin.Volume
 	Targets []admin.Target
 	Exports []admin.Export
+	Unbound []admin.Unbound
 }
 
 // AskServed asks the daemon what it has.
@@ -35,7 +36,11 @@ func AskServed(c *cobra.Command) (s Served, err error) {
 	if s.Targets, err = get[[]admin.Target](c, "/v1/targets"); err != nil {
 		return s, err
 	}
-	s.Exports, err = get[[]admin.Export](c, "/v1/exports")
+	if s.Exports, err = get[[]admin.Export](c, "/v1/exports"); err != nil {
+		return s, err
+	}
+	info, err := get[admin.Info](c, "/v1/info")
+	s.Unbound = info.Unbound
 	return s, err
 }
 

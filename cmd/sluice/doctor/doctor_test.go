@@ -54,7 +54,8 @@ func sick(t *testing.T) machine {
 					{Name: "z", Slow: "io_uring is not to be had: the daemon's unit forbids it"}},
 				Targets: []admin.Target{{Name: "iqn.2026-11.org.example:t", Problem: "its secrets file is away"},
 					{Name: "a", NotSRP: "it has auth, and SRP has no authentication"}, {Name: "p", NotSRP: "no RDMA provider; add one"}, {Name: "q"}},
-				Exports: []admin.Export{{Name: "/e", Problem: "directory /srv/e: no such file or directory"}, {Name: "/f"}}}, nil
+				Exports: []admin.Export{{Name: "/e", Problem: "directory /srv/e: no such file or directory"}, {Name: "/f"}},
+				Unbound: []admin.Unbound{{Provider: "verbs", Address: "10.0.0.1:3260", Problem: "address already in use"}, {Provider: "verbs", Address: "10.0.0.2:3260", Problem: "TCP has it; give it iser_port", Default: true}}}, nil
 		},
 	}
 }
@@ -69,7 +70,7 @@ func TestASickMachineGetsAdviceForEverything(t *testing.T) {
 		"port 1 of mlx5_0": note, "kernel module ib_uverbs": note, "kernel module rdma_ucm": note, "rdma-core": note, "locked memory": note,
 		"adapter bnxt_re0": note, "adapter cxgb4_0": note, "socket /run/sluice/3260.sock": note,
 		"state directory": bad, "port 127.0.0.1:3260": note, "volume v": bad, "volume w": bad, "volume x": note, "target iqn.2026-11.org.example:t": bad, "export /e": bad,
-		"SRP of target a": note, "SRP of target p": note,
+		"SRP of target a": note, "SRP of target p": note, "RDMA adapters at 10.0.0.1:3260": bad, "RDMA adapters at 10.0.0.2:3260": note,
 	} {
 		if f := found[what]; f.State != state || f.Advice == "" {
 			t.Errorf("%s: %+v, want state %s and advice", what, f, state)
@@ -85,6 +86,9 @@ func TestASickMachineGetsAdviceForEverything(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	if f := found["SRP of target p"]; f.Saw != "not served: no RDMA provider" || f.Advice != "add one" {
+		t.Errorf("%+v", f)
+	}
+	if f := found["RDMA adapters at 10.0.0.2:3260"]; f.Saw != "not served by provider verbs: TCP has it" || f.Advice != "give it iser_port" {
 		t.Errorf("%+v", f)
 	}
 	if _, there := found["SRP of target q"]; there {

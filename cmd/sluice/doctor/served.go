@@ -3,6 +3,8 @@ package doctor
 import (
 	"fmt"
 	"strings"
+
+	"github.com/sluice-storage/sluice/target/admin"
 )
 
 // daemon names what is configured and not served.
@@ -35,6 +37,9 @@ func (m machine) daemon() []Finding {
 			fs = append(fs, notServed("export "+e.Name, e.Problem))
 		}
 	}
+	for _, u := range has.Unbound {
+		fs = append(fs, unbound(u))
+	}
 	return fs
 }
 
@@ -48,6 +53,19 @@ func notServed(what, problem string) Finding {
 		do = "mend that, and then: sluice reload"
 	}
 	return Finding{What: what, State: bad, Saw: "not served: " + why, Advice: do}
+}
+
+// unbound is an address that RDMA adapters do not serve: a note where the configuration does not ask for adapters.
+func unbound(u admin.Unbound) Finding {
+	why, do, said := strings.Cut(u.Problem, "; ")
+	if !said {
+		do = "free that port or choose another one; the daemon tries again by itself, and: sluice rdma"
+	}
+	f := Finding{What: "RDMA adapters at " + u.Address, State: bad, Saw: "not served by provider " + u.Provider + ": " + why, Advice: do}
+	if u.Default {
+		f.State = note
+	}
+	return f
 }
 
 // notOverSRP is a target that SRP has addresses for and does not serve: a note, because it may be meant.
