@@ -28,7 +28,8 @@ type Options struct {
 	// (RUNTIME_DIRECTORY), /run/sluice for root, or $XDG_RUNTIME_DIR/sluice, and a dialler looks in Directories.
 	Directory string
 
-	slots int // of our rings, for tests
+	slots int   // of our rings, for tests
+	maps  int64 // of peers' slabs, likewise
 }
 
 func (o Options) withDefaults() Options {
@@ -40,6 +41,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.slots == 0 {
 		o.slots = ringSlots
+	}
+	if o.maps == 0 {
+		o.maps = maxMappings
 	}
 	return o
 }

@@ -45,7 +45,7 @@ func (q *QP) pass(fx *effects) {
 	if q.rx.passes++; q.rx.in.has {
 		q.mail(fx)
 	} else if q.rx.passes%mailEvery == 0 {
-		fx.bad = q.fetchMail()
+		fx.bad = q.fetchMail(maxControl)
 	}
 	if fx.bad == nil {
 		q.receive(fx)
@@ -169,7 +169,7 @@ func (q *QP) sources(r *record) *transport.TerminateError {
 	for i := range r.pieces {
 		b, ok := x.seen.of(&r.pieces[i])
 		if !ok {
-			if bad := q.fetchMail(); bad != nil {
+			if bad := q.fetchMail(maxBehind); bad != nil {
 				return bad
 			}
 			if b, ok = x.seen.of(&r.pieces[i]); !ok {
@@ -372,10 +372,10 @@ func (q *QP) remoteInvalidate(stag uint32) *transport.TerminateError {
 	return nil
 }
 
-// fetchMail takes what is on the socket.
-func (q *QP) fetchMail() *transport.TerminateError {
+// fetchMail takes what is on the socket, so many messages at most.
+func (q *QP) fetchMail(most int) *transport.TerminateError {
 	var fx effects
-	for range maxControl {
+	for range most {
 		if err := q.rc.Control(q.recvFn); err != nil || !q.rx.in.has {
 			break
 		}

@@ -94,6 +94,7 @@ func newQP(d *Device, o transport.QPOptions) (*QP, error) {
 	q.rq.ring = fifo.New[recvBuf](o.Recvs)
 	q.rxcq = fifo.New[transport.WC](o.Sends + o.Recvs)
 	q.tx.shares.dev = d
+	q.rx.seen.most = d.opt.maps
 	q.tx.sq = fifo.New[txMsg](o.Sends)
 	q.tx.cq = fifo.New[transport.WC](o.Sends)
 	q.tx.inval = fifo.New[invalidation](o.Sends)

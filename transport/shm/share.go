@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -153,9 +154,13 @@ func (s *shares) flush(fd uintptr) error {
 
 // seen are the peer's slabs that this side has mapped, by the places of their numbers. They are the owner's.
 type seen struct {
+	most   int64 // of mappings, below which those of the whole process stay
 	maps   []mapping
 	mapped int64
 }
+
+// mappings are those of peers' slabs in this process.
+var mappings atomic.Int64
 
 type mapping struct {
 	number uint32
@@ -202,8 +207,13 @@ func (s *seen) take(c *control, fds []int, flags int) error {
 	if err != nil {
 		return errors.Join(err, unix.Close(fd))
 	}
+	if mappings.Add(1) > s.most {
+		mappings.Add(-1)
+		return errors.Join(fmt.Errorf("a slab more, and peers have shared %d, which are the most that are mapped", s.most), unix.Close(fd))
+	}
 	m, err := mapSealed(fd, c.size)
 	if err != nil {
+		mappings.Add(-1)
 		return err
 	}
 	for at(c.slab) >= len(s.maps) {
@@ -231,13 +241,17 @@ func (s *seen) drop(n uint32) error {
 	}
 	s.mapped -= int64(len(m))
 	unmap(m)
+	mappings.Add(-1)
 	s.maps[at(n)].b = nil
 	return nil
 }
 
 func (s *seen) dropAll() {
 	for _, m := range s.maps {
-		unmap(m.b)
+		if m.b != nil {
+			unmap(m.b)
+			mappings.Add(-1)
+		}
 	}
 	*s = seen{}
 }
