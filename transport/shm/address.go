@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,10 +20,17 @@ import (
 // Directories are where diallers look for sockets: the system's service for blocks, the one for files, then this user's own.
 func Directories() []string {
 	l := []string{"/run/sluice", "/run/sluice-files"}
-	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" {
+	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" && isOwn(d) {
 		l = append(l, filepath.Join(d, "sluice"))
 	}
 	return l
+}
+
+// isOwn reports whether a directory is this user's. To root another's may still be named in the environment, as with su(1), and then that user would
+// say which process it is that root's requests go to.
+func isOwn(dir string) bool {
+	var st unix.Stat_t
+	return unix.Stat(dir, &st) == nil && int(st.Uid) == os.Geteuid()
 }
 
 // directory is where a listener's sockets are: what a service manager gave this process, or else the first or the last of Directories.
@@ -39,7 +45,7 @@ func directory() (string, error) {
 	case len(l) > 2:
 		return l[2], nil
 	}
-	return "", errors.New("shm: there is no directory for sockets: XDG_RUNTIME_DIR is not set; name one")
+	return "", errors.New("shm: there is no directory for sockets: XDG_RUNTIME_DIR names none of this user; name one")
 }
 
 // pathOf is an address that is a path, and whether it is one. Names that are in no file system (unix(7), abstract) have no rights of a
@@ -71,7 +77,11 @@ func (d *Device) place(addr string) (string, error) {
 			return "", err
 		}
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	err = os.Mkdir(dir, 0o755)
+	if err == nil {
+		err = os.Chmod(dir, 0o755) // the sockets' own rights say who may connect, and not a umask
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", fmt.Errorf("shm: a directory for sockets: %w", err)
 	}
 	path := filepath.Join(dir, port+".sock")
@@ -88,10 +98,10 @@ func (e *NotHereError) Error() string {
 	return fmt.Sprintf("shm: %s cannot be reached through shared memory: %s", e.Address, e.Why)
 }
 
-// find is the socket for an address.
-func (d *Device) find(ctx context.Context, addr string) (string, error) {
+// find is the socket for an address, and what a request says of the service that the address means; of a path nothing.
+func (d *Device) find(ctx context.Context, addr string) (path, says string, err error) {
 	if path, is := pathOf(addr); is {
-		return path, checkPath(path)
+		return path, "", checkPath(path)
 	}
 	dirs := []string{d.opt.Directory}
 	if d.opt.Directory == "" {
@@ -100,57 +110,30 @@ func (d *Device) find(ctx context.Context, addr string) (string, error) {
 	return findIn(ctx, addr, dirs)
 }
 
-func findIn(ctx context.Context, addr string, dirs []string) (string, error) {
+func findIn(ctx context.Context, addr string, dirs []string) (path, says string, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return "", fmt.Errorf("shm: %q is neither a path nor host:port: %w", addr, err)
+		return "", "", fmt.Errorf("shm: %q is neither a path nor host:port: %w", addr, err)
 	}
-	if here, err := isHere(ctx, host); err != nil {
-		return "", err
-	} else if !here {
-		return "", &NotHereError{addr, host + " is another host"}
+	ips, err := here(ctx, host)
+	if err != nil {
+		return "", "", err
+	}
+	if len(ips) == 0 {
+		return "", "", &NotHereError{addr, host + " is another host"}
 	}
 	for _, dir := range dirs {
 		path := filepath.Join(dir, port+".sock")
 		if st, err := os.Stat(path); err == nil && st.Mode().Type() == fs.ModeSocket {
-			return path, nil
+			return path, meant(ips), nil
 		}
 	}
-	return "", &NotHereError{addr, fmt.Sprintf("there is no socket %s.sock in %s; a daemon of this host makes one with provider shm in its fabric", port, strings.Join(dirs, " or "))}
-}
-
-// isHere reports whether a host is this one.
-func isHere(ctx context.Context, host string) (bool, error) {
-	if host == "" || host == "localhost" {
-		return true, nil
-	}
-	var l []netip.Addr
-	if a, err := netip.ParseAddr(host); err == nil {
-		l = []netip.Addr{a}
-	} else if l, err = net.DefaultResolver.LookupNetIP(ctx, "ip", host); err != nil {
-		return false, fmt.Errorf("shm: %w", err)
-	}
-	own, err := net.InterfaceAddrs()
-	if err != nil {
-		return false, err
-	}
-	for _, a := range l {
-		a = a.Unmap().WithZone("")
-		if a.IsLoopback() {
-			return true, nil
-		}
-		for _, o := range own {
-			if p, err := netip.ParsePrefix(o.String()); err == nil && p.Addr().Unmap() == a {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
+	return "", "", &NotHereError{addr, fmt.Sprintf("there is no socket %s.sock in %s; a daemon of this host makes one with provider shm in its fabric", port, strings.Join(dirs, " or "))}
 }
 
 // Reaches finds the socket of a listener on this host for an address, "host:port", that this user may connect to. Empty is for none.
 func Reaches(ctx context.Context, addr string) string {
-	path, err := findIn(ctx, addr, Directories())
+	path, _, err := findIn(ctx, addr, Directories())
 	if err != nil || unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) != nil {
 		return ""
 	}

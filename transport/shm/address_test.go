@@ -3,10 +3,13 @@ package shm
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -88,6 +91,96 @@ func TestOnlyASocketThatMayBeConnectedToReaches(t *testing.T) {
 	}
 	if got := Reaches(context.Background(), "127.0.0.1:39998"); got != "" {
 		t.Errorf("a file that is no socket: %s", got)
+	}
+}
+
+// A socket that is found by its port is dialled only for the service that host and port mean: not for one at another address of this host, and not
+// for one in another network.
+func TestASocketIsOfOneService(t *testing.T) {
+	dir := t.TempDir()
+	b := newEnd(t, Options{Directory: dir}, transport.QPOptions{})
+	ln, err := b.dev.Listen(context.Background(), "127.0.0.1:3260")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			r, err := ln.Accept(context.Background())
+			if err != nil {
+				return
+			}
+			_ = r.Reject(nil) // whether it hears of it or not
+		}
+	}()
+	dial := func(addr string) error {
+		a := newEnd(t, Options{Directory: dir}, transport.QPOptions{})
+		_, err := a.dev.Dial(testCtx(t), addr, a.qp, transport.ConnParams{})
+		return err
+	}
+	var there *transport.RejectedError // by who accepts
+	for _, addr := range []string{"127.0.0.1:3260", "localhost:3260", ":3260", "[::ffff:127.0.0.1]:3260", ln.Addr().String()} {
+		if err := dial(addr); !errors.As(err, &there) {
+			t.Errorf("%s: %v", addr, err)
+		}
+	}
+	var other *RefusedError
+	for _, addr := range []string{"127.0.0.2:3260", "[::1]:3260"} {
+		if err := dial(addr); !errors.As(err, &other) || !strings.Contains(err.Error(), "another address") {
+			t.Errorf("%s: %v", addr, err)
+		}
+	}
+	for text, want := range map[string]error{"": nil, network() + " 127.0.0.1": nil, network() + " 192.0.2.1 127.0.0.1": nil, " 127.0.0.1": nil,
+		"net:[1] 127.0.0.1": errOtherNetwork, network() + " 127.0.0.3": errOtherAddress, network() + " x": errOtherAddress} {
+		s, err := serviceAt(context.Background(), "127.0.0.1:3260")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.isMeant(text); !errors.Is(err, want) {
+			t.Errorf("%q: %v, want %v", text, err, want)
+		}
+	}
+	if network() == "" {
+		t.Error("this process does not know its network")
+	}
+	if n := len(meant(make([]netip.Addr, 100))); n > maxDetail {
+		t.Errorf("%d bytes", n)
+	}
+}
+
+// The directory that the environment names is looked into only where it is this user's: root that has another's environment does not go to that user's
+// processes.
+func TestAnotherUsersDirectoryIsNotLookedInto(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("XDG_RUNTIME_DIR", dir)
+	if l := Directories(); l[len(l)-1] != filepath.Join(dir, "sluice") {
+		t.Errorf("this user's own: %v", l)
+	}
+	if os.Geteuid() != 0 {
+		t.Setenv("XDG_RUNTIME_DIR", "/")
+	} else if err := os.Chown(dir, 12345, -1); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range Directories() {
+		if strings.HasPrefix(d, os.Getenv("XDG_RUNTIME_DIR")+"/") && os.Geteuid() == 0 || d == "/sluice" {
+			t.Errorf("another user's: %s", d)
+		}
+	}
+}
+
+// The directory of sockets lets all in to whom a socket gives the right, whatever the umask.
+func TestTheDirectoryOfSocketsIsNotClosed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "sockets")
+	was := unix.Umask(0o077)
+	defer unix.Umask(was)
+	b := newEnd(t, Options{Directory: dir, Socket: Socket{Mode: 0o666}}, transport.QPOptions{})
+	ln, err := b.dev.Listen(context.Background(), "127.0.0.1:3260")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]os.FileMode{dir: 0o755, ln.Addr().String(): 0o666} {
+		if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v; want %v", path, fi.Mode(), err, want)
+		}
 	}
 }
 

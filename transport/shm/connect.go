@@ -56,7 +56,7 @@ func (d *Device) dial(ctx context.Context, addr string, q *QP, p transport.ConnP
 	if err := checkParams(&p); err != nil {
 		return transport.Peer{}, err
 	}
-	path, err := d.find(ctx, addr)
+	path, says, err := d.find(ctx, addr)
 	if err != nil {
 		return transport.Peer{}, err
 	}
@@ -72,11 +72,11 @@ func (d *Device) dial(ctx context.Context, addr string, q *QP, p transport.ConnP
 	}
 	uc := c.(*net.UnixConn)
 	defer func() { _ = uc.Close() }() // the QP has a descriptor of its own
-	return d.initiate(ctx, uc, q, p, path)
+	return d.initiate(ctx, uc, q, p, path, says)
 }
 
 // initiate is the dialler's half of the set-up.
-func (d *Device) initiate(ctx context.Context, c *net.UnixConn, q *QP, p transport.ConnParams, path string) (_ transport.Peer, err error) {
+func (d *Device) initiate(ctx context.Context, c *net.UnixConn, q *QP, p transport.ConnParams, path, says string) (_ transport.Peer, err error) {
 	var l link
 	defer func() {
 		if err != nil {
@@ -88,7 +88,7 @@ func (d *Device) initiate(ctx context.Context, c *net.UnixConn, q *QP, p transpo
 	}
 	release := guard(ctx, c, replyTimeout)
 	defer release()
-	var req hello
+	req := hello{text: says}
 	req.of(msgRequest, &p, d.opt.slots)
 	if err := sendHello(c, &req, l.ownSlab.FD()); err != nil {
 		return transport.Peer{}, ctxErr(ctx, fmt.Errorf("shm: send the request: %w", err))

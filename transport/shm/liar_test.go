@@ -386,7 +386,7 @@ func TestARingThatChangesUnderTheReader(t *testing.T) {
 	}
 }
 
-// Requests that are none are refused, with a reason where there is somebody to hear it, and the listener goes on.
+// Requests that are none are refused, with a reason where the dialler still listens, and the listener goes on.
 func TestRequestsThatAreNone(t *testing.T) {
 	e, ln := listening(t, Options{}, transport.QPOptions{})
 	size := int64(regionSize(minSlots))
@@ -432,7 +432,7 @@ func TestRequestsThatAreNone(t *testing.T) {
 			}
 		})
 	}
-	silent := rawDial(t, ln.Addr().String()) // and one that says nothing holds nobody up
+	silent := rawDial(t, ln.Addr().String()) // and one that says nothing holds no other up
 	defer silent.Close()
 	a := newEnd(t, Options{}, transport.QPOptions{})
 	errs := make(chan error, 1)

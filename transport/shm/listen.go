@@ -25,6 +25,7 @@ type listener struct {
 	d    *Device
 	ln   net.Listener
 	path string
+	at   service
 	reqs chan *request
 	done chan struct{}
 	wg   sync.WaitGroup
@@ -51,11 +52,15 @@ func (d *Device) ListenAs(ctx context.Context, addr string, s Socket) (transport
 	if err != nil {
 		return nil, err
 	}
+	at, err := serviceAt(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
 	ln, err := unixsock.Socket{Packets: true, Mode: s.Mode, Group: s.Group}.Listen(path)
 	if err != nil {
 		return nil, fmt.Errorf("shm: listen: %w", err)
 	}
-	l := &listener{d: d, ln: ln, path: path, reqs: make(chan *request), done: make(chan struct{})}
+	l := &listener{d: d, ln: ln, path: path, at: at, reqs: make(chan *request), done: make(chan struct{})}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -215,6 +220,9 @@ func (l *listener) readRequest(c net.Conn) (*request, error) {
 	h, b, err := p.open()
 	if err == nil && h.kind != msgRequest {
 		err = errNoHello
+	}
+	if err == nil {
+		err = l.at.isMeant(h.text)
 	}
 	if err != nil {
 		unmap(b)

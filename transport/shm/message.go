@@ -33,7 +33,7 @@ type hello struct {
 	readsIn, readsOut uint16
 	slots             uint32 // of the sender's ring
 	private           []byte
-	text              string // a reply's: what the listener calls the dialler; a refusal's: why, where it is not the upper protocol's
+	text              string // a request's: the service that is meant; a reply's: what the listener calls the dialler; a refusal's: why, where it is not the upper protocol's
 }
 
 // append encodes h. Its lengths are the caller's to check.
