@@ -73,9 +73,19 @@ type first struct {
 	u *Unit
 }
 
+// devices opens what the paths go through before any is connected: memory can become shared only while nothing of it is in use.
+func (v *Volume) devices() {
+	for _, p := range v.paths {
+		if p.u.ISER {
+			_, _ = v.ini.device(p.u) // the path says what is wrong when it connects
+		}
+	}
+}
+
 // begin connects every path, takes those that are up into use, and starts the goroutines that keep them. The first unit to
 // answer is the one; the others have to be the same.
 func (v *Volume) begin(ctx context.Context) error {
+	v.devices()
 	got := make([]first, len(v.paths))
 	var errs []error
 	for k, p := range v.paths {

@@ -318,11 +318,14 @@ func TestAKilledInitiatorLeavesNothingAtTheTarget(t *testing.T) {
 func TestSharedMemoryBesideAnotherFabric(t *testing.T) {
 	s, _, socket := sharedStand(t, stand.BlockOptions{})
 	addr := s.Portal("127.0.0.1", 2)
-	for _, urls := range [][]string{{sharedURL(socket), url("iser", addr)}, {sharedURL(socket), url("iscsi", addr)}} {
+	for _, urls := range [][]string{{sharedURL(socket), url("iser", addr)}, {sharedURL(socket), url("iscsi", addr)}, {url("iser", addr), sharedURL(socket)}, {url("iscsi", addr), sharedURL(socket)}} {
 		var set fabric.Set
 		i, err := block.New(block.Options{Provider: set.Device})
 		must(t, err)
 		v := open(t, i, urls...)
+		if n := len(s.Server.Sessions()); n != len(urls) {
+			t.Errorf("%v: %d paths are up", urls, n)
+		}
 		want, got := pattern(1<<20, 3), make([]byte, 1<<20)
 		_, err = v.WriteAt(want, 0)
 		must(t, err)
