@@ -45,7 +45,7 @@ func (p *Pool) repayLocked() {
 	}
 }
 
-// lend gives n bytes of the bound away, unless somebody waits for memory, or each class could not have its first slab any more.
+// lend gives n bytes of the bound away, unless a quota waits for memory, or each class could not have its first slab any more.
 func (p *Pool) lend(n int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -108,7 +108,7 @@ func TestPoolsApartKeepToTheBoundTogether(t *testing.T) {
 	})
 }
 
-// A pool that grew gives idle slabs up for one apart, and none that is used, or that somebody waits for.
+// A pool that grew gives idle slabs up for one apart, and none that is used, or that a quota waits for.
 func TestIdleSlabsMakeRoomForAPoolApart(t *testing.T) {
 	p := NewPool(10 * slabSize)
 	q := p.Quota(5 * slabSize)
@@ -237,7 +237,7 @@ func TestAPoolCanBeSharedBeforeItIsUsed(t *testing.T) {
 	}
 }
 
-// A connection that has gone idle keeps a slab of each class, and what it took beyond that is anybody's again.
+// A connection that has gone idle keeps a slab of each class, and what it took beyond that is there for all again.
 func TestAPoolApartShrinks(t *testing.T) {
 	p := NewPool(64 << 20)
 	a := apart(t, p, 16<<20)
