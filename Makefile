@@ -11,10 +11,16 @@ FUZZTIME ?= 5s
 CC       ?= cc
 headers   = printf '\043include <infiniband/verbs.h>\n\043include <rdma/rdma_cma.h>\n' | $(1) -x c -fsyntax-only - 2>/dev/null
 VERBS    ?= $(shell $(call headers,$(CC)) && echo yes || echo no)
-NATIVE    = -tags verbs,netgo,osusergo
-ifeq ($(VERBS),yes)
-BUILD     = CGO_ENABLED=1 $(GO) build $(NATIVE)
-TAGS      = -tags verbs
+
+# Ceph wants no headers: the shim declares what it calls (internal/ceph/abi.h). Its libraries are opened at run time too. CEPH=no leaves it out.
+compiler  = printf '\043include <dlfcn.h>\n' | $(1) -x c -fsyntax-only - 2>/dev/null
+CEPH     ?= $(shell $(call compiler,$(CC)) && echo yes || echo no)
+comma     = ,
+native    = $(if $(filter yes,$(VERBS)),verbs$(comma))$(if $(filter yes,$(CEPH)),ceph$(comma))
+NATIVE    = -tags verbs,ceph,netgo,osusergo
+ifneq ($(native),)
+BUILD     = CGO_ENABLED=1 $(GO) build -tags $(native)netgo,osusergo
+TAGS      = -tags $(native)
 else
 BUILD     = CGO_ENABLED=0 $(GO) build
 endif
@@ -27,7 +33,7 @@ test race storm: export SLUICE_STRICT_STATES = 1
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-15s %s\n", $$1, $$2}' Makefile
 
-build: ## both binaries into bin/, for RDMA adapters too where the headers of rdma-core are (VERBS=no: without)
+build: ## both binaries into bin/, for RDMA adapters too where the headers of rdma-core are, and for Ceph where a C compiler is (VERBS=no, CEPH=no: without)
 	$(BUILD) -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluiced ./cmd/sluice
 	@./bin/sluice --version
 
@@ -49,13 +55,17 @@ ifeq ($(VERBS),yes)
 	$(GO) vet $(TAGS) ./transport/... ./internal/version
 	$(LINT) run --build-tags verbs ./transport/... ./internal/version
 endif
+ifeq ($(CEPH),yes)
+	$(GO) vet -tags ceph ./internal/ceph ./blockdev/rbd
+	$(LINT) run --build-tags ceph ./internal/ceph ./blockdev/rbd
+endif
 
-cross: ## both binaries without cgo, amd64 and arm64; with the provider for RDMA adapters where there is a compiler for them
+cross: ## both binaries without cgo, amd64 and arm64; with the provider for RDMA adapters and Ceph where there is a compiler for them
 	CGO_ENABLED=0 GOARCH=amd64 $(GO) build -o /dev/null ./cmd/sluiced && CGO_ENABLED=0 GOARCH=amd64 $(GO) build -o /dev/null ./cmd/sluice
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/sluiced && CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/sluice
 	@for t in amd64:x86_64-linux-gnu-gcc arm64:aarch64-linux-gnu-gcc; do \
 		if $(call headers,$${t#*:}); then \
-			echo "with RDMA adapters: $$t"; \
+			echo "with RDMA adapters and Ceph: $$t"; \
 			for p in sluiced sluice; do CGO_ENABLED=1 CC=$${t#*:} GOARCH=$${t%:*} $(GO) build $(NATIVE) -o /dev/null ./cmd/$$p || exit 1; done; \
 		elif [ -n "$$CI" ]; then echo "$${t#*:} or the headers of rdma-core are missing"; exit 1; \
 		else echo "without RDMA adapters for $${t%:*}: $${t#*:} or the headers of rdma-core are missing"; fi; \

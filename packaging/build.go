@@ -35,7 +35,7 @@ func compile(src *source, arch, dir string) error {
 		return fmt.Errorf("%w; the programs have a part in C: install %s", err, c.debianPackage)
 	}
 	env := []string{"CGO_ENABLED=1", "GOARCH=" + arch, "CC=" + c.cc, "CGO_CFLAGS=-O2", "CGO_CPPFLAGS=", "CGO_LDFLAGS=", "LC_ALL=C"}
-	err := link(src, dir, env, " -B none -linkmode=external -extldflags=-Wl,--build-id=none,-z,relro,-z,now", "-buildmode=pie", "-tags=verbs,netgo,osusergo")
+	err := link(src, dir, env, " -B none -linkmode=external -extldflags=-Wl,--build-id=none,-z,relro,-z,now", "-buildmode=pie", "-tags=verbs,ceph,netgo,osusergo")
 	if err != nil {
 		return fmt.Errorf("%w; the headers of rdma-core (libibverbs-dev, librdmacm-dev) and of the C library (libc6-dev-%s-cross) are needed", err, arch)
 	}

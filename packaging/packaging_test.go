@@ -116,7 +116,7 @@ func TestBillNamesEveryLinkedModule(t *testing.T) {
 	if err := json.Unmarshal(c.sbom, &doc); err != nil {
 		t.Fatal(err)
 	}
-	out := must(output(src.root, []string{"CGO_ENABLED=1"}, "go", "list", "-tags=verbs,netgo,osusergo", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}@{{.Version}}{{end}}{{end}}", "./cmd/sluice", "./cmd/sluiced"))(t)
+	out := must(output(src.root, []string{"CGO_ENABLED=1"}, "go", "list", "-tags=verbs,ceph,netgo,osusergo", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}@{{.Version}}{{end}}{{end}}", "./cmd/sluice", "./cmd/sluiced"))(t)
 	want := strings.Fields(string(out))
 	slices.Sort(want)
 	want = slices.Compact(want)

@@ -1,0 +1,27 @@
+package ceph_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/sluice-storage/sluice/test/lib/cephkit"
+)
+
+// shared is the cluster of all tests here.
+var shared cephkit.Lazy
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	err := shared.Stop()
+	if code == 0 && err == nil {
+		err = goleak.Find()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
