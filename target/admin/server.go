@@ -157,7 +157,7 @@ func peer(r *http.Request) (who string, ok bool) {
 	}
 	cr, known := r.Context().Value(credKey{}).(*unix.Ucred)
 	if !known {
-		return "somebody without credentials", false
+		return "a process without credentials", false
 	}
 	return fmt.Sprintf("uid %d, pid %d", cr.Uid, cr.Pid), cr.Uid == 0 || int(cr.Uid) == os.Geteuid()
 }

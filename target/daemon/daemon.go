@@ -112,7 +112,7 @@ func New(cfg *Config, log *zap.Logger) (_ *Daemon, err error) {
 	d.sweep()
 	for addr := range d.given { // kept: a reload may bring its portal
 		if d.portals[addr] == nil {
-			d.log.Warn("a socket of the service manager is no portal's: whoever connects there waits in vain; give both the same address, or disable the socket unit", zap.String("address", addr))
+			d.log.Warn("a socket of the service manager is no portal's: a connection to it is never answered; give both the same address, or disable the socket unit", zap.String("address", addr))
 		}
 	}
 	return d, nil

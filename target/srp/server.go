@@ -137,8 +137,8 @@ func (s *Server) admit(c *channel) error {
 	return nil
 }
 
-// reserve counts the receives of a channel in, before there is memory for them. Whoever reaches a portal may log in: so all channels together get a quarter
-// of all memory for what they might be sent, and one host half of that.
+// reserve counts the receives of a channel in, before there is memory for them. Each host that
+// reaches a portal may log in, so all channels together get a quarter of all memory for what they might be sent, and one host half of that.
 func (s *Server) reserve(c *channel, n int64) error {
 	most := s.opt.Memory.Stats().Max / 4
 	s.mu.Lock()

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-storage/sluice/initiator/attach/fusedir"
 	"github.com/sluice-storage/sluice/initiator/attach/fusemount"
 	"github.com/sluice-storage/sluice/initiator/nfs"
+	"github.com/sluice-storage/sluice/internal/logging"
 )
 
 // checkExport refuses what means nothing for an export.
@@ -41,10 +42,11 @@ func (o *options) serveExport(ctx context.Context, url string, own *owner, ready
 		return err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
+	log := logging.FromZap(logger()) // the helper's log: a lock that is lost is no call's error
 	var fs *nfs.FS
 	var name string
 	err = o.byNearest(ctx, url, func() bool { return false }, func(url string) (err error) {
-		fs, name, err = nfs.Mount(ctx, url, nfs.Options{Provider: set.Device})
+		fs, name, err = nfs.Mount(ctx, url, nfs.Options{Provider: set.Device, Log: log})
 		return err
 	})
 	if err != nil {
@@ -58,7 +60,7 @@ func (o *options) serveExport(ctx context.Context, url string, own *owner, ready
 	if err != nil {
 		return err
 	}
-	f := fusedir.Options{Fixed: t.Fixed, Source: r.URL, ReadOnly: o.readOnly, AllowOther: o.export.allowOther, AttrTimeout: o.export.attrs, EntryTimeout: o.export.attrs, Limit: max(o.conn.Reconnect, 0), State: stateDir()}
+	f := fusedir.Options{Fixed: t.Fixed, Source: r.URL, ReadOnly: o.readOnly, AllowOther: o.export.allowOther, AttrTimeout: o.export.attrs, EntryTimeout: o.export.attrs, Limit: max(o.conn.Reconnect, 0), State: stateDir(), Log: log}
 	if o.export.localLocks {
 		f.Locks = fusedir.LocksLocal
 	}

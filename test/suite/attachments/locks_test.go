@@ -3,6 +3,7 @@ package attachments
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -60,4 +61,25 @@ func TestAMountFreesWhatItsDeadInstanceHeld(t *testing.T) {
 	if left, err := os.ReadDir(filepath.Join(s.dir, "state")); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
+}
+
+// The log of the helper of a mount says what no call of a user's can: here, that the server was given up for the moment.
+func TestTheLogOfAMountSaysThatTheServerIsAway(t *testing.T) {
+	t.Parallel()
+	need.Root(t)
+	need.FUSE(t)
+	s := start(t)
+	s.up()
+	mnt := filepath.Join(s.dir, "mnt")
+	s.must("mount", s.exportURL(), mnt, "--name", "a", "--reconnect", "1s", "--attr-timeout", "-1s")
+	s.down()
+	if _, err := os.Stat(filepath.Join(mnt, "f")); err == nil || os.IsNotExist(err) {
+		t.Fatalf("a name, with no server to ask: %v", err)
+	}
+	log, err := os.ReadFile(filepath.Join(s.dir, "run", "a.log"))
+	if err != nil || !strings.Contains(string(log), "the server did not answer within the limit") {
+		t.Errorf("the log of the helper: %v, %q", err, log)
+	}
+	s.up()
+	s.must("umount", mnt)
 }
