@@ -65,3 +65,40 @@ answers() {
   answering=$!
   waitfor 60 rdma_listening "$2" || { cat /tmp/answers.log; return 1; }
 }
+
+# Times are this machine's of the moment, counts are not: what an I/O costs in packets and Sends of the adapter (both ends', for both are
+# on it), packets that it had to repeat or refuse, context switches of the whole guest, and for our daemon in context switches and system
+# calls by name. A doorbell of rxe is a write of 32 bytes, the arming of a completion queue one of 16.
+snapshot() {
+  local c h=/sys/class/infiniband/rdma0/ports/1/hw_counters
+  for c in sent_pkts rdma_sends duplicate_request out_of_seq_request rcvd_seq_err send_rnr_err rcvd_rnr_err completer_retry_err; do echo "$c $(cat $h/$c 2>/dev/null || echo 0)"; done
+  awk '/^ctxt/{print "switches", $2} /^cpu /{print "busy", $2 + $3 + $4 + $7 + $8; print "idle", $5 + $6}' /proc/stat
+  awk '/ctxt_switches/{n += $2} END{print "daemon", n}' /proc/$daemon/task/*/status
+}
+costs() { # costs WHO OF FILE RW BS DEPTH: a line of costs.txt
+  local n=600 trace=/sys/kernel/tracing
+  local calls=$trace/events/raw_syscalls/sys_enter/trigger writes=$trace/events/syscalls/sys_enter_write/trigger
+  mountpoint -q $trace || mount -t tracefs none $trace || return
+  [ "$5" = 4k ] || n=160
+  echo 'hist:keys=common_pid,id:size=4096' >$calls && echo 'hist:keys=common_pid,count:size=2048' >$writes || fail "the kernel counts no system calls"
+  snapshot >/tmp/before
+  fio --name=count --filename="$3" --size="$SIZE" --rw="$4" --bs="$5" --number_ios=$n --direct=1 --ioengine=libaio --iodepth="$6" --minimal >/dev/null
+  snapshot >/tmp/after
+  cp ${calls%trigger}hist /tmp/calls && cp ${writes%trigger}hist /tmp/writes
+  echo '!hist:keys=common_pid,id:size=4096' >$calls && echo '!hist:keys=common_pid,count:size=2048' >$writes
+  ls /proc/$daemon/task >/tmp/tasks
+  awk -v n=$n -v who="$1 $2 $4 $5" -v ours="$1" '
+    BEGIN { split("0 read 1 write 16 ioctl 5 fstat 24 sched_yield 35 nanosleep 17 pread 18 pwrite 202 futex 232 epoll_wait 233 epoll_ctl 234 tgkill 262 newfstatat 281 epoll_pwait 295 preadv 296 pwritev 327 preadv2 328 pwritev2 15 sigreturn 230 clock_nanosleep", l)
+      for (i = 1; i in l; i += 2) name[l[i]] = l[i + 1] }
+    FILENAME == "/tmp/before" { was[$1] = $2; next }
+    FILENAME == "/tmp/after" { is[$1] = $2 - was[$1]; next }
+    FILENAME == "/tmp/tasks" { task[$1] = 1; next }
+    { gsub(/[{},:]/, " ") } $1 != "common_pid" || !($2 in task) { next }
+    FILENAME == "/tmp/calls" { call[($4 in name) ? name[$4] : "call-" $4] += $6; all += $6 }
+    FILENAME == "/tmp/writes" { call["write-of-" $4] += $6 }
+    END { printf "cost %s: sends %.2f, packets %.1f, repeated %.3f, refused %.3f, switches %.1f, processors busy %d %%", who, is["rdma_sends"] / n, is["sent_pkts"] / n,
+        (is["duplicate_request"] + is["out_of_seq_request"] + is["rcvd_seq_err"] + is["completer_retry_err"]) / n, (is["send_rnr_err"] + is["rcvd_rnr_err"]) / n, is["switches"] / n, 100 * is["busy"] / (is["busy"] + is["idle"] + 1)
+      if (ours == "Sluice") { printf "; daemon: switches %.2f, system calls %.2f", is["daemon"] / n, all / n
+        for (c in call) if (call[c] / n >= 0.02) printf ", %s %.2f", c, call[c] / n }
+      print "" }' /tmp/before /tmp/after /tmp/tasks /tmp/calls /tmp/writes | tee -a /share/out/costs.txt
+}
