@@ -40,6 +40,7 @@ type figures struct {
 	Results  []*result        `json:"results"`
 	Sweep    []*sweepLine     `json:"sweep"`
 	Latency  []*latency       `json:"latency"`
+	Shared   []*result        `json:"shared"`
 	Direct   []*directResult  `json:"direct"`
 	Scale    []*scalePoint    `json:"scale"`
 	Tgt      []*tgtResult     `json:"tgt"`
@@ -68,7 +69,7 @@ func (f *figures) rows() map[string]baseRow {
 			m[part+": "+work] = newRow(rounds)
 		}
 	}
-	for part, l := range map[string][]*result{"block": f.Results, "nfs over tcp": f.NFSTCP, "nfs over rdma": f.NFSRDMA} {
+	for part, l := range map[string][]*result{"block": f.Results, "shared": f.Shared, "nfs over tcp": f.NFSTCP, "nfs over rdma": f.NFSRDMA} {
 		for _, r := range l {
 			add(part, r.Work, r.Rounds)
 		}

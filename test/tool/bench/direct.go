@@ -133,7 +133,7 @@ func measureDirect(dir, volume string, r *directResult, s *ours, o options) erro
 	r.FIO, r.Sluice, r.CPU = median(theirs), median(mine), cpu.perIO()
 	r.Ratio = r.Sluice / r.FIO
 	if o.profile != "" && !r.Cold {
-		return s.profile(w, o.profile)
+		return s.profile(w.String(), w, o.profile)
 	}
 	return nil
 }

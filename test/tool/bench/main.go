@@ -3,6 +3,7 @@
 //	block     blocks over iSER beside "raw pread" (raw.go)
 //	sweep     the same against block size and depth, where no step may fall off (sweep.go)
 //	latency   one request at a time, beside raw pread in the same wait mode (latency.go)
+//	shared    blocks over iSER through shared memory, beside one thread that calls preadv2 (shared.go)
 //	direct    a volume past the page cache beside fio on its file (direct.go)
 //	sessions  idle sessions beside busy ones (sessions.go)
 //	scale     1 to 1,000 sessions of one volume, 1 to 256 volumes (scale.go)
@@ -80,6 +81,7 @@ type options struct {
 	writeBaseline       string
 	staged              string
 	direct              bool // the volume that is served
+	shared              bool // through shared memory
 	volume              string
 }
 
@@ -169,7 +171,7 @@ func benchBlocks(dir string, o options, report map[string]any) (missed []error, 
 			}
 			results = append(results, r)
 		}
-		print(results, s, o)
+		print(fmt.Sprintf("iSER on loopback, sluiced (engine %s) and this client as two processes; CRC %s on both sides of every ratio", o.engine, s.crc), "raw pread", results)
 		report["crc"], report["engine"], report["results"] = s.crc, o.engine, results
 		return nil
 	})
@@ -198,12 +200,12 @@ func besideRaw(dir string, o options, f func(*rawPeer, *ours) error) (err error)
 	return f(raw, s)
 }
 
-func measure(r *result, raw *rawPeer, s *ours, o options) error {
-	if err := sideBySide(r, raw, s, o); err != nil {
+func measure(r *result, theirs runner, s *ours, o options) error {
+	if err := sideBySide(r, theirs, s, o); err != nil {
 		return err
 	}
 	if o.profile != "" {
-		if err := s.profile(r.work, o.profile); err != nil {
+		if err := s.profile(r.Work, r.work, o.profile); err != nil {
 			return err
 		}
 	}
@@ -215,10 +217,10 @@ func measure(r *result, raw *rawPeer, s *ours, o options) error {
 	return err
 }
 
-func print(results []*result, s *ours, o options) {
-	fmt.Printf("iSER on loopback, sluiced (engine %s) and this client as two processes; CRC %s on both sides of every ratio\n", o.engine, s.crc)
+func print(title, theirs string, results []*result) {
+	fmt.Println(title)
 	t := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "work\traw pread\tSluice\tratio\tbar\tCPU us/IO raw\tSluice\tallocs/IO client\tsluiced\twake-ups/IO client\tsluiced\traw\tmachine")
+	fmt.Fprintf(t, "work\t%s\tSluice\tratio\tbar\tCPU us/IO %[1]s\tSluice\tallocs/IO client\tsluiced\twake-ups/IO client\tsluiced\t%[1]s\tmachine\n", theirs)
 	for _, r := range results {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%.2f\t%.1f\t%.1f\t%.1f\t%.4f\t%.4f\t%.3f\t%.3f\t%.3f\t%s\n", r.Work, show(r.Raw, r.work), show(r.Sluice, r.work), r.Ratio, r.Bar,
 			r.RawCPU, r.SluiceCPU, r.AllocsClient, r.AllocsDaemon, r.Wakes.Client, r.Wakes.Server, r.RawWakes.Client+r.RawWakes.Server, r.Machine)

@@ -170,6 +170,7 @@ func (f *figures) text() string {
 			row("%s\t%.1f\t%.1f\t%.2f\t%.1f", r.Work, r.Raw, r.Sluice, r.Ratio, r.Bar)
 		}
 	}
+	plain("Blocks over iSER through shared memory, beside one thread that calls preadv2", "preadv2", f.Shared)
 	if len(f.Direct) > 0 {
 		head("A volume past the page cache, beside fio with io_uring", nil, "work", "fio /s", "Sluice /s", "ratio", "spread", "bar")
 		for _, r := range f.Direct {

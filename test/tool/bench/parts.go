@@ -16,6 +16,7 @@ var parts = []part{
 	{"block", benchBlocks},
 	{"sweep", benchSweep},
 	{"latency", benchLatency},
+	{"shared", benchShared},
 	{"direct", benchDirect},
 	{"sessions", crowds},
 	{"scale", benchScale},

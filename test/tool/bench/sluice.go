@@ -26,7 +26,9 @@ import (
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/test/lib/port"
+	"github.com/sluice-storage/sluice/transport"
 	"github.com/sluice-storage/sluice/transport/iwarp"
+	"github.com/sluice-storage/sluice/transport/shm"
 )
 
 const iqn = "iqn.2026-11.io.sluice:bench"
@@ -38,7 +40,7 @@ type ours struct {
 	admin http.Client
 	ini   *block.Initiator
 	vol   *block.Volume
-	dev   *iwarp.Device
+	dev   transport.Device
 	crc   string
 	url   string
 	quota *mem.Quota
@@ -71,13 +73,17 @@ func startSluice(dir, volume string, o options) (*ours, error) {
 	case o.engine == "file":
 		of += ", path: " + volume
 	}
+	through := fmt.Sprintf("{crc: %q}", o.crc)
+	if o.shared {
+		through = fmt.Sprintf("[{provider: shm, sockets: %q}]", dir)
+	}
 	conf := fmt.Sprintf(`state_dir: %s
 log: {level: warn}
-fabric: {crc: %q}
+fabric: %s
 portals: [{address: "127.0.0.1:%d"}]
 volumes: [{name: bench, engine: %s%s}]
 targets: [{name: %q, luns: [{lun: 0, volume: bench}]}]
-`, dir, o.crc, port, o.engine, of, iqn)
+`, dir, through, port, o.engine, of, iqn)
 	s := &ours{crc: map[string]string{"on": "off (loopback)", "always": "on"}[o.crc]}
 	if s.crc == "" {
 		s.crc = o.crc
@@ -85,7 +91,11 @@ targets: [{name: %q, luns: [{lun: 0, volume: bench}]}]
 	if err := s.launch(dir, conf, o.daemon); err != nil {
 		return nil, err
 	}
-	if err := s.connect(port); err != nil {
+	var dev transport.Device = iwarp.New(iwarp.Options{})
+	if o.shared {
+		dev = shm.New(shm.Options{Directory: dir})
+	}
+	if err := s.connect(port, dev); err != nil {
 		said, _ := os.ReadFile(s.log.Name()) // what it said is a help, not a must
 		return nil, errors.Join(fmt.Errorf("%w; sluiced said:\n%s", err, said), s.close())
 	}
@@ -129,11 +139,12 @@ func (s *ours) ready() error {
 	}
 }
 
-func (s *ours) connect(port int) error {
+// connect opens the volume through a device, which is closed with it.
+func (s *ours) connect(port int, dev transport.Device) error {
+	s.dev = dev
 	if err := s.ready(); err != nil {
 		return err
 	}
-	s.dev = iwarp.New(iwarp.Options{})
 	ini, err := block.New(block.Options{Device: s.dev})
 	if err != nil {
 		return err
@@ -142,7 +153,12 @@ func (s *ours) connect(port int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	s.url = fmt.Sprintf("iser://127.0.0.1:%d/%s/0", port, iqn)
-	s.vol, err = ini.Open(ctx, s.url)
+	for { // a fabric's listener may open behind the daemon's readiness
+		if s.vol, err = ini.Open(ctx, s.url); err == nil || ctx.Err() != nil {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 	if err != nil {
 		return err
 	}
@@ -221,7 +237,7 @@ func (s *ours) load(w work, n int, d time.Duration) (int, time.Duration, error) 
 		}
 		r.Done = l.done
 	}
-	before := s.dev.Stats()
+	before := s.calls()
 	start := time.Now()
 	for i := range rs {
 		l.next(&rs[i])
@@ -235,12 +251,20 @@ func (s *ours) load(w work, n int, d time.Duration) (int, time.Duration, error) 
 	if err := l.err.Load(); err != nil {
 		return 0, 0, *err
 	}
-	after := s.dev.Stats()
+	after := s.calls()
 	if n := l.finished.Load(); os.Getenv("SLUICE_BENCH_CALLS") != "" {
 		fmt.Printf("%s: %.3f receiving and %.3f sending system calls an I/O, %.1f bytes copied\n", w,
 			float64(after.Reads-before.Reads)/float64(n), float64(after.Writes-before.Writes)/float64(n), copied(after, before)/float64(n))
 	}
 	return int(l.finished.Load()), took, nil
+}
+
+// calls are the counters of software iWARP, of which other devices have none.
+func (s *ours) calls() iwarp.Stats {
+	if d, is := s.dev.(*iwarp.Device); is {
+		return d.Stats()
+	}
+	return iwarp.Stats{}
 }
 
 func copied(after, before iwarp.Stats) float64 {
@@ -332,8 +356,8 @@ func (s *ours) allocations(w work, n int) (here, there float64, err error) {
 }
 
 // profile writes CPU profiles of both processes under the load.
-func (s *ours) profile(w work, dir string) error {
-	name := strings.Join(strings.Fields(w.String()), "-")
+func (s *ours) profile(line string, w work, dir string) error {
+	name := strings.Join(strings.Fields(line), "-")
 	f, err := os.Create(filepath.Join(dir, name+"-client.pprof"))
 	if err != nil {
 		return err
