@@ -21,12 +21,14 @@ import (
 	"github.com/sluice-storage/sluice/test/lib/need"
 )
 
-// tampered opens a volume of 2 MiB past the page cache, of which f sees each completion.
+// tampered opens a volume past the page cache, of which f sees each completion.
 func tampered(t *testing.T, o file.Options, f func(file.Completion) bool) (d *file.Device, path string) {
 	t.Helper()
 	need.IOUring(t)
 	path = filepath.Join(directDir(t), "v")
-	o.Size, o.Logical, o.Direct = 2<<20, 4096, true
+	if o.Logical, o.Direct = 4096, true; o.Size == 0 {
+		o.Size = 2 << 20
+	}
 	back := file.Tamper(f)
 	d = open(t, path, o)
 	back()
