@@ -57,13 +57,20 @@ func (q *QP) pass(fx *effects) {
 
 // defect ends this connection, and no other, for a mistake in the code that reads what its peer says.
 func (q *QP) defect(fx *effects) {
-	if p := recover(); p != nil {
+	p := recover()
+	if _, is := p.(interface{ Addr() uintptr }); is {
+		fx.bad = garbled("memory that the peer shares cannot be read: %v", p)
+		return
+	}
+	if p != nil {
 		fx.bad = violation(transport.LayerRDMAP, rdmapLocal, 0, "RFC 5040 section 4.8", "a defect in the receiver here: %v\n%s", p, debug.Stack())
 	}
 }
 
 func (q *QP) receive(fx *effects) {
 	defer q.defect(fx)
+	// Seals keep a peer from it, but not the machine: a page that was swapped out and cannot be read back, or that has failed, raises SIGBUS.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	x := &q.rx
 	if x.state == halted {
 		return

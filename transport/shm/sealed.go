@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"errors"
 	"fmt"
 	"syscall"
 
@@ -16,15 +15,23 @@ func (e *UnsealedError) Error() string {
 	return "shm: memory that the peer shares is refused: " + e.Why
 }
 
+var errNoMemoryFile = &UnsealedError{"it is no file of ordinary memory (memfd_create)"}
+
 const wantSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE
 
 // mapSealed maps size bytes of a peer's file to read, and closes the descriptor.
 func mapSealed(fd int, size uint64) ([]byte, error) {
 	b, err := mapFile(fd, size)
-	return b, errors.Join(err, unix.Close(fd))
+	closeAll([]int{fd})
+	return b, err
 }
 
 func mapFile(fd int, size uint64) ([]byte, error) {
+	// First of all, because it asks no file system: with FUSE fstat(2) waits for a process, which may be the peer.
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return nil, errNoMemoryFile
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, err
@@ -35,10 +42,9 @@ func mapFile(fd int, size uint64) ([]byte, error) {
 	}
 	// Huge pages may not be there when they are touched, and a mapping without them raises SIGBUS.
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || int64(fs.Type) != unix.TMPFS_MAGIC { //nolint:unconvert // 32 bits wide on some machines
-		return nil, &UnsealedError{"it is no file of ordinary memory (memfd_create)"}
+		return nil, errNoMemoryFile
 	}
-	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	if err != nil || seals&wantSeals != wantSeals {
+	if seals&wantSeals != wantSeals {
 		return nil, &UnsealedError{fmt.Sprintf("its seals are 0x%x, and SEAL_SHRINK, SEAL_GROW and SEAL_FUTURE_WRITE (0x%x) are needed", seals, wantSeals)}
 	}
 	// What cannot be written any more cannot be emptied any more either (fallocate(2)): what is there now stays.

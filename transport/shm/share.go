@@ -205,11 +205,13 @@ func (s *seen) take(c *control, fds []int, flags int) error {
 	}
 	err = s.admit(c)
 	if err != nil {
-		return errors.Join(err, unix.Close(fd))
+		closeAll([]int{fd})
+		return err
 	}
 	if mappings.Add(1) > s.most {
 		mappings.Add(-1)
-		return errors.Join(fmt.Errorf("a slab more, and peers have shared %d, which are the most that are mapped", s.most), unix.Close(fd))
+		closeAll([]int{fd})
+		return fmt.Errorf("a slab more, and peers have shared %d, which are the most that are mapped", s.most)
 	}
 	m, err := mapSealed(fd, c.size)
 	if err != nil {

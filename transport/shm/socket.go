@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -67,8 +68,41 @@ func filesOf(oob []byte) (fds []int) {
 	return fds
 }
 
+// closeAll closes files of peers' without waiting. The close of one that is no memory may wait for the peer, as with FUSE (its FLUSH) and a socket
+// that lingers (SO_LINGER): all such are closed by one goroutine, so that they hold one thread, and no owner or listener.
 func closeAll(fds []int) {
 	for _, fd := range fds {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil {
+			_ = unix.Close(fd) // it was the peer's
+			continue
+		}
+		strange.Lock()
+		if strange.fds = append(strange.fds, fd); !strange.closing {
+			strange.closing = true
+			go closeStrange()
+		}
+		strange.Unlock()
+	}
+}
+
+// strange are files of peers' that are no memory, and are to be closed.
+var strange struct {
+	sync.Mutex
+	fds     []int
+	closing bool // a goroutine is at it
+}
+
+func closeStrange() {
+	for {
+		strange.Lock()
+		if len(strange.fds) == 0 {
+			strange.fds, strange.closing = nil, false
+			strange.Unlock()
+			return
+		}
+		fd := strange.fds[0]
+		strange.fds = strange.fds[1:]
+		strange.Unlock()
 		_ = unix.Close(fd) // it was the peer's
 	}
 }
