@@ -93,14 +93,47 @@ func (g *Segments) Find(off int64) Memory {
 	}
 }
 
+// Notify is SOLNT: what a request asks to be notified of. Bit 1 is success, bit 2 failure.
+type Notify uint8
+
+// Wants reports whether a response of such an end is to be a notification.
+func (n Notify) Wants(good bool) bool { return good && n&(1<<1) != 0 || !good && n&(1<<2) != 0 }
+
 // Cmd is SRP_CMD.
 type Cmd struct {
 	Tag     uint64
 	LUN     uint64
 	Attr    Attr
-	Notify  uint8  // SOLNT: bit 1 asks for a notification of success, bit 2 of failure
+	Notify  Notify
 	CDB     []byte // 16 bytes and the additional ones
 	Out, In Buffer
+}
+
+// AtMost checks that neither buffer has more than n memory descriptors. More than the unit bears lie in the buffer's Table.
+func (c *Cmd) AtMost(n int) error {
+	for _, f := range [...]*Buffer{&c.Out, &c.In} {
+		if int64(f.Table.Len) > int64(n)*MemoryLen {
+			return broken(OpCmd, c.badCount(f), "a table of %d memory descriptors, where %d are the most", f.Table.Len/MemoryLen, n)
+		}
+	}
+	return nil
+}
+
+// Take makes list, which the Table of f named, the List of f. That is Out or In of the command.
+func (c *Cmd) Take(f *Buffer, list []byte) error {
+	if !Covers(list, f.Len) {
+		return broken(OpCmd, c.badCount(f), "a table of %d memory descriptors that do not name the memory of all %d bytes", len(list)/MemoryLen, f.Len)
+	}
+	f.List = list
+	return nil
+}
+
+// badCount is what is said of a list of f that is not as it should be.
+func (c *Cmd) badCount(f *Buffer) LogoutReason {
+	if f == &c.In {
+		return LogoutInCount
+	}
+	return LogoutOutCount
 }
 
 // ParseCmd reads a command. immediate is where immediate data begins, 0 where the login has agreed on none.
@@ -108,7 +141,7 @@ func ParseCmd(b []byte, immediate int) (c Cmd, err error) {
 	if err := long(OpCmd, b, CmdLen); err != nil {
 		return c, err
 	}
-	c.Notify = b[1]
+	c.Notify = Notify(b[1])
 	c.Tag, c.LUN, c.Attr = binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[20:]), Attr(b[29]&7)
 	rest := CmdLen + int(b[31]&^3) // ADDITIONAL CDB LENGTH is in bits 7 to 2, in units of four bytes
 	if err := long(OpCmd, b, rest); err != nil {
@@ -181,7 +214,7 @@ func (f *Buffer) parse(b []byte, at int, kind Format, n, immediate int, badForma
 // Put writes the command and returns its length. Immediate data goes to byte immediate.
 func (c *Cmd) Put(b []byte, immediate int) int {
 	clear(b[:CmdLen])
-	b[0], b[1] = byte(OpCmd), c.Notify
+	b[0], b[1] = byte(OpCmd), byte(c.Notify)
 	b[5] = byte(c.Out.Format)<<4 | byte(c.In.Format)
 	binary.BigEndian.PutUint64(b[8:], c.Tag)
 	binary.BigEndian.PutUint64(b[20:], c.LUN)
@@ -228,7 +261,7 @@ type TskMgmt struct {
 	LUN      uint64
 	Function Function
 	Task     uint64 // of ABORT TASK: the tag of the command
-	Notify   uint8  // as in Cmd
+	Notify   Notify
 }
 
 // ParseTskMgmt reads a task management request.
@@ -236,14 +269,14 @@ func ParseTskMgmt(b []byte) (t TskMgmt, err error) {
 	if err := long(OpTskMgmt, b, TskMgmtLen); err != nil {
 		return t, err
 	}
-	return TskMgmt{Notify: b[1], Tag: binary.BigEndian.Uint64(b[8:]), LUN: binary.BigEndian.Uint64(b[20:]), Function: Function(b[30]), Task: binary.BigEndian.Uint64(b[32:])}, nil
+	return TskMgmt{Notify: Notify(b[1]), Tag: binary.BigEndian.Uint64(b[8:]), LUN: binary.BigEndian.Uint64(b[20:]), Function: Function(b[30]), Task: binary.BigEndian.Uint64(b[32:])}, nil
 }
 
 // Put writes the request.
 func (t *TskMgmt) Put(b []byte) int {
 	b = b[:TskMgmtLen]
 	clear(b)
-	b[0], b[1] = byte(OpTskMgmt), t.Notify
+	b[0], b[1] = byte(OpTskMgmt), byte(t.Notify)
 	binary.BigEndian.PutUint64(b[8:], t.Tag)
 	binary.BigEndian.PutUint64(b[20:], t.LUN)
 	b[30] = byte(t.Function)
@@ -273,6 +306,20 @@ type Rsp struct {
 	InResidual   uint32
 	Sense        []byte
 	ResponseData []byte
+}
+
+// SetResiduals says how much more or less than its buffers a command would have moved, in bytes: below 0 for less (SRP r16a section 6.9).
+func (r *Rsp) SetResiduals(in, out int64) {
+	if in > 0 {
+		r.Flags, r.InResidual = r.Flags|InOver, uint32(min(in, 1<<32-1))
+	} else if in < 0 {
+		r.Flags, r.InResidual = r.Flags|InUnder, uint32(-in)
+	}
+	if out > 0 {
+		r.Flags, r.OutResidual = r.Flags|OutOver, uint32(min(out, 1<<32-1))
+	} else if out < 0 {
+		r.Flags, r.OutResidual = r.Flags|OutUnder, uint32(-out)
+	}
 }
 
 // Put writes the response; b has room for RspLen bytes, response data and sense.

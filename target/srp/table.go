@@ -1,8 +1,6 @@
 package srp
 
 import (
-	"fmt"
-
 	wire "github.com/sluice-storage/sluice/internal/srp"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/target/scsi"
@@ -10,9 +8,6 @@ import (
 
 // An indirect buffer may have more memory descriptors than its unit bears. Then the unit says where the whole list of them lies, and it is fetched by
 // RDMA Read before the command is executed.
-
-// countReasons are what is said of a list that is not as it should be, of Data-Out and of Data-In.
-var countReasons = [2]wire.LogoutReason{wire.LogoutOutCount, wire.LogoutInCount}
 
 // tables are the lists of one task that do not lie in its unit, of Data-Out and of Data-In.
 type tables struct {
@@ -53,15 +48,12 @@ func (c *channel) fetchLocked(t *task) (ready bool, err error) {
 			t.beginLocked(moveOut, 0, buf.Len(), t.tables.to[:])
 			c.readLocked(t)
 			return false, nil
-		case !wire.Covers(buf.Bytes(), b.Len):
-			return false, &wire.ProtocolError{Unit: wire.OpCmd, Reason: countReasons[i], Detail: fmt.Sprintf("a table of %d memory descriptors that do not name the memory of all %d bytes", b.Table.Len/wire.MemoryLen, b.Len)}
 		}
-		if i == 0 {
-			t.out.List = buf.Bytes()
-		} else {
-			t.in.List = buf.Bytes()
+		if err := t.cmd.Take(b, buf.Bytes()); err != nil {
+			return false, err
 		}
 	}
+	t.in.List, t.out.List = t.cmd.In.List, t.cmd.Out.List
 	taskLife.Move(&t.state, taskRunning)
 	return true, nil
 }

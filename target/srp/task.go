@@ -1,7 +1,6 @@
 package srp
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/sluice-storage/sluice/blockdev"
@@ -86,10 +85,8 @@ func (c *channel) command(recv int, b []byte) error {
 	if err != nil {
 		return err
 	}
-	for i, n := range [...]uint32{cmd.Out.Table.Len, cmd.In.Table.Len} {
-		if n > maxDescriptors*wire.MemoryLen {
-			return &wire.ProtocolError{Unit: wire.OpCmd, Reason: countReasons[i], Detail: fmt.Sprintf("a table of %d memory descriptors, where %d are the most", n/wire.MemoryLen, maxDescriptors)}
-		}
+	if err := cmd.AtMost(maxDescriptors); err != nil {
+		return err
 	}
 	c.mu.Lock()
 	t, err := c.takeLocked(wire.OpCmd, recv, cmd.Tag)
@@ -104,7 +101,6 @@ func (c *channel) command(recv int, b []byte) error {
 		t.Attr = scsi.Simple // a reserved value
 	}
 	t.ExpectIn, t.ExpectOut, t.Mover = int64(cmd.In.Len), int64(cmd.Out.Len), t
-	t.in.List, t.out.List = cmd.In.List, cmd.Out.List
 	c.stats.bytesIn, c.stats.copied = c.stats.bytesIn+uint64(len(cmd.Out.Data)), c.stats.copied+uint64(len(cmd.Out.Data))
 	taskLife.Move(&t.state, taskTable)
 	ready, err := c.fetchLocked(t)
@@ -174,9 +170,9 @@ func (c *channel) answerLocked(t *task) {
 		good = t.response == wire.FunctionComplete
 	} else {
 		r.Sense = t.Sense[:min(len(t.Sense), responseUnit-wire.RspLen)]
-		t.residuals(&r)
+		r.SetResiduals(t.TransferIn-t.ExpectIn, t.TransferOut-t.ExpectOut)
 	}
-	r.Notify = t.cmd.Notify&notifyFailure != 0 && !good || t.cmd.Notify&notifySuccess != 0 && good
+	r.Notify = t.cmd.Notify.Wants(good)
 	i := c.slotLocked()
 	var move *task
 	if t.ends {
@@ -184,27 +180,6 @@ func (c *channel) answerLocked(t *task) {
 	}
 	c.sendLocked(i, r.Put(c.sendMem[i].Bytes()), move)
 	c.overLocked(t, &c.sends[i])
-}
-
-// What a request asks to be notified of, in SOLNT.
-const (
-	notifySuccess = 1 << 1
-	notifyFailure = 1 << 2
-)
-
-// residuals fills in how much more or less than the buffers a command would have moved (SRP r16a section 6.9).
-func (t *task) residuals(r *wire.Rsp) {
-	in, out := t.TransferIn-t.ExpectIn, t.TransferOut-t.ExpectOut
-	if in > 0 {
-		r.Flags, r.InResidual = r.Flags|wire.InOver, uint32(min(in, 1<<32-1))
-	} else if in < 0 {
-		r.Flags, r.InResidual = r.Flags|wire.InUnder, uint32(-in)
-	}
-	if out > 0 {
-		r.Flags, r.OutResidual = r.Flags|wire.OutOver, uint32(min(out, 1<<32-1))
-	} else if out < 0 {
-		r.Flags, r.OutResidual = r.Flags|wire.OutUnder, uint32(-out)
-	}
 }
 
 // grantLocked promises the receives that are posted and not promised yet: a unit which is queued now bears the credits.

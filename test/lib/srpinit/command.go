@@ -187,7 +187,7 @@ func (c *Channel) Start(ctx context.Context, cmd Command) (*Pending, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := wire.Cmd{Tag: p.Tag, LUN: uint64(cmd.LUN) << 48, Attr: cmd.Attr, Notify: cmd.Notify, CDB: make([]byte, max(16, len(cmd.CDB)))}
+	w := wire.Cmd{Tag: p.Tag, LUN: uint64(cmd.LUN) << 48, Attr: cmd.Attr, Notify: wire.Notify(cmd.Notify), CDB: make([]byte, max(16, len(cmd.CDB)))}
 	if cmd.LUN > 255 {
 		w.LUN = uint64(0x4000|cmd.LUN) << 48
 	}
