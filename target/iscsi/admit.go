@@ -138,6 +138,6 @@ func (s *Server) connGone(c *conn) {
 	s.forgetLoginLocked(c)
 	s.uncountLocked(c)
 	delete(s.conns, c)
-	s.changedLocked()
+	s.changed.RingLocked()
 	s.mu.Unlock()
 }

@@ -1,11 +1,11 @@
 package iscsi
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/internal/iscsi"
@@ -146,18 +146,14 @@ func (f *fixture) enter(p *peer) {
 // gone waits until nothing of a connection's session is left.
 func (f *fixture) gone(c *conn) {
 	f.t.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		f.srv.mu.Lock()
-		ss, ch := f.srv.sessions[c.sess.tsih], f.srv.changed
-		f.srv.mu.Unlock()
-		if ss == nil || ss.conn != c {
-			return
-		}
-		select {
-		case <-ch:
-		case <-time.After(time.Until(deadline)):
-			f.t.Fatal("the session stays")
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := f.srv.changed.Wait(ctx, func() bool {
+		ss := f.srv.sessions[c.sess.tsih]
+		return ss == nil || ss.conn != c
+	})
+	if err != nil {
+		f.t.Fatal("the session stays")
 	}
 }
 

@@ -39,7 +39,7 @@ func (f *fixture) play(t *testing.T, in []byte, step int) {
 	f.srv.accept(context.Background(), &script{in: in, step: step}, Portal{Group: 1})
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := f.srv.wait(ctx, func() bool { return len(f.srv.conns) == 0 && len(f.srv.sessions) == 0 }); err != nil {
+	if err := f.srv.changed.Wait(ctx, func() bool { return len(f.srv.conns) == 0 && len(f.srv.sessions) == 0 }); err != nil {
 		t.Fatalf("the connection does not end: %v", err)
 	}
 	if n := f.pool.Used(); n != 0 {
@@ -150,7 +150,7 @@ func FuzzISERMessages(f *testing.F) {
 		p.w.close()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := fx.srv.wait(ctx, func() bool { return len(fx.srv.conns) == 0 && len(fx.srv.sessions) == 0 }); err != nil {
+		if err := fx.srv.changed.Wait(ctx, func() bool { return len(fx.srv.conns) == 0 && len(fx.srv.sessions) == 0 }); err != nil {
 			t.Fatalf("the connection does not end: %v", err)
 		}
 	})

@@ -132,7 +132,7 @@ func (s *Server) addPortal(e *portalEntry) error {
 	}
 	s.portals = append(s.portals, e)
 	s.tellISNSLocked()
-	s.changedLocked()
+	s.changed.RingLocked()
 	s.wg.Add(1)
 	return nil
 }
@@ -152,7 +152,7 @@ func (s *Server) UpdatePortal(ctx context.Context, addr net.Addr, p Portal) erro
 		return errors.New("iscsi: a portal needs a group tag from 1 to 65535")
 	}
 	found := false
-	err := s.wait(ctx, func() bool {
+	err := s.changed.Wait(ctx, func() bool {
 		for _, e := range s.portals {
 			if e.addr.String() == addr.String() || e.Beside != nil && e.Beside.String() == addr.String() {
 				beside := e.Beside

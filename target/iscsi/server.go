@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/sluice-storage/sluice/internal/changes"
 	"github.com/sluice-storage/sluice/internal/iscsi"
 	"github.com/sluice-storage/sluice/target/iscsi/isns"
 	"github.com/sluice-storage/sluice/target/peerlog"
@@ -35,7 +38,7 @@ type Server struct {
 	portals  []*portalEntry
 	isns     []*isns.Client
 	wg       sync.WaitGroup
-	changed  chan struct{} // closed and replaced when a connection or session has gone
+	changed  *changes.Bell // rings when a connection or session has gone
 }
 
 // sessionKey is the I_T nexus of RFC 7143 section 4.4.3.1.
@@ -60,7 +63,8 @@ func NewServer(o Options) (*Server, error) {
 	o.Limits.fill()
 	o.Timeouts.fill()
 	s := &Server{opt: o, logs: peerlog.New(o.Log, o.Audit), counts: Counts{Refused: map[string]uint64{}, Ended: map[string]uint64{}}, targets: map[string]*targetEntry{}, conns: map[*conn]struct{}{}, hosts: map[string]int{},
-		sessions: map[uint16]*session{}, byName: map[sessionKey]*session{}, changed: make(chan struct{})}
+		sessions: map[uint16]*session{}, byName: map[sessionKey]*session{}}
+	s.changed = changes.NewBell(&s.mu)
 	if o.Device != nil {
 		if err := s.register(o.Device); err != nil {
 			return nil, err
@@ -78,34 +82,10 @@ func (s *Server) register(d transport.Device) error {
 	return nil
 }
 
-func (s *Server) wait(ctx context.Context, done func() bool) error {
-	for {
-		s.mu.Lock()
-		if done() {
-			s.mu.Unlock()
-			return nil
-		}
-		ch := s.changed
-		s.mu.Unlock()
-		select {
-		case <-ch:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-func (s *Server) changedLocked() {
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
-
 // Close stops accepting and asks every initiator to leave (RFC 7143 section 11.9.1, event 1). It waits for
 // Timeouts.Drain, or until the context ends, until their tasks have ended and they are gone, and then cuts. It returns
 // when nothing of the server runs any more. It fails only if commands are still with a medium that does not answer.
 func (s *Server) Close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.opt.Timeouts.Drain)
-	defer cancel()
 	s.mu.Lock()
 	s.closed = true
 	for _, p := range s.portals {
@@ -124,23 +104,16 @@ func (s *Server) Close(ctx context.Context) error {
 		c.askToLeave(s.opt.Timeouts.Drain)
 	}
 	gone := func() bool { return len(s.sessions) == 0 && len(s.conns) == 0 }
-	err := s.wait(ctx, gone)
-	if err != nil {
+	err := s.changed.Drain(ctx, s.opt.Timeouts.Drain, gone, func() {
 		s.mu.Lock()
-		var rest []*conn
-		for c := range s.conns {
-			rest = append(rest, c)
-		}
+		rest := slices.Collect(maps.Keys(s.conns))
 		s.mu.Unlock()
 		for _, c := range rest {
 			c.kill(errDown)
 		}
-		// What is on its way to the medium comes back, unless the medium hangs, and that may be for ever.
-		last, stop := context.WithTimeout(context.WithoutCancel(ctx), s.opt.Timeouts.Drain)
-		defer stop()
-		if err = s.wait(last, gone); err != nil {
-			err = fmt.Errorf("iscsi: commands are still with the medium: %w", err)
-		}
+	})
+	if err != nil {
+		err = fmt.Errorf("iscsi: commands are still with the medium: %w", err)
 	}
 	s.wg.Wait()
 	return err

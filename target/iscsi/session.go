@@ -127,7 +127,7 @@ func (s *Server) reapLocked(ss *session) []func() {
 			calls = append(calls, s.reapLocked(next)...)
 		}
 	}
-	s.changedLocked()
+	s.changed.RingLocked()
 	return calls
 }
 

@@ -71,7 +71,7 @@ func (s *Server) RemoveTarget(ctx context.Context, name string) error {
 	s.tellISNSLocked()
 	s.mu.Unlock()
 	s.dropTarget(t, func(*session) bool { return true }, errRemoved)
-	return s.wait(ctx, func() bool {
+	return s.changed.Wait(ctx, func() bool {
 		for _, ss := range s.sessions {
 			if ss.target != nil && ss.target.Name == name {
 				return false

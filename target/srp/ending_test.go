@@ -211,7 +211,7 @@ func TestStarvation(t *testing.T) {
 		thaw := a.Freeze()
 		p := f.start(a, srpinit.Command{CDB: write10(0, 1<<20), Out: noise(1<<20, 1)})
 		began := time.Now()
-		must(t, f.srv.wait(context.Background(), func() bool { return len(f.srv.sessions) == 1 }))
+		must(t, f.srv.changed.Wait(context.Background(), func() bool { return len(f.srv.sessions) == 1 }))
 		if took := time.Since(began); took < f.srv.opt.Peer || took > 2*f.srv.opt.Peer {
 			t.Errorf("gone after %v", took)
 		}

@@ -99,7 +99,7 @@ func TestResponses(t *testing.T) {
 // settled waits until no session is left.
 func (f *fixture) settled() {
 	f.t.Helper()
-	must(f.t, f.srv.wait(f.ctx(), func() bool { return len(f.srv.channels) == 0 && len(f.srv.sessions) == 0 }))
+	must(f.t, f.srv.changed.Wait(f.ctx(), func() bool { return len(f.srv.channels) == 0 && len(f.srv.sessions) == 0 }))
 }
 
 // Zeroes behind the private data, as InfiniBand delivers them, change nothing.
@@ -125,7 +125,7 @@ func TestLimits(t *testing.T) {
 		multi := f.request(1)
 		multi.Flags |= wire.MultiMulti
 		second.End()
-		must(t, f.srv.wait(f.ctx(), func() bool { return len(f.srv.channels) == 1 }))
+		must(t, f.srv.changed.Wait(f.ctx(), func() bool { return len(f.srv.channels) == 1 }))
 		if got := f.refusedBy(multi); got != wire.RejTooManyChannels {
 			t.Errorf("a second channel of a session of one: %v", got)
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/sluice-storage/sluice/internal/changes"
 	wire "github.com/sluice-storage/sluice/internal/srp"
 	"github.com/sluice-storage/sluice/target/peerlog"
 	"github.com/sluice-storage/sluice/transport"
@@ -35,7 +36,7 @@ type Server struct {
 	judged   uint64 // times that what logins get has changed, so that Find is to be asked again
 	past     []past // of channels that ended last, oldest first
 	counts   Counts
-	changed  chan struct{} // closed and replaced when a session or channel has changed
+	changed  *changes.Bell // rings when a session or channel has changed
 	wg       sync.WaitGroup
 }
 
@@ -57,8 +58,10 @@ func NewServer(o Options) (*Server, error) {
 	if err := o.fill(); err != nil {
 		return nil, err
 	}
-	return &Server{opt: o, logs: peerlog.New(o.Log, o.Audit), portals: map[*context.CancelFunc]struct{}{}, channels: map[*channel]struct{}{}, hosts: map[string]use{},
-		sessions: map[sessionKey]*session{}, counts: Counts{Refused: map[string]uint64{}, Ended: map[string]uint64{}}, changed: make(chan struct{})}, nil
+	s := &Server{opt: o, logs: peerlog.New(o.Log, o.Audit), portals: map[*context.CancelFunc]struct{}{}, channels: map[*channel]struct{}{}, hosts: map[string]use{},
+		sessions: map[sessionKey]*session{}, counts: Counts{Refused: map[string]uint64{}, Ended: map[string]uint64{}}}
+	s.changed = changes.NewBell(&s.mu)
+	return s, nil
 }
 
 // Serve accepts channels from a fabric's listener until the context ends or Close; it closes l. group is the relative target port identifier of the ports
@@ -166,29 +169,7 @@ func (s *Server) channelGone(c *channel) {
 	defer s.mu.Unlock()
 	delete(s.channels, c)
 	s.useLocked(c.host, -1, -c.reserved)
-	s.changedLocked()
-}
-
-func (s *Server) changedLocked() {
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
-
-// wait returns once done, which is asked under the lock, says so, or with the context's error.
-func (s *Server) wait(ctx context.Context, done func() bool) error {
-	for {
-		s.mu.Lock()
-		is, ch := done(), s.changed
-		s.mu.Unlock()
-		if is {
-			return nil
-		}
-		select {
-		case <-ch:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	s.changed.RingLocked()
 }
 
 // each does f for the channels that which accepts, without the lock.
@@ -206,8 +187,6 @@ func (s *Server) each(which func(*channel) bool, f func(*channel)) (some bool) {
 // Close stops accepting, takes no new requests, and waits for those that run as long as Options.Drain, or until the context ends. Initiators
 // are sent SRP_T_LOGOUT. It returns when nothing of the server runs any more, and fails only if commands are still with a medium that does not answer.
 func (s *Server) Close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.opt.Drain)
-	defer cancel()
 	s.mu.Lock()
 	s.closed = true
 	for stop := range s.portals {
@@ -217,15 +196,9 @@ func (s *Server) Close(ctx context.Context) error {
 	all := func(*channel) bool { return true }
 	s.each(all, func(c *channel) { c.leave(errDown, true) })
 	gone := func() bool { return len(s.sessions) == 0 && len(s.channels) == 0 }
-	err := s.wait(ctx, gone)
+	err := s.changed.Drain(ctx, s.opt.Drain, gone, func() { s.each(all, func(c *channel) { c.kill(errDown) }) })
 	if err != nil {
-		s.each(all, func(c *channel) { c.kill(errDown) })
-		// What is on its way to the medium comes back, unless the medium hangs, and that may be for ever.
-		last, stop := context.WithTimeout(context.WithoutCancel(ctx), s.opt.Drain)
-		defer stop()
-		if err = s.wait(last, gone); err != nil {
-			err = fmt.Errorf("srp: commands are still with the medium: %w", err)
-		}
+		err = fmt.Errorf("srp: commands are still with the medium: %w", err)
 	}
 	s.wg.Wait()
 	return err

@@ -94,13 +94,13 @@ func (s *Server) enter(ctx context.Context, c *channel) (result uint8, err error
 			s.mu.Unlock()
 			return wire.ResultKept, nil
 		}
-		changed := s.changed
+		next := s.changed.NextLocked()
 		s.mu.Unlock()
 		for _, o := range end {
 			o.leave(errReplaced, false)
 		}
 		select {
-		case <-changed:
+		case <-next:
 		case <-ctx.Done():
 			return 0, refusal(wire.RejResources, "commands of an earlier session are still with the medium")
 		}
@@ -121,7 +121,7 @@ func (s *Server) start(ss *session, g *Grant) {
 	s.mu.Lock()
 	ss.nexus, ss.quota = nexus, quota
 	sessionLife.Move(&ss.state, sessionLive) // its first channel, whose goroutine this is, keeps it from ending before
-	s.changedLocked()
+	s.changed.RingLocked()
 	s.mu.Unlock()
 }
 
@@ -139,7 +139,7 @@ func (s *Server) leaveSession(c *channel, why error, accepted bool, left []taskN
 	if last {
 		sessionLife.Move(&ss.state, sessionEnding)
 	}
-	s.changedLocked()
+	s.changed.RingLocked()
 	s.mu.Unlock()
 	if accepted {
 		s.over(c, last, info, why)
@@ -154,7 +154,7 @@ func (s *Server) leaveSession(c *channel, why error, accepted bool, left []taskN
 		ss.quota.Close()
 		s.mu.Lock()
 		delete(s.sessions, ss.key)
-		s.changedLocked()
+		s.changed.RingLocked()
 		s.mu.Unlock()
 	})
 }
@@ -230,7 +230,7 @@ func (s *Server) CloseSession(id uint32) error {
 func (s *Server) EndSessions(target string, may func(initiator scsi.SRPPort) bool) {
 	s.mu.Lock()
 	s.judged++
-	s.changedLocked()
+	s.changed.RingLocked()
 	s.mu.Unlock()
 	s.each(func(c *channel) bool {
 		return c.sess != nil && c.sess.key.target == target && !may(c.sess.key.initiator)
@@ -239,7 +239,7 @@ func (s *Server) EndSessions(target string, may func(initiator scsi.SRPPort) boo
 
 // Await returns when no session of a target is left, nor a command of one.
 func (s *Server) Await(ctx context.Context, target string) error {
-	return s.wait(ctx, func() bool {
+	return s.changed.Wait(ctx, func() bool {
 		for k := range s.sessions {
 			if k.target == target {
 				return false

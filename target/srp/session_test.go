@@ -152,7 +152,7 @@ func TestAChannelEndsAlone(t *testing.T) {
 		<-f.dev.arrived
 		<-f.dev.arrived
 		a.End()
-		must(t, f.srv.wait(f.ctx(), func() bool {
+		must(t, f.srv.changed.Wait(f.ctx(), func() bool {
 			for c := range f.srv.channels {
 				if c.sess != nil && len(c.sess.channels) == 1 {
 					return true
@@ -175,7 +175,7 @@ func TestAChannelEndsAlone(t *testing.T) {
 		}
 		b.End()
 		c.End()
-		must(t, f.srv.wait(f.ctx(), func() bool { return len(f.srv.sessions) == 1 }))
+		must(t, f.srv.changed.Wait(f.ctx(), func() bool { return len(f.srv.sessions) == 1 }))
 	})
 }
 
