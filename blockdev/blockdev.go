@@ -46,6 +46,7 @@ type Geometry struct {
 	ReadOnly      bool
 	Rotational    bool
 	Thin          bool   // unwritten ranges take no space and read as zeroes
+	WriteThrough  bool   // there is no volatile cache: a write that completed is durable
 	Generation    uint64 // counts changes of Size
 	// AtomicUnit and AtomicMax say that Request.Atomic is to be had: for lengths and offsets in multiples of AtomicUnit, up
 	// to AtomicMax bytes. Both are 0 where it is not.
@@ -143,6 +144,13 @@ type Capable interface {
 type Resizable interface {
 	// Refresh looks at the medium and reports whether Size changed.
 	Refresh() (bool, error)
+}
+
+// Notifier is a Resizable that hears of changes of its medium while it is open.
+type Notifier interface {
+	// OnChange has f called after each change, in place of Refresh: f calls that. Calls come one after another, on a goroutine of the device's, and none
+	// behind Close.
+	OnChange(f func())
 }
 
 // Growable is a Device whose medium it can make larger itself.
@@ -248,6 +256,10 @@ var (
 	ErrMedium      = errors.New("blockdev: the medium failed")
 	ErrNoSpace     = errors.New("blockdev: no space is left to write into")
 	ErrBusy        = errors.New("blockdev: the medium is in use elsewhere")
+	// ErrAway says that the medium did not answer in time. The request may have taken effect; it may be made again.
+	ErrAway = errors.New("blockdev: the medium is away, and may come back")
+	// ErrFenced says that the medium takes nothing from here any more, because another host has taken it over.
+	ErrFenced = errors.New("blockdev: the medium has shut this host out")
 )
 
 // Can reports whether d supports op.

@@ -13,6 +13,13 @@ func Refresh(d Device) (bool, error) {
 	return false, nil
 }
 
+// OnChange is Notifier's, for a device that may have no such method: f is never called then.
+func OnChange(d Device, f func()) {
+	if n, ok := d.(Notifier); ok {
+		n.OnChange(f)
+	}
+}
+
 // Ungrow is Growable's, for a device that may have no such method.
 func Ungrow(d Device) error {
 	if g, ok := d.(Growable); ok {

@@ -10,6 +10,7 @@ var (
 	_ Capable       = Filter{}
 	_ Growable      = Filter{}
 	_ Resizable     = Filter{}
+	_ Notifier      = Filter{}
 	_ LossReporter  = Filter{}
 	_ Identified    = Filter{}
 	_ Settler       = Filter{}
@@ -23,6 +24,9 @@ func (f Filter) Can(op Op) bool { return Can(f.Device, op) }
 
 // Refresh implements Resizable.
 func (f Filter) Refresh() (bool, error) { return Refresh(f.Device) }
+
+// OnChange implements Notifier.
+func (f Filter) OnChange(c func()) { OnChange(f.Device, c) }
 
 // Grow implements Growable.
 func (f Filter) Grow(size int64) error { return Grow(f.Device, size) }

@@ -292,7 +292,7 @@ func zeroes(t *testing.T, o Options) {
 		return
 	}
 	unit := int64(g.DiscardUnit)
-	r := &blockdev.Request{Op: blockdev.Discard, Offset: 512 << 10 / unit * unit, Length: 16 * unit}
+	r := &blockdev.Request{Op: blockdev.Discard, Offset: 512 << 10 / unit * unit, Length: min(16*unit, 512<<10)}
 	if err := Do(t, d, r); err != nil {
 		t.Fatal(err)
 	}

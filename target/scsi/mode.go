@@ -20,7 +20,7 @@ var modePages = []modePage{
 		initial:    func(*LogicalUnit) []byte { return make([]byte, 14) },
 		changeable: make([]byte, 14)},
 	{code: 0x08, // caching (SBC-3 section 6.5.5)
-		initial:    func(*LogicalUnit) []byte { b := make([]byte, 18); b[0] = 0x04; return b },
+		initial:    cachingPage,
 		changeable: func() []byte { b := make([]byte, 18); b[0] = 0x04; return b }()},
 	{code: 0x0A, initial: controlPage, changeable: []byte{0x04, 0, 0x08, 0x40, 0, 0, 0, 0, 0, 0}}, // D_SENSE, SWP, TAS
 	{code: 0x0A, sub: 0x01, // control extension (SPC-4 section 7.5.8): no SCSIP, TCMOS; sense length
@@ -40,6 +40,15 @@ var modePages = []modePage{
 	{code: 0x1C, sub: 0x02, offered: (*LogicalUnit).thin, // logical block provisioning (SBC-3 section 6.5.9)
 		initial:    provisioningPage,
 		changeable: func() []byte { b := make([]byte, 12); b[0] = situa; return append(b, make([]byte, 8)...) }()},
+}
+
+// cachingPage has WCE where there is a cache that a loss of power empties.
+func cachingPage(lu *LogicalUnit) []byte {
+	b := make([]byte, 18)
+	if !lu.dev.Geometry().WriteThrough {
+		b[0] = 0x04
+	}
+	return b
 }
 
 func controlPage(lu *LogicalUnit) []byte {

@@ -84,6 +84,12 @@ func ofDevice(op blockdev.Op, err error, lba uint64) error {
 	case errors.Is(err, blockdev.ErrNoSpace), errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		// SBC-3 section 4.7.3.6: a thin provisioned unit that has no space left.
 		e.Key, e.ASC = DataProtect, ASCSpaceAllocationFailed
+	case errors.Is(err, blockdev.ErrAway):
+		// Linux and ESXi send a command with this sense again (SPC-4 table 56: the logical unit is in process of becoming ready).
+		e.Key, e.ASC = NotReady, ASCNotReadyBecoming
+	case errors.Is(err, blockdev.ErrFenced):
+		// Nothing comes of another attempt here: this makes a host try its other paths (SPC-4 section 5.15.2.4.5, unavailable).
+		e.Key, e.ASC = NotReady, ASCALUAUnavailable
 	case errors.Is(err, blockdev.ErrClosed):
 		e.Key, e.ASC = NotReady, ASCNotReady
 	case op == blockdev.Read || op == blockdev.Status:
