@@ -33,6 +33,7 @@ var tools = []tool{
 	{"failsaves", "./test/suite/failonce/saves", "TestStormSaves", 1, 45 * time.Minute},
 	{"drymemory", "./test/suite/drymemory", "TestStormDryMemory", 12, 15 * time.Minute},
 	{"attachments", "./test/suite/attachments", "TestStormAttachments", 12, 15 * time.Minute},
+	{"gateways", "./target/internal/gateway", "TestStormGateways", 200, 15 * time.Minute},
 	{"failonce", "./test/suite/failonce", "TestEveryCallFailsOnce", 1, 15 * time.Minute},
 }
 
