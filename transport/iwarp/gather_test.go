@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -23,7 +25,7 @@ func answers(w transport.Remote, payload []byte, n, size, send int) (stream []by
 // Payload that is placed and not copied costs one system call an answer, and the owner gets as many answers at a time as where payload is
 // copied.
 func TestAnswersThatArePlacedComeTogether(t *testing.T) {
-	const n, size, send = 12, 8 << 10, 76
+	const n, size, send = 14, 12 << 10, 76
 	e, peer := socketQP(t, Options{}, negotiated{big: true, depth: transport.Depth{In: 1, Out: 1}})
 	defer func() { _ = e.dev.Close() }()
 	defer func() { _ = peer.Close() }()
@@ -35,6 +37,14 @@ func TestAnswersThatArePlacedComeTogether(t *testing.T) {
 	}
 	src := make([]byte, n*size)
 	fill(src, 5)
+	rc, err := peer.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serr error // all of it has to be in the socket at once
+	if err := rc.Control(func(fd uintptr) { serr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, 2*n*size) }); err != nil || serr != nil {
+		t.Fatal(err, serr)
+	}
 	if _, err := peer.Write(answers(w.Remote(), src, n, size, send)); err != nil {
 		t.Fatal(err)
 	}
