@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -33,8 +34,7 @@ type scalePoint struct {
 }
 
 func benchScale(dir string, o options, report map[string]any) (_ []error, err error) {
-	most := scaleVolumes[len(scaleVolumes)-1]
-	d, err := startScale(filepath.Join(dir, "scale"), most, o)
+	d, err := startScale(filepath.Join(dir, "scale"), slices.Max(scaleVolumes), o)
 	if err != nil {
 		return nil, err
 	}
@@ -84,9 +84,10 @@ func startScale(dir string, volumes int, o options) (*scaled, error) {
 	if err != nil {
 		return nil, err
 	}
+	most := slices.Max(scaleSessions) + 16
 	var b strings.Builder
-	fmt.Fprintf(&b, "state_dir: %s\nlog: {level: error}\nmemory: 512MiB\nlimits: {connections: %d}\nportals: [{address: \"127.0.0.1:%d\"}]\nvolumes:\n",
-		dir, scaleSessions[len(scaleSessions)-1]+16, port)
+	fmt.Fprintf(&b, "state_dir: %s\nlog: {level: error}\nmemory: 512MiB\nlimits: {connections: %d, per_host: %d}\nportals: [{address: \"127.0.0.1:%d\"}]\nvolumes:\n",
+		dir, most, most, port)
 	for i := range volumes {
 		fmt.Fprintf(&b, "  - {name: v%d, engine: mem, size: 16MiB}\n", i)
 	}

@@ -70,10 +70,10 @@ func (c *crowd) measure(dir string, o options) (err error) {
 log: {level: error}
 memory: 512MiB
 timeouts: {peer: 8s}
-limits: {connections: %d}
-portals: [{address: "127.0.0.1:%d"}]
+limits: {connections: %d, per_host: %[2]d}
+portals: [{address: "127.0.0.1:%[3]d"}]
 volumes: [{name: crowd, engine: mem, size: 16MiB}]
-targets: [{name: %q, luns: [{lun: 0, volume: crowd}]}]
+targets: [{name: %[4]q, luns: [{lun: 0, volume: crowd}]}]
 `, dir, c.Idle+c.Busy+16, port, iqn)
 	s := &ours{}
 	if err := s.launch(dir, conf, o.daemon); err != nil {
