@@ -23,36 +23,7 @@ must "Send with Invalidate" invalidated
 must "fio verify of the disk, random" fio_verify "$dev" 16m
 must "fio verify of the disk, sequential" fio_verify "$dev" 16m --rw=write --bsrange=128k-1m
 
-m=/mnt/t
-mkdir -p $m
-tree() {
-  mkdir $m/tree && tar -C / -cf - etc/init.d etc/default etc/iscsi lab/lib.sh lab/files/fsx | tar -C $m/tree -xf - && ( cd $m/tree && find . -type f -print0 | sort -z | xargs -0 sha256sum >/tmp/sums ) &&
-    umount $m && forget_cache && mount "$dev" $m && ( cd $m/tree && sha256sum --quiet -c /tmp/sums ) && echo "## $(wc -l </tmp/sums) files"
-}
-files() { # files FS MKFS...
-  local fs=$1
-  shift
-  must "mkfs.$fs" "$@" "$dev"
-  must "  mount" mount "$dev" $m
-  must "  a tree, compared after a remount" tree
-  must "  fio verify" fio_verify $m/v 8m
-  must "  fsx" fsx -seed "${SEED:-7}" -ops 200 $m/x
-  rm $m/v $m/x
-  must "  fstrim" fstrim -v $m
-  must "  umount" umount $m
-}
-files ext4 mkfs.ext4 -q -F
-must "e2fsck" e2fsck -fn "$dev"
-files xfs mkfs.xfs -q -f
-must "xfs_repair" xfs_repair -n "$dev"
-
-unmapped() {
-  local before after
-  sync && before=$(stat -c %b /vol/disk.img) && blkdiscard -f "$dev" && after=$(stat -c %b /vol/disk.img) && echo "## $before blocks of 512 bytes before UNMAP, $after behind it" || return
-  [ "$before" -gt 1000 ] && [ "$after" -lt $((before / 4)) ] || return
-  dd if="$dev" bs=1M count=64 iflag=direct status=none | cmp -n $((64 << 20)) - /dev/zero
-}
-must "UNMAP gives the space back and reads zeroes" unmapped
+must_bear_file_systems
 
 # One portal, three ways to the same bytes
 three() {

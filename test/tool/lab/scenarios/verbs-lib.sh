@@ -48,6 +48,38 @@ admin() { sluice "$@" --socket /tmp/state/admin.sock; }
 no_session() { local l && l=$(admin session list --output json) && ! grep -q '"id"' <<<"$l"; }
 said() { grep -aEi "$1" /share/out/sluiced.txt; }
 
+# must_bear_file_systems: ext4 and xfs on the disk $dev, in each of them a tree, fio and fsx, and UNMAP of it all. The volume is /vol/disk.img.
+must_bear_file_systems() {
+  mkdir -p /mnt/t
+  must_bear ext4 mkfs.ext4 -q -F
+  must "e2fsck" e2fsck -fn "$dev"
+  must_bear xfs mkfs.xfs -q -f
+  must "xfs_repair" xfs_repair -n "$dev"
+  must "UNMAP gives the space back and reads zeroes" unmapped
+}
+must_bear() { # must_bear FS MKFS...
+  local fs=$1
+  shift
+  must "mkfs.$fs" "$@" "$dev"
+  must "  mount" mount "$dev" /mnt/t
+  must "  a tree, compared after a remount" bears_tree
+  must "  fio verify" fio_verify /mnt/t/v 8m
+  must "  fsx" fsx -seed "${SEED:-7}" -ops 200 /mnt/t/x
+  rm /mnt/t/v /mnt/t/x
+  must "  fstrim" fstrim -v /mnt/t
+  must "  umount" umount /mnt/t
+}
+bears_tree() {
+  mkdir /mnt/t/tree && tar -C / -cf - etc/init.d etc/default etc/iscsi lab/lib.sh lab/files/fsx | tar -C /mnt/t/tree -xf - && ( cd /mnt/t/tree && find . -type f -print0 | sort -z | xargs -0 sha256sum >/tmp/sums ) &&
+    umount /mnt/t && forget_cache && mount "$dev" /mnt/t && ( cd /mnt/t/tree && sha256sum --quiet -c /tmp/sums ) && echo "## $(wc -l </tmp/sums) files"
+}
+unmapped() {
+  local before after
+  sync && before=$(stat -c %b /vol/disk.img) && blkdiscard -f "$dev" && after=$(stat -c %b /vol/disk.img) && echo "## $before blocks of 512 bytes before UNMAP, $after behind it" || return
+  [ "$before" -gt 1000 ] && [ "$after" -lt $((before / 4)) ] || return
+  dd if="$dev" bs=1M count=64 iflag=direct status=none | cmp -n $((64 << 20)) - /dev/zero
+}
+
 # pings ADDRESS PORT COUNT SIZE...: our rping client by the verbs provider
 pings() {
   local to=$1:$2 n=$3 s
