@@ -56,8 +56,8 @@ ifeq ($(VERBS),yes)
 	$(LINT) run --build-tags verbs ./transport/... ./internal/version
 endif
 ifeq ($(CEPH),yes)
-	$(GO) vet -tags ceph ./internal/ceph ./blockdev/rbd
-	$(LINT) run --build-tags ceph ./internal/ceph ./blockdev/rbd
+	$(GO) vet -tags ceph ./internal/ceph ./blockdev/rbd ./target/internal/gateway/radosstore
+	$(LINT) run --build-tags ceph ./internal/ceph ./blockdev/rbd ./target/internal/gateway/radosstore
 endif
 
 cross: ## both binaries without cgo, amd64 and arm64; with the provider for RDMA adapters and Ceph where there is a compiler for them
