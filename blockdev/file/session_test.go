@@ -2,20 +2,28 @@ package file_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/blockdevtest"
 	"github.com/sluice-storage/sluice/blockdev/file"
+	"github.com/sluice-storage/sluice/initiator/block"
 	"github.com/sluice-storage/sluice/internal/iscsi"
+	"github.com/sluice-storage/sluice/mem"
+	iscsitarget "github.com/sluice-storage/sluice/target/iscsi"
 	"github.com/sluice-storage/sluice/target/scsi"
 	"github.com/sluice-storage/sluice/test/lib/stand"
+	"github.com/sluice-storage/sluice/transport/iwarp"
 )
 
 // host is an initiator over TCP that sends what it is told to, and waits for nothing by itself.
@@ -217,6 +225,74 @@ func TestASessionWaitsForItsCompletions(t *testing.T) {
 			deliver()
 			<-closed
 			wrote(t, path)
+		})
+	}
+}
+
+// A target whose sessions have requests with the kernel, by iSER and by TCP, is removed when the last of them has ended.
+func TestATargetWaitsForItsCompletions(t *testing.T) {
+	for _, scheme := range []string{"iser", "iscsi"} {
+		t.Run(scheme, func(t *testing.T) {
+			const n = 4 // the command window of a session that was idle
+			h := &held{came: make(chan struct{}, n)}
+			d, _ := tampered(t, file.Options{}, h.see)
+			b := stand.NewBlocks(t, stand.BlockOptions{Server: iscsitarget.Options{Device: iwarp.New(iwarp.Options{})}}, scsi.LUOptions{Device: d, Name: "v", Serial: "v-1"})
+			at := b.Portal("127.0.0.1", 1)
+			dev := iwarp.New(iwarp.Options{})
+			ini, err := block.New(block.Options{Device: dev})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), blockdevtest.Patience)
+			defer cancel()
+			vol, err := ini.Open(ctx, b.URL(scheme))
+			if err != nil {
+				t.Fatal(err)
+			}
+			buf, err := vol.Memory().Get(4096)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.set(true)
+			var ends sync.WaitGroup
+			ends.Add(n)
+			for i := range n {
+				op := blockdev.Read
+				if i%2 == 1 {
+					op = blockdev.Write
+				}
+				vol.Submit(&blockdev.Request{Op: op, Offset: int64(i) * 4096, Length: 4096, Data: []mem.Span{buf.Span().Cut(0, 4096)}, Done: func(*blockdev.Request) { ends.Done() }})
+			}
+			for range n {
+				<-h.came
+			}
+			h.set(false)
+			removed := make(chan error, 1)
+			go func() { removed <- b.Server.RemoveTarget(ctx, stand.Name) }()
+			for in := true; in; { // until it has begun
+				stranger := newHost(t, at, 9)
+				stranger.askIn()
+				in = isIn(stranger.hear())
+				stranger.c.Close()
+			}
+			h.deliver(n - 1)
+			select {
+			case err := <-removed:
+				t.Errorf("the target was removed while the kernel had a request of its session: %v", err)
+			default:
+			}
+			h.deliver(1)
+			if err := <-removed; err != nil {
+				t.Error(err)
+			}
+			if err := vol.Close(); err != nil && !errors.Is(err, blockdev.ErrClosed) {
+				t.Log(err) // it cannot flush: the target is gone
+			}
+			ends.Wait()
+			buf.Release()
+			if err := errors.Join(ini.Close(), dev.Close()); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }
