@@ -269,7 +269,7 @@ func TestAPageShowsEveryPart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(f.rows()); n != 11 {
+	if n := len(f.rows()); n != 10 {
 		t.Errorf("%d rows for a baseline: %v", n, f.rows())
 	}
 	dir := t.TempDir()

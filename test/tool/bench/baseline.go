@@ -61,7 +61,8 @@ func figuresOf(report map[string]any) (*figures, error) {
 	return f, json.Unmarshal(b, f)
 }
 
-// rows are the ratios of a run by name, turned so that more is better.
+// rows are the ratios of a run by name, turned so that more is better. Numbers of sessions and of volumes have none: their rounds do not alternate with
+// those of what they are compared with.
 func (f *figures) rows() map[string]baseRow {
 	m := map[string]baseRow{}
 	add := func(part, work string, rounds []float64) {
@@ -84,11 +85,6 @@ func (f *figures) rows() map[string]baseRow {
 	}
 	for _, r := range f.Direct {
 		add("direct", r.name(), r.Rounds)
-	}
-	for _, r := range f.Scale {
-		if r.Count > 1 {
-			add("scale", fmt.Sprintf("%d %s", r.Count, r.Of), r.Rounds)
-		}
 	}
 	for _, r := range f.Tgt {
 		add("tgt", r.Work, r.Rounds)
