@@ -1,6 +1,8 @@
 package rbd
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -55,16 +57,17 @@ type Options struct {
 
 // Device is the engine.
 type Device struct {
-	name    string // pool/image
-	source  string // image
-	cluster *ceph.Cluster
-	pool    *ceph.IoCtx
-	image   *ceph.Image
-	update  *ceph.Update
-	addrs   []string
-	info    ceph.ImageInfo
-	cache   bool
-	locked  bool
+	name            string // pool/image
+	source          string // image
+	place, snapshot string // pool and namespace
+	cluster         *ceph.Cluster
+	pool            *ceph.IoCtx
+	image           *ceph.Image
+	update          *ceph.Update
+	addrs           []string
+	info            ceph.ImageInfo
+	cache           bool
+	locked          bool
 
 	geo  blockdev.Geometry // all but Size and Generation
 	size atomic.Int64
@@ -131,7 +134,7 @@ func Open(o Options) (_ *Device, err error) {
 	if err := ceph.AvailableRBD(); err != nil {
 		return nil, err
 	}
-	d := &Device{name: o.Pool + "/" + o.Image, source: o.Image}
+	d := &Device{name: o.Pool + "/" + o.Image, source: o.Image, place: o.Pool + "/" + o.Namespace, snapshot: o.Snapshot}
 	co := o.options()
 	co.Settings["rbd_cache"] = fmt.Sprint(o.Cache)
 	if d.cluster, err = ceph.Connect(co); err != nil {
@@ -292,7 +295,8 @@ func (d *Device) Identity() (string, error) {
 	if err != nil {
 		return "", wrap(err)
 	}
-	return fsid + "-" + strings.ReplaceAll(d.name[:strings.IndexByte(d.name, '/')], "-", "_") + "-" + d.info.ID, nil
+	h := sha256.Sum256([]byte("rbd " + fsid + " " + d.place + " " + d.info.ID + " " + d.snapshot))
+	return hex.EncodeToString(h[:16]), nil
 }
 
 // Distinct implements blockdev.Identified.

@@ -48,12 +48,14 @@ type Volume struct {
 	Slow string `json:"without_io_uring,omitempty"`
 }
 
-// VolumeSpec asks for a new file volume.
+// VolumeSpec asks for a new volume.
 type VolumeSpec struct {
 	Name  string `json:"name"`
 	Size  int64  `json:"size"`            // bytes
 	Block int    `json:"block,omitempty"` // 512 or 4096; 512 if 0
 	Path  string `json:"path,omitempty"`  // NAME.img in the state directory if empty
+	// RBD is an image of the Ceph cluster in place of a file: "pool/image" or "pool/namespace/image". With a size it is made, without one it is there.
+	RBD string `json:"rbd,omitempty"`
 	// Clone names a volume whose content the new one starts with, sharing its blocks where the file system can.
 	Clone    string `json:"clone,omitempty"`
 	ReadOnly bool   `json:"read_only,omitempty"` // with Clone: a snapshot

@@ -32,7 +32,7 @@ func (d *Daemon) Volumes() []admin.Volume {
 	out := make([]admin.Volume, 0, len(d.volumes))
 	for name, v := range d.volumes {
 		g := v.dev.Geometry()
-		a := admin.Volume{Name: name, Engine: v.cfg.Engine, Path: v.cfg.Path, Size: g.Size, Block: g.Logical, ReadOnly: v.cfg.ReadOnly, Managed: d.cfg.managedVolume(name)}
+		a := admin.Volume{Name: name, Engine: v.cfg.Engine, Path: v.cfg.place(), Size: g.Size, Block: g.Logical, ReadOnly: v.cfg.ReadOnly, Managed: d.cfg.managedVolume(name)}
 		if e, ok := v.dev.(blockdev.Explainer); ok {
 			a.How = e.Path()
 		}

@@ -23,6 +23,9 @@ func (d *Daemon) CreateVolume(ctx context.Context, s admin.VolumeSpec) (admin.Do
 	if v := d.volumes[s.Name]; v != nil {
 		return d.makeMissing(v, s)
 	}
+	if from := d.volumes[s.Clone]; s.RBD != "" || from != nil && from.cfg.engine().image {
+		return d.createImageLocked(s, from)
+	}
 	v := VolumeConfig{Name: s.Name, Engine: "file", Path: s.Path, Size: Size(s.Size), Block: s.Block, ReadOnly: s.ReadOnly}
 	if v.Path == "" {
 		v.Path = defaultPath(d.stateDir, s.Name)
@@ -136,7 +139,7 @@ func (d *Daemon) ResizeVolume(ctx context.Context, name string, s admin.ResizeSp
 	has := Size(v.dev.Geometry().Size)
 	switch {
 	case !v.cfg.engine().grows:
-		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "only volumes of the file engine can be resized"}
+		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: "only volumes on a file or an image can be resized"}
 	case s.Size <= int64(has):
 		return admin.Done{}, &admin.Error{Kind: admin.Conflict, Msg: fmt.Sprintf("volume %s has %v; it can only grow while it is served", name, has)}
 	}
@@ -151,7 +154,7 @@ func (d *Daemon) ResizeVolume(ctx context.Context, name string, s admin.ResizeSp
 		if m.SizedAt == nil {
 			m.SizedAt = map[string]string{}
 		}
-		m.SizedAt[name] = v.cfg.Path
+		m.SizedAt[name] = v.cfg.place()
 		return nil
 	})
 }
@@ -167,6 +170,9 @@ func (d *Daemon) DeleteVolume(ctx context.Context, name string, data, dryRun boo
 		return admin.Done{}, err
 	}
 	var files []string
+	if data && v.cfg.engine().image {
+		return d.deleteImageLocked(v, dryRun)
+	}
 	if data {
 		if files, err = v.files(); err != nil {
 			return admin.Done{}, err

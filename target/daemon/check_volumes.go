@@ -31,6 +31,12 @@ func (c *Config) checkVolumes() error {
 			}
 			naas[string(b)] = v.Name
 		}
+		if v.engine().image {
+			if other := paths[v.place()]; other != "" {
+				return at(place+".rbd", "volumes %s and %s have the same image %s", other, v.Name, v.place())
+			}
+			paths[v.place()] = v.Name
+		}
 		if v.engine().file {
 			if other := paths[v.Path]; other != "" {
 				return at(place+".path", "volumes %s and %s have the same path %s", other, v.Name, v.Path)
@@ -68,8 +74,14 @@ func (v VolumeConfig) check(place string) error {
 		return at(place+".physical", "volume %s: physical %d is no power of two of at least the block size", v.Name, v.Physical)
 	case v.Size < 0 || int64(v.Size)%int64(v.Block) != 0:
 		return at(place+".size", "volume %s: size %v is no whole number of blocks of %d bytes", v.Name, v.Size, v.Block)
-	case !e.file && v.Size == 0:
+	case e.image && v.RBD == nil:
+		return at(place, "volume %s: the %s engine needs an image: rbd: {pool: rbd, image: %s}", v.Name, v.Engine, v.Name)
+	case !e.image && v.RBD != nil:
+		return at(place+".rbd", "volume %s: the %s engine has no image; leave engine out, or rbd", v.Name, v.Engine)
+	case !e.file && !e.image && v.Size == 0:
 		return at(place, "volume %s: the %s engine needs a size", v.Name, v.Engine)
+	case e.image && v.Atomic:
+		return at(place+".atomic", "volume %s: the %s engine has no atomic writes", v.Name, v.Engine)
 	case !e.lasting && v.Atomic:
 		return at(place+".atomic", "volume %s: the %s engine keeps nothing across a loss of power, so no atomic writes either", v.Name, v.Engine)
 	case !e.file && (v.LowSpace > 0 || v.Thick):

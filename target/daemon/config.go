@@ -45,6 +45,9 @@ type Config struct {
 	// SRP has no authentication: targets with auth are not served by it, and those with initiators to the initiator ports that are named there alone.
 	SRP []SRPConfig `yaml:"srp" json:"srp,omitempty" reload:"items" file:"comment"`
 
+	// The Ceph cluster of volumes with engine rbd (docs/ceph.md).
+	Ceph CephConfig `yaml:"ceph" json:"ceph,omitzero" reload:"restart" file:"comment"`
+
 	Volumes []VolumeConfig `yaml:"volumes" json:"volumes" reload:"fixed items"`
 	Targets []TargetConfig `yaml:"targets" json:"targets" reload:"items"`
 
@@ -180,11 +183,14 @@ type SRPConfig struct {
 // VolumeConfig is one block device.
 type VolumeConfig struct {
 	Name   string `yaml:"name" json:"name" required:"true" example:"data"`
-	Engine string `yaml:"engine" json:"engine" default:"file" oneof:"engines"` // file; mem, null and delay are for tests
+	Engine string `yaml:"engine" json:"engine" default:"file" oneof:"engines"` // file, or rbd (an image of Ceph's); mem, null and delay are for tests
 
 	// The file; NAME.img in state_dir by default; a block device may be named too. One that is missing leaves its LUNs not
 	// ready and everything else served: "sluice volume create data" makes it, "sluice reload" finds one that came back.
 	Path string `yaml:"path" json:"path,omitempty" form:"path" for:"engine=file" otherwise:"NAME.img in state_dir" example:"data.img" file:"comment"`
+
+	// An image of the Ceph cluster, in place of a file; the engine is rbd then. "sluice volume create data 10GiB --rbd rbd/data" makes both.
+	RBD *RBDConfig `yaml:"rbd" json:"rbd,omitempty" for:"engine=rbd" file:"comment"`
 
 	Size      Size `yaml:"size" json:"size" otherwise:"the file's" example:"10GiB" reload:"grow"` // 0 or left out: as large as the file is; a larger size grows the file, a smaller one is refused by a reload
 	Block     int  `yaml:"block" json:"block" default:"512" oneof:"512,4096" clone:"same"`        // logical block in bytes: 512 or 4096
@@ -210,6 +216,25 @@ type VolumeConfig struct {
 
 	Delay  Duration      `yaml:"delay" json:"delay,omitempty" for:"engine=delay"` // engine delay: how long each request waits
 	Limits *LimitsConfig `yaml:"limits" json:"limits,omitempty" clone:"same"`
+}
+
+// CephConfig says which Ceph cluster, and as whom.
+type CephConfig struct {
+	Conf    string   `yaml:"conf" json:"conf,omitempty" form:"path" otherwise:"/etc/ceph/ceph.conf" example:"/etc/ceph/ceph.conf"`
+	User    string   `yaml:"user" json:"user,omitempty" otherwise:"admin" example:"sluice"`                                                               // client.sluice, with "profile rbd" for mon and osd
+	Keyring string   `yaml:"keyring" json:"keyring,omitempty" form:"path" otherwise:"what ceph.conf says" example:"/etc/ceph/ceph.client.sluice.keyring"` // the user's key
+	Timeout Duration `yaml:"timeout" json:"timeout,omitempty" otherwise:"20s" example:"20s"`                                                              // how long a request waits for a cluster that is away; then initiators send it again
+}
+
+// RBDConfig names an image.
+type RBDConfig struct {
+	Pool      string `yaml:"pool" json:"pool" default:"rbd"`
+	Namespace string `yaml:"namespace" json:"namespace,omitempty"`
+	Image     string `yaml:"image" json:"image" required:"true" example:"data"`
+	Snapshot  string `yaml:"snapshot" json:"snapshot,omitempty"` // of the image; the volume is read-only then
+	Cache     bool   `yaml:"cache" json:"cache,omitempty"`       // librbd's own cache: writes are durable with a flush only, and this host alone may serve the image
+
+	cluster CephConfig // of the configuration
 }
 
 // LimitsConfig bounds what one volume may do, 0 meaning no bound.

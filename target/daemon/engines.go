@@ -17,6 +17,7 @@ import (
 type engine struct {
 	name    string
 	file    bool // its bytes are in a file or block device at the volume's path, which has a size and room of its own
+	image   bool // its bytes are in an image of a Ceph cluster, which has a size of its own
 	lasting bool // its bytes are there after a restart of the daemon, and so is what initiators know the volume by
 	grows   bool // it can become larger while it is served
 	clones  bool // a new volume can share its blocks
@@ -26,6 +27,7 @@ type engine struct {
 // engines are all that are built in, the default first.
 var engines = []engine{
 	{name: "file", file: true, lasting: true, grows: true, clones: true, open: openFile},
+	{name: "rbd", image: true, lasting: true, grows: true, clones: true, open: openRBD},
 	{name: "mem", open: openMem},
 	{name: "null", open: openNull},
 	{name: "delay", open: openDelay},

@@ -143,7 +143,7 @@ func (d *Daemon) identify(cfg VolumeConfig, b bearer) (_ *identity, err error) {
 	if err != nil && id == nil {
 		return nil, err
 	}
-	if id == nil && known && rec.Engine == cfg.Engine && rec.Path == cfg.Path && rec.check() == nil {
+	if id == nil && known && rec.Engine == cfg.Engine && rec.Path == cfg.place() && rec.check() == nil {
 		same := b.device == ""
 		if !same {
 			if same, err = d.wasAway(cfg, &rec.identity); err != nil {
@@ -163,7 +163,7 @@ func (d *Daemon) identify(cfg VolumeConfig, b bearer) (_ *identity, err error) {
 	if placed && b.medium && !found {
 		berr = writeJSON(place, id)
 	}
-	want := identityRecord{cfg.Engine, cfg.Path, *id}
+	want := identityRecord{cfg.Engine, cfg.place(), *id}
 	if rec != want {
 		err = writeJSON(d.recordPath(cfg.Name), want)
 	}

@@ -178,7 +178,13 @@ func (c *Config) fill(dir string) {
 	if len(c.Exports) > 0 && c.Files == nil {
 		c.Files = &FilesConfig{}
 	}
+	for i := range c.Volumes {
+		if v := &c.Volumes[i]; v.Engine == "" && v.RBD != nil {
+			v.Engine = "rbd"
+		}
+	}
 	c.fillDefaults()
+	c.makeAbsolute(dir)
 	c.computeDefaults()
 	c.makeAbsolute(dir)
 }
@@ -192,6 +198,12 @@ func (c *Config) computeDefaults() {
 		v := &c.Volumes[i]
 		if v.Physical == 0 {
 			v.Physical = max(4096, v.Block)
+		}
+		if v.RBD != nil {
+			r := *v.RBD
+			r.cluster = c.Ceph
+			v.RBD = &r
+			v.ReadOnly = v.ReadOnly || r.Snapshot != ""
 		}
 		if v.engine().file && v.Path == "" && v.Name != "" {
 			v.Path = defaultPath(c.StateDir, v.Name)

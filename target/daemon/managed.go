@@ -96,7 +96,7 @@ func (m *managed) forgetGone(c *Config) (gone []managedMap, some bool) {
 // write the file down.
 func (m *managed) sizeIsOf(v VolumeConfig) bool {
 	at := m.SizedAt[v.Name]
-	return at == "" || at == v.Path
+	return at == "" || at == v.place()
 }
 
 // text is the file's content. It is read back before it is written: a name with bytes that YAML cannot carry would come back as

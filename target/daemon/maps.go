@@ -53,7 +53,7 @@ func (d *Daemon) stampMaps(c *Config) {
 			if c.managed.SizedAt == nil {
 				c.managed.SizedAt = map[string]string{}
 			}
-			c.managed.SizedAt[v.Name], stamped = v.Path, true
+			c.managed.SizedAt[v.Name], stamped = v.place(), true
 		}
 	}
 	for _, mp := range gone {

@@ -14,15 +14,17 @@ import (
 
 	"github.com/sluice-storage/sluice/blockdev"
 	"github.com/sluice-storage/sluice/blockdev/limit"
+	"github.com/sluice-storage/sluice/blockdev/rbd"
 	"github.com/sluice-storage/sluice/target/admin"
 	"github.com/sluice-storage/sluice/target/scsi"
 )
 
 // volume is one configured volume and the logical unit that serves it.
 type volume struct {
-	cfg VolumeConfig
-	dev blockdev.Device
-	lu  *scsi.LogicalUnit
+	cfg   VolumeConfig
+	dev   blockdev.Device
+	lu    *scsi.LogicalUnit
+	image *rbd.Device // of the rbd engine, nil for others
 	// info describes the file that was opened, nil without one.
 	info os.FileInfo
 	// key is identity.Key, empty where the identity is not known and for engines that begin empty at each start.
@@ -72,13 +74,18 @@ func (d *Daemon) openVolume(cfg VolumeConfig, more map[string]*volume) (_ *volum
 	}()
 	switch has := Size(v.dev.Geometry().Size); {
 	case has < cfg.Size:
-		return nil, fmt.Errorf("volume %s: %s has %v, less than the %v that are configured, and cannot grow by itself", cfg.Name, cfg.Path, has, cfg.Size)
+		return nil, fmt.Errorf("volume %s: %s has %v, less than the %v that are configured, and cannot grow by itself", cfg.Name, cfg.place(), has, cfg.Size)
 	case has > cfg.Size && cfg.Size > 0:
 		d.log.Warn("a volume is larger than configured; it keeps its size", zap.String("volume", cfg.Name), zap.Stringer("size", has), zap.Stringer("configured", cfg.Size))
 	}
 	b := bearer{regular: v.info != nil && v.info.Mode().IsRegular(), medium: true}
 	if v.info != nil && !b.regular {
 		if b.device, err = blockdev.Identity(v.dev); err != nil {
+			return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
+		}
+	}
+	if v.image, _ = v.dev.(*rbd.Device); v.image != nil {
+		if b.device, err = v.image.Identity(); err != nil {
 			return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
 		}
 	}
@@ -101,6 +108,12 @@ func (d *Daemon) openVolume(cfg VolumeConfig, more map[string]*volume) (_ *volum
 	if v.lu, err = d.newUnit(cfg, v.dev, id, 0); err != nil {
 		return nil, fmt.Errorf("volume %s: %w", cfg.Name, err)
 	}
+	lu := v.lu
+	blockdev.OnChange(v.dev, func() {
+		if err := lu.Refresh(); err != nil {
+			d.log.Warn("the medium of a volume has changed and does not say how", zap.String("volume", cfg.Name), zap.Error(err))
+		}
+	})
 	return v, nil
 }
 

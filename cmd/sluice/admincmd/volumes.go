@@ -61,8 +61,8 @@ func listVolumes() *cobra.Command {
 func createVolume() *cobra.Command {
 	var spec admin.VolumeSpec
 	c := &cobra.Command{
-		Use: "create NAME [SIZE]", Short: "Create a sparse file volume, or the file of a configured one", Args: cobra.RangeArgs(1, 2),
-		Example: "  sluice volume create data 100GiB\n  sluice volume create data         # configured, with its size\n  sluice volume create copy --clone data",
+		Use: "create NAME [SIZE]", Short: "Create a sparse file volume, one on an image of Ceph's, or the file of a configured one", Args: cobra.RangeArgs(1, 2),
+		Example: "  sluice volume create data 100GiB\n  sluice volume create data         # configured, with its size\n  sluice volume create copy --clone data\n  sluice volume create vm 100GiB --rbd rbd/vm",
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			spec.Name = args[0]
 			if len(args) == 2 {
@@ -75,6 +75,7 @@ func createVolume() *cobra.Command {
 	}
 	c.Flags().StringVar(&spec.Clone, "clone", "", "begin with the content of this volume, sharing its blocks where the file system can")
 	c.Flags().IntVar(&spec.Block, "block", 0, "logical block in bytes: 512 or 4096 (default 512)")
+	c.Flags().StringVar(&spec.RBD, "rbd", "", "an image of the Ceph cluster in place of a file: POOL/IMAGE or POOL/NAMESPACE/IMAGE; made where a size is given, else it is there")
 	c.Flags().StringVar(&spec.Path, "path", "", "the file (default: NAME.img in the state directory)")
 	dryRun(c, &spec.DryRun)
 	return c
