@@ -10,10 +10,7 @@ const (
 	// monTimeout bounds what opening asks of the monitors: a volume whose cluster is away is left out after that, and looked for again.
 	monTimeout = 10 * time.Second
 
-	// lockPatience is how long Open asks for an image's lock. A client that was killed is heard of for 30 s (osd_client_watch_timeout), and keeps
-	// the lock so long.
-	lockPatience = 45 * time.Second
-	lockPause    = 500 * time.Millisecond
+	lockPause = 500 * time.Millisecond
 
 	// workers serve what blocks: compare-and-writes, questions about what is there, and requests in very many pieces.
 	workers = 4
@@ -36,3 +33,7 @@ const (
 	// maxOptimalIO bounds OptimalIO: objects are of up to 32 MiB, which no initiator sends at once.
 	maxOptimalIO = 4 << 20
 )
+
+// lockPatience is how long Open asks for an image's lock. A client that was killed is heard of for 30 s (osd_client_watch_timeout), and keeps
+// the lock so long. A test has less.
+var lockPatience = 45 * time.Second
