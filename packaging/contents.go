@@ -143,6 +143,7 @@ func (c *contents) addPages(p *pages) {
 const needs = `The programs run on Linux (%s) with the GNU C library %s or later, and need nothing else.
 For RDMA adapters the machine wants rdma-core: its libraries libibverbs.so.1 and librdmacm.so.1 and the library of the adapter
 (Debian: rdma-core, librdmacm1, ibverbs-providers; docs/rdma.md). They are opened when an adapter is used; without them all else works.
+For volumes on Ceph it wants librados.so.2 and librbd.so.1 (Debian: librados2, librbd1; docs/ceph.md), opened when such a volume is.
 `
 
 // prefixed is the tarball's form: everything as it would lie below /, in one directory, with the terms beside it.
