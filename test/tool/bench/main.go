@@ -222,7 +222,7 @@ func print(title, theirs string, results []*result) {
 	t := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "work\t%s\tSluice\tratio\tbar\tCPU us/IO %[1]s\tSluice\tallocs/IO client\tsluiced\twake-ups/IO client\tsluiced\t%[1]s\tmachine\n", theirs)
 	for _, r := range results {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%.2f\t%.1f\t%.1f\t%.1f\t%.4f\t%.4f\t%.3f\t%.3f\t%.3f\t%s\n", r.Work, show(r.Raw, r.work), show(r.Sluice, r.work), r.Ratio, r.Bar,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%.2f\t%.2f\t%.1f\t%.1f\t%.4f\t%.4f\t%.3f\t%.3f\t%.3f\t%s\n", r.Work, show(r.Raw, r.work), show(r.Sluice, r.work), r.Ratio, r.Bar,
 			r.RawCPU, r.SluiceCPU, r.AllocsClient, r.AllocsDaemon, r.Wakes.Client, r.Wakes.Server, r.RawWakes.Client+r.RawWakes.Server, r.Machine)
 	}
 	if err := t.Flush(); err != nil {
@@ -240,7 +240,7 @@ const maxAllocs = 0.01
 func judge(results []*result) (missed []error) {
 	for _, r := range results {
 		if r.Ratio < r.Bar {
-			missed = append(missed, fmt.Errorf("%s: a ratio of %.2f, %.1f is the bar", r.Work, r.Ratio, r.Bar))
+			missed = append(missed, fmt.Errorf("%s: a ratio of %.2f, %.2f is the bar", r.Work, r.Ratio, r.Bar))
 		}
 		if r.AllocsClient > maxAllocs || r.AllocsDaemon > maxAllocs {
 			missed = append(missed, fmt.Errorf("%s: %.4f and %.4f allocations an I/O, %.2f is the bar", r.Work, r.AllocsClient, r.AllocsDaemon, maxAllocs))

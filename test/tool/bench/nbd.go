@@ -17,10 +17,10 @@ import (
 // Bars for fio through our NBD face, which reaches a file volume over iSER, beside the faster of qemu-nbd and nbdkit, which
 // have the file before them. Ours has two more processes' worth of copies to make: the fabric's.
 var nbdWorks = []work{
-	{false, 4 << 10, 32, 0.5},
-	{true, 4 << 10, 32, 0.5},
-	{false, 128 << 10, 16, 0.6},
-	{true, 128 << 10, 16, 0.6},
+	{false, 4 << 10, 32, 0.75},
+	{true, 4 << 10, 32, 0.7},
+	{false, 128 << 10, 16, 0.65},
+	{true, 128 << 10, 16, 0.65},
 }
 
 // nbdPeer serves NBD on a unix socket.
@@ -90,7 +90,7 @@ func benchNBD(dir string, o options, report map[string]any) (missed []error, err
 		}
 		results = append(results, r)
 		if r.Ratio < r.Bar {
-			missed = append(missed, fmt.Errorf("NBD, %s: %.2f of %s, %.1f is the bar", r.Work, r.Ratio, r.Faster, r.Bar))
+			missed = append(missed, fmt.Errorf("NBD, %s: %.2f of %s, %.2f is the bar", r.Work, r.Ratio, r.Faster, r.Bar))
 		}
 	}
 	report["nbd"] = results
@@ -239,7 +239,7 @@ func printNBD(results []*nbdResult, peers []*nbdPeer) {
 			line += "\t" + show(r.Rates[p.name], r.work)
 			cpu += fmt.Sprintf("\t%.1f", r.CPU[p.name])
 		}
-		fmt.Fprintf(t, "%s\t%.2f\t%.1f%s\n", line, r.Ratio, r.Bar, cpu)
+		fmt.Fprintf(t, "%s\t%.2f\t%.2f%s\n", line, r.Ratio, r.Bar, cpu)
 	}
 	_ = t.Flush() // a terminal that is gone wants no table
 }

@@ -25,7 +25,7 @@ const nfsEnv = "SLUICE_BENCH_NFS"
 var (
 	tcpWorks = []work{
 		{false, 4 << 10, 32, 1.5},
-		{true, 4 << 10, 32, 1.5},
+		{true, 4 << 10, 32, 2.5},
 		{false, 128 << 10, 16, 1.0},
 		{true, 128 << 10, 16, 1.0},
 		{false, 1 << 20, 8, 0.9},
@@ -33,9 +33,9 @@ var (
 	}
 	rdmaWorks = []work{
 		{false, 4 << 10, 32, 0},
-		{true, 4 << 10, 32, 0},
+		{true, 4 << 10, 32, 0.4},
 		{false, 128 << 10, 16, 0.7},
-		{true, 128 << 10, 16, 0.7},
+		{true, 128 << 10, 16, 0.75},
 		{false, 1 << 20, 8, 0},
 		{true, 1 << 20, 8, 0},
 	}
@@ -227,7 +227,7 @@ func printFiles(title, peer string, results []*result) {
 	for _, r := range results {
 		bar := "-"
 		if r.Bar > 0 {
-			bar = fmt.Sprintf("%.1f", r.Bar)
+			bar = fmt.Sprintf("%.2f", r.Bar)
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%.2f\t%s\t%.1f\t%.1f\n", r.Work, show(r.Raw, r.work), show(r.Sluice, r.work), r.Ratio, bar, r.RawCPU, r.SluiceCPU)
 	}

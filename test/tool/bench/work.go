@@ -20,10 +20,10 @@ type work struct {
 const volumeSize = 256 << 20 // fits the page cache of any machine, does not fit a CPU's
 
 var works = []work{
-	{false, 4 << 10, 32, 0.4},
-	{true, 4 << 10, 32, 0.4},
-	{false, 128 << 10, 16, 0.7},
-	{true, 128 << 10, 16, 0.7},
+	{false, 4 << 10, 32, 0.6},
+	{true, 4 << 10, 32, 0.6},
+	{false, 128 << 10, 16, 0.9},
+	{true, 128 << 10, 16, 0.8},
 }
 
 func (w work) String() string {
