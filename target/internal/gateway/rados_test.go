@@ -94,6 +94,7 @@ type osd struct {
 	cut     bool // from the monitors
 	objects map[string]*object
 	values  map[int]uint64 // blocks of the volume
+	rules   uint64         // the highest number of reservations that a write here was made by
 	news    chan struct{}  // closed when it has a new map
 }
 
@@ -349,12 +350,17 @@ func (c *cluster) monitors(ctx context.Context, p *process) error {
 	return p.enter()
 }
 
-// write writes a block of the volume.
-func (k *client) write(ctx context.Context, block int, value uint64) error {
+// write writes a block of the volume, by the reservations that its serving has, after the change answered was answered. A write by earlier ones may
+// reach an OSD that has not heard of the blocklist, but never behind one by later ones: no host can tell that it was not made before the answer.
+func (k *client) write(ctx context.Context, block int, value, has, answered uint64) error {
 	return k.do(ctx, 1+block%(osds-1), 0, func(o *osd) answer {
 		if was := k.c.acked[block]; was > value {
 			k.c.complain("%v: block %d: %d of %s lands on %d, which was acknowledged", time.Now(), block, value, k.addr, was)
 		}
+		if has < answered && o.rules >= answered {
+			k.c.complain("%v: a write by reservations %d lands behind one by %d, and %d were answered before it began", time.Now(), has, o.rules, answered)
+		}
+		o.rules = max(o.rules, has)
 		o.values[block] = value
 		return answer{}
 	}).err

@@ -17,6 +17,10 @@ func play(t *testing.T, seed uint64, m mutant, faults int) (wrong []string, term
 		w := newWorld(t, seed, m, "a", "b", "c")
 		w.await(10*time.Second, anyNode)
 		w.work(blocks)
+		for range 2 {
+			w.workers.Add(1)
+			go w.changer()
+		}
 		for range faults {
 			w.fault()
 			time.Sleep(time.Duration(w.c.rand(3000)) * time.Millisecond)
@@ -35,7 +39,12 @@ func play(t *testing.T, seed uint64, m mutant, faults int) (wrong []string, term
 		if n := w.owner(); n != nil {
 			terms = n.volume().Status().Term
 		}
+		w.mu.Lock()
 		longest = w.pause
+		if w.changes < faults/2 {
+			t.Errorf("%d changes of reservations were answered", w.changes)
+		}
+		w.mu.Unlock()
 		wrong = w.end()
 	})
 	return wrong, terms, longest

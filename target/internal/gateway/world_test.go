@@ -51,6 +51,8 @@ type world struct {
 
 	mu       sync.Mutex
 	rules    map[string]uint64 // number that each serving has, by its instance
+	answered uint64            // number of the last change of the reservations that was answered
+	changes  int
 	progress map[int]uint64
 	pause    time.Duration // the longest that a block was not written for
 }
@@ -278,12 +280,15 @@ func (s *serving) write(ctx context.Context, block int, value uint64) error {
 	}
 	s.under++
 	s.mu.Unlock()
+	s.w.mu.Lock()
+	has, answered := s.w.rules[s.k.addr], s.w.answered
+	s.w.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() {})
 	defer stop()
 	done := make(chan error, 1)
-	go func() { done <- s.k.write(ctx, block, value) }()
+	go func() { done <- s.k.write(ctx, block, value, has, answered) }()
 	var err error
 	select {
 	case err = <-done:
@@ -452,6 +457,30 @@ func (w *world) worker(block int) {
 		}
 		at = (at + 1) % len(w.nodes)
 		time.Sleep(time.Duration(20+w.c.rand(50)) * time.Millisecond)
+	}
+}
+
+// changer changes the reservations at one gateway after another.
+func (w *world) changer() {
+	defer w.workers.Done()
+	for w.ctx.Err() == nil {
+		n := w.nodes[w.c.rand(len(w.nodes))]
+		if v := n.volume(); v != nil {
+			var number uint64
+			ctx, cancel := context.WithTimeout(w.ctx, 20*time.Second)
+			err := v.ChangeReservations(ctx, func(old []byte) ([]byte, error) {
+				number = uint64(len(old)) + 1
+				return append(old, '.'), nil
+			})
+			cancel()
+			if err == nil {
+				w.mu.Lock()
+				w.answered = max(w.answered, number)
+				w.changes++
+				w.mu.Unlock()
+			}
+		}
+		time.Sleep(time.Duration(w.c.rand(500)) * time.Millisecond)
 	}
 }
 

@@ -215,3 +215,57 @@ func TestProcessesTakeOver(t *testing.T) {
 		t.Errorf("there is a write of term %d by %s", at, by)
 	}
 }
+
+// A gateway needs no more than docs/gateways.md says: objects of its own namespace, and the blocklist.
+func TestTheLeastRights(t *testing.T) {
+	c, ctx := shared.Get(t), context.Background()
+	keyring := c.User(t, "gateway", "mon", `profile rbd, allow command "osd blocklist"`, "osd", "profile rbd pool=rbd namespace=least")
+	o := options(c.Conf)
+	o.Namespace, o.Ceph.User, o.Ceph.Keyring = "least", "gateway", keyring
+	s, err := Connect(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	must := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	v, err := s.Write(ctx, "x", []byte("one"), 0)
+	must("make", err)
+	_, err = s.Write(ctx, "x", []byte("two"), v)
+	must("write", err)
+	_, _, err = s.Read(ctx, "x", 10)
+	must("read", err)
+	i, err := s.Open(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer i.Close()
+	must("lock", i.Lock(ctx, "locked", "1"))
+	held, err := s.Lockers(ctx, "locked")
+	if must("lockers", err); len(held) != 1 {
+		t.Fatalf("held by %v", held)
+	}
+	must("blocklist", s.Blocklist(ctx, held[0].Address, time.Hour))
+	must("break", s.BreakLock(ctx, "locked", held[0]))
+	next, err := s.Open(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	must("wait for the map", next.WaitForMap(ctx))
+	must("lock again", next.Lock(ctx, "locked", "2"))
+	must("unblock", s.Unblock(ctx, held[0].Address))
+	o.Namespace = "group"
+	other, err := Connect(o)
+	if err != nil {
+		return // refused as early as that
+	}
+	defer other.Close()
+	if _, err := other.Write(ctx, "y", []byte("one"), 0); err == nil {
+		t.Error("it could write in another namespace")
+	}
+}
