@@ -27,6 +27,9 @@ func (r *Ring[T]) Len() int { return int(r.n) }
 // Full reports that there are as many as there may be.
 func (r *Ring[T]) Full() bool { return int(r.n) == r.max }
 
+// Max is how many entries there may be.
+func (r *Ring[T]) Max() int { return r.max }
+
 // Room is how many entries there is memory for.
 func (r *Ring[T]) Room() int { return len(r.buf) }
 

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/sluice-storage/sluice/internal/fifo"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -34,7 +35,7 @@ func unconnected(t testing.TB, n negotiated) *QP {
 		t.Fatal(err)
 	}
 	q.crc, q.depth = n.crc, n.depth
-	q.stags.reads = newFixedRing[readSink](n.depth.Out + 1)
+	q.stags.reads = fifo.NewFixed[readSink](n.depth.Out + 1)
 	q.tx.init(n)
 	q.life.moveLocked(connecting)
 	q.life.moveLocked(established)

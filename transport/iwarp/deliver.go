@@ -142,10 +142,10 @@ func (q *QP) resolve(stag uint32, to uint64, n int, need transport.Access) (foun
 func (q *QP) oldestRead() *readSink {
 	q.stags.Lock()
 	defer q.stags.Unlock()
-	if q.stags.reads.len() == 0 {
+	if q.stags.reads.Len() == 0 {
 		return nil
 	}
-	return q.stags.reads.at(0)
+	return q.stags.reads.At(0)
 }
 
 // placeReadResp matches a segment with the oldest outstanding Read in STag, offset, length and order.
@@ -208,10 +208,10 @@ func (q *QP) placeSend() *transport.TerminateError {
 func (q *QP) takeRecv() bool {
 	q.rq.Lock()
 	defer q.rq.Unlock()
-	if q.rq.ring.len() == 0 {
+	if q.rq.ring.Len() == 0 {
 		return false
 	}
-	q.rx.cur.recvBuf = *q.rq.ring.pop()
+	q.rx.cur.recvBuf = *q.rq.ring.Pop()
 	return true
 }
 
@@ -249,7 +249,7 @@ func (q *QP) receivable() bool {
 	}
 	q.rq.Lock()
 	defer q.rq.Unlock()
-	q.rq.ring.at(0).buf = s.Bytes()
+	q.rq.ring.At(0).buf = s.Bytes()
 	return true
 }
 
@@ -257,10 +257,10 @@ func (q *QP) receivable() bool {
 func (q *QP) lazyRecv() (lazy bool, token uint64) {
 	q.rq.Lock()
 	defer q.rq.Unlock()
-	if q.rq.ring.len() == 0 {
+	if q.rq.ring.Len() == 0 {
 		return false, 0
 	}
-	r := q.rq.ring.at(0)
+	r := q.rq.ring.At(0)
 	return r.buf == nil, r.token
 }
 
@@ -324,7 +324,7 @@ func (q *QP) finish() *transport.TerminateError {
 		inv = h.stag
 	}
 	x.cur.active = false
-	*q.rxcq.push() = transport.WC{Token: x.cur.token, Op: transport.OpRecv, Len: uint32(x.cur.got), Inv: inv}
+	*q.rxcq.Push() = transport.WC{Token: x.cur.token, Op: transport.OpRecv, Len: uint32(x.cur.got), Inv: inv}
 	return nil
 }
 
@@ -373,13 +373,13 @@ func (q *QP) finishRead() {
 	switch {
 	case internal:
 	case signaled:
-		*q.rxcq.push() = wc
+		*q.rxcq.Push() = wc
 	default:
 		q.sqUsed.Add(-1)
 	}
 	q.tx.Lock()
 	defer q.tx.Unlock()
-	if q.tx.cut < q.tx.sq.len() { // a fence may have opened
+	if q.tx.cut < q.tx.sq.Len() { // a fence may have opened
 		q.pump()
 	}
 }
@@ -391,7 +391,7 @@ func (q *QP) popRead(r *readSink) {
 		q.stags.largeReads.Add(-1)
 	}
 	r.buf = nil
-	q.stags.reads.pop()
+	q.stags.reads.Pop()
 }
 
 // queueResponse takes a Read Request into the response queue.
@@ -412,16 +412,16 @@ func (q *QP) queueResponse() *transport.TerminateError {
 	t := &q.tx
 	t.Lock()
 	defer t.Unlock()
-	for t.resp.len() >= int(q.depthIn.Load()) && t.state == transmitting && !q.life.dead() {
+	for t.resp.Len() >= int(q.depthIn.Load()) && t.state == transmitting && !q.life.dead() {
 		// The peer may have the oldest response before the system call that sent it has returned.
 		t.awaitStepLocked()
 	}
-	if t.resp.len() >= int(q.depthIn.Load()) {
+	if t.resp.Len() >= int(q.depthIn.Load()) {
 		q.cnt.refused.Add(1)
 		return violation(transport.LayerDDP, ddpUntagged, ddpNoBuffer, "RFC 6581 section 9.1",
 			"more than %d Reads outstanding, the depth agreed", q.depthIn.Load())
 	}
-	*t.resp.push() = r
+	*t.resp.Push() = r
 	q.pump()
 	return nil
 }

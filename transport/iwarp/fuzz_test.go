@@ -132,7 +132,7 @@ func fuzzReceive(t *testing.T, in []byte, flags uint8) {
 		transport.WR{Op: transport.OpBind, Window: w, Local: []mem.Span{page(1, 4096)}, Access: transport.RemoteWrite},
 		transport.WR{Op: transport.OpBind, Window: r, Local: []mem.Span{page(7, 4096)}, Access: transport.RemoteRead},
 		transport.WR{Op: transport.OpRead, Token: 2, Local: []mem.Span{page(5, 3000)}, Remote: transport.Remote{STag: 3}})
-	sink := e.qp.stags.reads.at(0)
+	sink := e.qp.stags.reads.At(0)
 	b := completeFrames(in, w.Remote(), r.Remote(), transport.Remote{STag: sink.stag, Off: sink.base}, n.crc)
 	// In two pieces, so that payload is split between look-ahead and memory.
 	cut := len(b) / 3 * int(flags>>4) / 15

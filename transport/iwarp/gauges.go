@@ -15,7 +15,7 @@ func (d *Device) Gauges() transport.Gauges {
 		q.stags.Lock()
 		g.Windows += q.stags.n
 		if !q.life.dead() { // what is left of a dead one is named by no peer
-			g.ReadSinks += q.stags.reads.len()
+			g.ReadSinks += q.stags.reads.Len()
 		}
 		q.stags.Unlock()
 		g.Sends += int(q.sqUsed.Load())

@@ -114,18 +114,18 @@ func TestTheSendQueueMayGrowInTheMiddleOfAMessage(t *testing.T) {
 	if !a.qp.tx.cur.active || a.qp.tx.state != waiting {
 		t.Fatal("the Write is not in the middle: the test shows nothing")
 	}
-	room := len(a.qp.tx.sq.buf)
-	for a.qp.tx.sq.len() < room {
+	room := a.qp.tx.sq.Room()
+	for a.qp.tx.sq.Len() < room {
 		a.qp.tx.ownLocked(transport.OpWrite)
 	}
 	a.qp.tx.own = 0
 	a.qp.tx.Unlock()
 	a.qp.nudgeOnce() // the one that needs room
 	a.qp.tx.Lock()
-	if len(a.qp.tx.sq.buf) == room {
+	if a.qp.tx.sq.Room() == room {
 		t.Fatal("the queue did not grow: the test shows nothing")
 	}
-	if a.qp.tx.cur.msg != a.qp.tx.sq.at(a.qp.tx.cut-1) {
+	if a.qp.tx.cur.msg != a.qp.tx.sq.At(a.qp.tx.cut-1) {
 		t.Error("the cursor is at a message of before the growth")
 	}
 	a.qp.tx.Unlock()

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -69,38 +67,4 @@ func TestAReceiveWithoutMemoryNeedsASource(t *testing.T) {
 	if b.qp.RecvMemory(func(uint64) (mem.Span, bool) { return mem.Span{}, false }) {
 		t.Error("a connected queue pair took a source")
 	}
-}
-
-// Whatever is pushed, popped and trimmed: a ring is a FIFO, and trimmed it holds no more than it needs.
-func TestRingIsAFIFO(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		bound := rapid.IntRange(1, 100).Draw(t, "bound")
-		r, next := newRing[int](bound), 0
-		var model []int
-		for range rapid.IntRange(0, 300).Draw(t, "steps") {
-			switch k := rapid.IntRange(0, 9).Draw(t, "step"); {
-			case k < 5 && !r.full():
-				*r.push() = next
-				model = append(model, next)
-				next++
-			case k < 9 && r.len() > 0:
-				if got := *r.pop(); got != model[0] {
-					t.Fatalf("popped %d, want %d", got, model[0])
-				}
-				model = model[1:]
-			case k == 9:
-				if r.trim(); len(r.buf) >= 2*max(ringStart, 2*len(model)) {
-					t.Fatalf("room for %d with %d in it", len(r.buf), len(model))
-				}
-			}
-			if r.len() != len(model) || r.full() != (len(model) == bound) {
-				t.Fatalf("length %d, want %d of %d", r.len(), len(model), bound)
-			}
-			for i, v := range model {
-				if *r.at(i) != v {
-					t.Fatalf("entry %d is %d, want %d", i, *r.at(i), v)
-				}
-			}
-		}
-	})
 }

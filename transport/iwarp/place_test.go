@@ -41,7 +41,7 @@ func TestPlacementOfAnyCut(t *testing.T) {
 		}
 		e.post(transport.WR{Op: transport.OpBind, Window: w, Local: pieces, Access: transport.RemoteWrite},
 			transport.WR{Op: transport.OpRead, Token: 99, Flags: transport.Signaled, Local: []mem.Span{m.Cut(half, half)}, Remote: transport.Remote{STag: 3}})
-		sink := *e.qp.stags.reads.at(0)
+		sink := *e.qp.stags.reads.At(0)
 
 		var stream []byte
 		put := func(h, p []byte) { stream = append(stream, frames.fpdu(n.crc, h, p)...) }

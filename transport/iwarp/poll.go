@@ -15,7 +15,7 @@ func (q *QP) Poll(wc []transport.WC) (int, error) {
 	if len(wc) == 0 {
 		return 0, nil
 	}
-	if q.rxcq.len() == 0 && q.life.up() {
+	if q.rxcq.Len() == 0 && q.life.up() {
 		if q.rx.socket == short && q.rx.ph != starved && q.life.is() == established {
 			q.rx.socket = unread // the last read emptied the socket: Wait looks again, and looking twice is a system call more
 		} else {
@@ -29,8 +29,8 @@ func (q *QP) Poll(wc []transport.WC) (int, error) {
 		}
 	}
 	n := 0
-	for ; n < len(wc) && q.rxcq.len() > 0; n++ {
-		wc[n] = *q.rxcq.pop()
+	for ; n < len(wc) && q.rxcq.Len() > 0; n++ {
+		wc[n] = *q.rxcq.Pop()
 		if wc[n].Op == transport.OpRecv {
 			q.rqUsed.Add(-1)
 		} else {
@@ -53,11 +53,11 @@ func (q *QP) Poll(wc []transport.WC) (int, error) {
 func (q *QP) drain(wc []transport.WC, n int) int {
 	q.cq.Lock()
 	defer q.cq.Unlock()
-	for ; n < len(wc) && q.cq.ring.len() > 0; n++ {
-		wc[n] = *q.cq.ring.pop()
+	for ; n < len(wc) && q.cq.ring.Len() > 0; n++ {
+		wc[n] = *q.cq.ring.Pop()
 		q.sqUsed.Add(-1)
 	}
-	if q.cq.ring.len() > 0 {
+	if q.cq.ring.Len() > 0 {
 		q.pending.Store(true)
 	}
 	return n
@@ -69,7 +69,7 @@ func (q *QP) invalidations() {
 	defer q.tx.Unlock()
 	for i := q.invals.Load(); i > 0 && !q.life.dead(); i-- {
 		q.cq.Lock()
-		iv := *q.cq.inval.at(0)
+		iv := *q.cq.inval.At(0)
 		q.cq.Unlock()
 		if q.readsOK.Load() < iv.fenceAt {
 			return
@@ -91,11 +91,11 @@ func (q *QP) invalidations() {
 			return // dropRefs wakes us
 		}
 		q.cq.Lock()
-		q.cq.inval.pop()
+		q.cq.inval.Pop()
 		q.cq.Unlock()
 		q.invals.Add(-1)
 		if iv.flags&transport.Signaled != 0 {
-			*q.rxcq.push() = transport.WC{Token: iv.token, Op: transport.OpInvalidate}
+			*q.rxcq.Push() = transport.WC{Token: iv.token, Op: transport.OpInvalidate}
 		} else {
 			q.sqUsed.Add(-1)
 		}
@@ -115,19 +115,19 @@ func (q *QP) flush(wc []transport.WC) (int, error) {
 		wc[n] = transport.WC{Token: token, Op: op, Err: err}
 		n++
 	}
-	for n < len(wc) && q.tx.sq.len() > 0 {
-		if m := q.tx.sq.pop(); m.op != transport.OpRead && !m.ours { // Reads are below
+	for n < len(wc) && q.tx.sq.Len() > 0 {
+		if m := q.tx.sq.Pop(); m.op != transport.OpRead && !m.ours { // Reads are below
 			add(m.op, m.token)
 		}
 	}
 	q.cq.Lock()
-	for n < len(wc) && q.cq.inval.len() > 0 {
-		add(transport.OpInvalidate, q.cq.inval.pop().token)
+	for n < len(wc) && q.cq.inval.Len() > 0 {
+		add(transport.OpInvalidate, q.cq.inval.Pop().token)
 	}
 	q.cq.Unlock()
 	q.stags.Lock()
-	for n < len(wc) && q.stags.reads.len() > 0 {
-		if r := q.stags.reads.pop(); !r.internal {
+	for n < len(wc) && q.stags.reads.Len() > 0 {
+		if r := q.stags.reads.Pop(); !r.internal {
 			add(transport.OpRead, r.token)
 		}
 	}
@@ -137,8 +137,8 @@ func (q *QP) flush(wc []transport.WC) (int, error) {
 		add(transport.OpRecv, q.rx.cur.token)
 	}
 	q.rq.Lock()
-	for n < len(wc) && q.rq.ring.len() > 0 {
-		add(transport.OpRecv, q.rq.ring.pop().token)
+	for n < len(wc) && q.rq.ring.Len() > 0 {
+		add(transport.OpRecv, q.rq.ring.Pop().token)
 	}
 	q.rq.Unlock()
 	if n > 0 {
@@ -150,7 +150,7 @@ func (q *QP) flush(wc []transport.WC) (int, error) {
 
 // yields reports whether Poll has something to say.
 func (q *QP) yields() bool {
-	if q.rxcq.len() > 0 || q.pending.Load() {
+	if q.rxcq.Len() > 0 || q.pending.Load() {
 		return true
 	}
 	if !q.life.dead() {
@@ -208,7 +208,7 @@ func (q *QP) waitStep(fd uintptr) bool {
 	q.parked.Store(false)
 	for {
 		q.engine(fd)
-		if q.rxcq.len() > 0 || q.pending.Load() || q.life.dead() || q.watch.Ended() {
+		if q.rxcq.Len() > 0 || q.pending.Load() || q.life.dead() || q.watch.Ended() {
 			return true
 		}
 		if q.rx.socket == drained {

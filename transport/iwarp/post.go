@@ -32,7 +32,7 @@ func (q *QP) postLocked(wr *transport.WR) error {
 	case p < established:
 		return errNotConnected
 	}
-	if q.sqUsed.Load() >= int32(q.send) || t.sq.full() {
+	if q.sqUsed.Load() >= int32(q.send) || t.sq.Full() {
 		return transport.ErrQueueFull
 	}
 	switch wr.Op {
@@ -62,7 +62,7 @@ func (q *QP) postLocked(wr *transport.WR) error {
 		}
 		q.addRead(m, false)
 	}
-	t.sq.push()
+	t.sq.Push()
 	q.sqUsed.Add(1)
 	return nil
 }
@@ -80,7 +80,7 @@ func (q *QP) addRead(m *txMsg, internal bool) {
 	if internal {
 		stag, base = 1, 0 // interop: adapters refuse STag 0 in zero-length frames
 	}
-	*q.stags.reads.push() = readSink{stag: stag, base: base, buf: buf, token: m.token, flags: m.flags, internal: internal}
+	*q.stags.reads.Push() = readSink{stag: stag, base: base, buf: buf, token: m.token, flags: m.flags, internal: internal}
 	if len(buf) >= q.opt.CopyThreshold {
 		q.stags.largeReads.Add(1)
 	}
@@ -145,7 +145,7 @@ func (q *QP) invalidate(wr *transport.WR) error {
 	}
 	q.sqUsed.Add(1)
 	q.cq.Lock()
-	*q.cq.inval.push() = iv
+	*q.cq.inval.Push() = iv
 	q.cq.Unlock()
 	q.invals.Add(1)
 	q.notify()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-storage/sluice/internal/ctxwatch"
+	"github.com/sluice-storage/sluice/internal/fifo"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -43,12 +44,12 @@ type QP struct {
 	source func(token uint64) (mem.Span, bool) // memory for receives posted without; set before the connection is made
 	rq     struct {
 		sync.Mutex
-		ring ring[recvBuf]
+		ring fifo.Ring[recvBuf]
 	}
 	cq struct {
 		sync.Mutex
-		ring  ring[transport.WC] // completions of the transmitter and of Post
-		inval ring[invalidation]
+		ring  fifo.Ring[transport.WC] // completions of the transmitter and of Post
+		inval fifo.Ring[invalidation]
 	}
 	invals  atomic.Int32 // entries of cq.inval
 	pending atomic.Bool  // something for the owner in cq, or the QP failed
@@ -57,7 +58,7 @@ type QP struct {
 	wake    chan struct{} // to the flusher
 
 	rx     rx
-	rxcq   ring[transport.WC] // the owner's
+	rxcq   fifo.Ring[transport.WC] // the owner's
 	waitFn func(uintptr) bool
 	pollFn func(uintptr)
 	watch  ctxwatch.Watch
@@ -91,17 +92,17 @@ var errNoBuf = errors.New("iwarp: a receive without memory on a queue pair that 
 func (q *QP) Trim() {
 	q.tx.Lock()
 	if q.tx.state != transmitting {
-		q.tx.sq.trim()
+		q.tx.sq.Trim()
 		q.tx.repointLocked()
-		q.tx.marks.trim()
+		q.tx.marks.Trim()
 	}
 	q.tx.Unlock()
 	q.rq.Lock()
-	q.rq.ring.trim()
+	q.rq.ring.Trim()
 	q.rq.Unlock()
 	q.cq.Lock()
-	q.cq.ring.trim()
-	q.cq.inval.trim()
+	q.cq.ring.Trim()
+	q.cq.inval.Trim()
 	q.cq.Unlock()
 }
 
@@ -119,12 +120,12 @@ func newQP(d *Device, o transport.QPOptions) (*QP, error) {
 	}
 	q := &QP{dev: d, opt: d.opt, send: o.Sends, recv: o.Recvs, ready: make(chan struct{}), wake: make(chan struct{}, 1)}
 	q.stags.init()
-	q.rq.ring = newRing[recvBuf](o.Recvs)
-	q.cq.ring = newRing[transport.WC](o.Sends)
-	q.cq.inval = newRing[invalidation](o.Sends)
-	q.rxcq = newRing[transport.WC](o.Sends + o.Recvs)
+	q.rq.ring = fifo.New[recvBuf](o.Recvs)
+	q.cq.ring = fifo.New[transport.WC](o.Sends)
+	q.cq.inval = fifo.New[invalidation](o.Sends)
+	q.rxcq = fifo.New[transport.WC](o.Sends + o.Recvs)
 	q.tx.q = q
-	q.tx.sq = newRing[txMsg](o.Sends + maxOwn)
+	q.tx.sq = fifo.New[txMsg](o.Sends + maxOwn)
 	q.watch = ctxwatch.New(q.kick)
 	q.waitFn, q.pollFn = q.waitStep, func(fd uintptr) { q.engine(fd) }
 	return q, nil
@@ -139,7 +140,7 @@ func (q *QP) start(file *os.File, n negotiated) error {
 	q.file, q.rc = file, rc
 	q.crc, q.depth = n.crc, n.depth
 	q.depthIn.Store(int32(n.depth.In))
-	q.stags.reads = newFixedRing[readSink](n.depth.Out + 1) // the owner points to the front
+	q.stags.reads = fifo.NewFixed[readSink](n.depth.Out + 1) // the owner points to the front
 	q.tx.init(n)
 	q.rx.init(q, n)
 	q.tx.Lock()
@@ -216,7 +217,7 @@ func (q *QP) postRecv(rs []transport.Recv) (n int, err error, dead bool) {
 			return i, errNoBuf, false
 		}
 		q.rqUsed.Add(1)
-		*q.rq.ring.push() = r
+		*q.rq.ring.Push() = r
 	}
 	return len(rs), nil, false
 }
@@ -227,7 +228,7 @@ func (q *QP) SendsDone() uint64 { return q.sendsDone.Load() }
 // complete queues a completion for the owner from any goroutine and wakes it.
 func (q *QP) complete(wc transport.WC) {
 	q.cq.Lock()
-	*q.cq.ring.push() = wc
+	*q.cq.ring.Push() = wc
 	q.cq.Unlock()
 	q.notify()
 }

@@ -94,7 +94,7 @@ func (q *QP) engine(fd uintptr) {
 		if q.life.dead() || q.rx.ph == closed {
 			return
 		}
-		if q.rxcq.len() > 0 && (q.rx.ph == starved || q.cnt.bytesIn.Load()-from >= gather) {
+		if q.rxcq.Len() > 0 && (q.rx.ph == starved || q.cnt.bytesIn.Load()-from >= gather) {
 			return
 		}
 		var more bool
@@ -106,7 +106,7 @@ func (q *QP) engine(fd uintptr) {
 		} else {
 			more, t, err = q.rx.fill(q, int(fd))
 		}
-		if errors.Is(err, io.EOF) && q.rxcq.len() > 0 {
+		if errors.Is(err, io.EOF) && q.rxcq.Len() > 0 {
 			return // the owner handles what came before the end, and the next read finds it again
 		}
 		if err != nil {
@@ -129,13 +129,13 @@ func (q *QP) engine(fd uintptr) {
 			q.breaks(t, q.rx.blame(t))
 			return
 		}
-		if q.rx.ph == starved && q.rxcq.len() == 0 {
+		if q.rx.ph == starved && q.rxcq.Len() == 0 {
 			// The owner holds nothing that would come back, so waiting would be for ever.
 			q.fail(errNoMemory, nil, nil)
 			return
 		}
 		if !more {
-			if q.rx.socket != drained || q.rxcq.len() > 0 {
+			if q.rx.socket != drained || q.rxcq.Len() > 0 {
 				q.rx.socket = short // behind completions an empty socket is no news either: Wait looks again
 			} else if q.life.is() == draining {
 				q.fail(q.lostErr(), nil, nil)

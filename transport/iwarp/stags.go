@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sluice-storage/sluice/internal/fifo"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -45,7 +46,7 @@ type stags struct {
 	wins int
 	// Sinks of at least the copy threshold: while there is one, the look-ahead is kept short.
 	large, largeReads atomic.Int32
-	reads             ring[readSink]
+	reads             fifo.Ring[readSink]
 }
 
 func (s *stags) init() {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/internal/fifo"
 	"github.com/sluice-storage/sluice/transport"
 )
 
@@ -61,15 +62,15 @@ type tx struct {
 	err     error
 	term    []byte // Terminate FPDU to send at the end
 
-	sq    ring[txMsg] // accepted, not yet all with the kernel
-	own   int         // frames of the engine's in sq
-	cut   int         // messages of sq cut or being cut
-	resp  ring[txResp]
+	sq    fifo.Ring[txMsg] // accepted, not yet all with the kernel
+	own   int              // frames of the engine's in sq
+	cut   int              // messages of sq cut or being cut
+	resp  fifo.Ring[txResp]
 	rcut  int
 	turn  bool // a response is next, if both wait
 	cur   cursor
 	mem   sgl // of the response being cut
-	marks ring[mark]
+	marks fifo.Ring[mark]
 
 	msnSend, msnRead uint32
 	reads            uint64 // Reads posted so far
@@ -90,8 +91,8 @@ type tx struct {
 func (t *tx) init(n negotiated) {
 	t.stepped.L = &t.Mutex
 	t.markers, t.big = n.markers, n.big
-	t.resp = newFixedRing[txResp](n.depth.In) // the cursor points to its entries
-	t.marks = newRing[mark](t.sq.max + t.resp.max + 1)
+	t.resp = fifo.NewFixed[txResp](n.depth.In) // the cursor points to its entries
+	t.marks = fifo.New[mark](t.sq.Max() + t.resp.Max() + 1)
 	t.out.init(t.markers)
 	t.msnSend, t.msnRead = 1, 1
 	t.mss = n.mss
@@ -139,9 +140,9 @@ func (t *tx) tellLocked() {
 
 // nextLocked is the send queue's next slot. Where the queue moves to get room, the message being cut moves with it.
 func (t *tx) nextLocked() *txMsg {
-	had := len(t.sq.buf)
-	m := t.sq.next()
-	if len(t.sq.buf) != had {
+	had := t.sq.Room()
+	m := t.sq.Next()
+	if t.sq.Room() != had {
 		t.repointLocked()
 	}
 	return m
@@ -153,19 +154,19 @@ func (t *tx) ownLocked(op transport.Op) *txMsg {
 	_ = m.mem.set(nil) // no memory is never too many pieces
 	m.op, m.flags, m.token, m.inv, m.fenceAt, m.ours = op, 0, 0, 0, 0, true
 	m.remote = transport.Remote{STag: 1} // interop: hardware refuses STag 0
-	t.sq.push()
+	t.sq.Push()
 	t.own++
 	return m
 }
 
 func (t *tx) repointLocked() {
 	if t.cur.active && t.cur.msg != nil {
-		t.cur.msg = t.sq.at(t.cut - 1)
+		t.cur.msg = t.sq.At(t.cut - 1)
 		t.cur.mem = &t.cur.msg.mem
 	}
 }
 
-func (t *tx) hasWorkLocked() bool { return t.cur.active || t.cut < t.sq.len() || t.rcut < t.resp.len() }
+func (t *tx) hasWorkLocked() bool { return t.cur.active || t.cut < t.sq.Len() || t.rcut < t.resp.Len() }
 
 func (t *tx) blockLocked() {
 	sendings.Move(&t.state, waiting)
@@ -234,13 +235,13 @@ func (q *QP) failSendingLocked(err error) {
 func (t *tx) retireLocked() {
 	q := t.q
 	t.out.dropRefs(t.out.off)
-	for t.marks.len() > 0 && t.marks.at(0).end <= t.sent {
-		if t.marks.pop().resp {
-			t.resp.pop()
+	for t.marks.Len() > 0 && t.marks.At(0).end <= t.sent {
+		if t.marks.Pop().resp {
+			t.resp.Pop()
 			t.rcut--
 			continue
 		}
-		m := t.sq.pop()
+		m := t.sq.Pop()
 		t.cut--
 		if (m.op == transport.OpSend || m.op == transport.OpSendInv) && !m.ours {
 			q.sendsDone.Add(1)
@@ -260,15 +261,15 @@ func (t *tx) retireLocked() {
 // nextMessageLocked makes the next message the current one: responses and work requests in turns, so that neither starves
 // the other. A fenced request holds up only those behind it.
 func (t *tx) nextMessageLocked() bool {
-	wr := t.cut < t.sq.len() && t.sq.at(t.cut).fenceAt <= t.q.readsOK.Load()
-	rs := t.rcut < t.resp.len()
+	wr := t.cut < t.sq.Len() && t.sq.At(t.cut).fenceAt <= t.q.readsOK.Load()
+	rs := t.rcut < t.resp.Len()
 	if !wr && !rs {
 		return false
 	}
 	c := &t.cur
 	if rs && (t.turn || !wr) {
 		t.turn = false
-		r := t.resp.at(t.rcut)
+		r := t.resp.At(t.rcut)
 		if r.win != nil {
 			q := t.q
 			q.stags.Lock()
@@ -288,7 +289,7 @@ func (t *tx) nextMessageLocked() bool {
 		return true
 	}
 	t.turn = true
-	m := t.sq.at(t.cut)
+	m := t.sq.At(t.cut)
 	t.cut++
 	*c = cursor{active: true, msg: m, mem: &m.mem, left: m.mem.total}
 	switch m.op {
@@ -388,7 +389,7 @@ func (t *tx) cutFPDULocked() (full bool) {
 	c.done += n
 	c.left -= n
 	if c.left == 0 {
-		*t.marks.push() = mark{end: t.built, resp: c.resp != nil}
+		*t.marks.Push() = mark{end: t.built, resp: c.resp != nil}
 		c.active = false
 	}
 	return total == t.mss
