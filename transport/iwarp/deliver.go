@@ -119,7 +119,7 @@ type found struct {
 func (q *QP) resolve(stag uint32, to uint64, n int, need transport.Access) (found, resolution) {
 	q.stags.Lock()
 	defer q.stags.Unlock()
-	w := q.stags.find(stag)
+	w := q.stags.tab.Find(stag)
 	switch {
 	case w == nil || stag == 0:
 		return found{}, noSTag
@@ -333,7 +333,7 @@ func (q *QP) remoteInvalidate(stag uint32) *transport.TerminateError {
 	defer q.tx.Unlock()
 	q.stags.Lock()
 	defer q.stags.Unlock()
-	w := q.stags.find(stag)
+	w := q.stags.tab.Find(stag)
 	if w == nil {
 		return violation(transport.LayerRDMAP, rdmapProtection, rdmapCannotInv, "RFC 5040 section 5.3",
 			"a Send invalidates STag 0x%08x, which is not valid here", stag)

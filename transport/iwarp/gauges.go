@@ -13,7 +13,7 @@ func (d *Device) Gauges() transport.Gauges {
 	g := transport.Gauges{Connections: len(qps)}
 	for _, q := range qps {
 		q.stags.Lock()
-		g.Windows += q.stags.n
+		g.Windows += q.stags.tab.Len()
 		if !q.life.dead() { // what is left of a dead one is named by no peer
 			g.ReadSinks += q.stags.reads.Len()
 		}

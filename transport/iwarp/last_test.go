@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-storage/sluice/internal/stag"
 	"github.com/sluice-storage/sluice/mem"
 	"github.com/sluice-storage/sluice/transport"
 )
@@ -211,7 +212,7 @@ func TestADefectInTheParserEndsThatConnection(t *testing.T) {
 		e.recv(1, m.Cut(0, 64))
 	}
 	b.qp.stags.Lock()
-	b.qp.stags.tab = nil // the defect: looking up an STag panics
+	b.qp.stags.tab = stag.Table[window]{} // the defect: looking up an STag panics
 	b.qp.stags.Unlock()
 	a.post(transport.WR{Op: transport.OpWrite, Remote: transport.Remote{STag: 0x1234}, Local: []mem.Span{m.Cut(0, 4096)}})
 	var term *transport.TerminateError

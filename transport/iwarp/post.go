@@ -76,7 +76,7 @@ func (q *QP) addRead(m *txMsg, internal bool) {
 		buf = m.mem.seg[0]
 	}
 	q.stags.Lock()
-	stag, base := q.stags.fresh()
+	stag, base := q.stags.tab.Fresh()
 	if internal {
 		stag, base = 1, 0 // interop: adapters refuse STag 0 in zero-length frames
 	}
@@ -112,7 +112,7 @@ func (q *QP) bind(wr *transport.WR) error {
 	if err := w.mem.set(wr.Local); err != nil {
 		return err
 	}
-	w.stag, w.base = q.stags.fresh()
+	w.stag, w.base = q.stags.tab.Fresh()
 	w.access = wr.Access
 	w.gen++
 	w.large = wr.Access&transport.RemoteWrite != 0 && w.mem.total >= q.opt.CopyThreshold
@@ -120,7 +120,7 @@ func (q *QP) bind(wr *transport.WR) error {
 		q.stags.large.Add(1)
 	}
 	w.valid.Store(true)
-	q.stags.insert(w)
+	q.stags.tab.Insert(w.stag, w)
 	if wr.Flags&transport.Signaled != 0 {
 		q.sqUsed.Add(1)
 		q.complete(transport.WC{Token: wr.Token, Op: transport.OpBind, Len: uint32(w.mem.total)})

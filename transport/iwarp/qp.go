@@ -119,7 +119,7 @@ func newQP(d *Device, o transport.QPOptions) (*QP, error) {
 		return nil, fmt.Errorf("iwarp: queues of %d sends and %d receives asked for, at most %d are made", o.Sends, o.Recvs, maxQueue)
 	}
 	q := &QP{dev: d, opt: d.opt, send: o.Sends, recv: o.Recvs, ready: make(chan struct{}), wake: make(chan struct{}, 1)}
-	q.stags.init()
+	q.stags.tab.Init()
 	q.rq.ring = fifo.New[recvBuf](o.Recvs)
 	q.cq.ring = fifo.New[transport.WC](o.Sends)
 	q.cq.inval = fifo.New[invalidation](o.Sends)
@@ -164,10 +164,10 @@ func (q *QP) start(file *os.File, n negotiated) error {
 func (q *QP) NewWindow() (transport.Window, error) {
 	q.stags.Lock()
 	defer q.stags.Unlock()
-	if q.stags.wins >= maxQueue {
+	if q.stags.tab.Room() >= maxQueue {
 		return nil, fmt.Errorf("iwarp: more than %d windows of one queue pair", maxQueue)
 	}
-	q.stags.addWindow()
+	q.stags.tab.AddRoom()
 	return &window{q: q}, nil
 }
 
