@@ -460,6 +460,29 @@ func (w *world) worker(block int) {
 	}
 }
 
+// judge demands that each owner that is not fenced has the change that was answered.
+func (w *world) judge(number uint64) {
+	listed := w.c.listed()
+	for _, n := range w.nodes {
+		v := n.volume()
+		if v == nil {
+			continue
+		}
+		s, is := v.Serving().(*serving)
+		if !is || !listed[s.k.addr].IsZero() {
+			continue
+		}
+		w.mu.Lock()
+		has := w.rules[s.k.addr]
+		w.mu.Unlock()
+		if has < number {
+			w.c.mu.Lock()
+			w.c.complain("%v: reservations %d were answered, and %s serves by %d", time.Now(), number, n.name, has)
+			w.c.mu.Unlock()
+		}
+	}
+}
+
 // changer changes the reservations at one gateway after another.
 func (w *world) changer() {
 	defer w.workers.Done()
@@ -478,6 +501,7 @@ func (w *world) changer() {
 				w.answered = max(w.answered, number)
 				w.changes++
 				w.mu.Unlock()
+				w.judge(number)
 			}
 		}
 		time.Sleep(time.Duration(w.c.rand(500)) * time.Millisecond)
