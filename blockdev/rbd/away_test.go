@@ -68,8 +68,13 @@ func TestAClusterThatIsAwayEndsRequestsInTime(t *testing.T) {
 	three := bytes.Repeat([]byte{3}, 4096)
 	again := &blockdev.Request{Op: blockdev.Write, Length: 4096, Data: []mem.Span{m.All().Cut(0, 4096)}}
 	copy(m.All().Bytes(), three)
-	for err = blockdevtest.Do(t, d, again); errors.Is(err, blockdev.ErrAway); err = blockdevtest.Do(t, d, again) {
-		t.Log("still away") // until the OSD is heard of again
+	for begin = time.Now(); ; {
+		if err = blockdevtest.Do(t, d, again); !errors.Is(err, blockdev.ErrAway) {
+			break
+		}
+		if time.Since(begin) > 2*time.Minute {
+			t.Fatal("the OSD goes on, and is not heard of again")
+		}
 	}
 	if err != nil {
 		t.Fatal(err)

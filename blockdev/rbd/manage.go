@@ -39,9 +39,18 @@ func Create(o Options, size int64) error {
 }
 
 // Remove removes an image and all that it holds, or, where Options.Snapshot is set, that snapshot of it. An image that has snapshots or is
-// open somewhere stays, and is an error.
-func Remove(o Options) error {
+// open somewhere stays, and is an error; so does one that is another than id says (Device.ID), where id is not empty.
+func Remove(o Options, id string) error {
 	return within(&o, func(x *ceph.IoCtx) error {
+		if id != "" {
+			is, err := idOf(x, o.Image)
+			if err != nil {
+				return err
+			}
+			if is != id {
+				return fmt.Errorf("blockdev/rbd: %s/%s is another image than was served; it stays", o.Pool, o.Image)
+			}
+		}
 		if o.Snapshot == "" {
 			return x.RemoveImage(o.Image)
 		}
@@ -63,8 +72,9 @@ func (d *Device) Snapshot(name string) error {
 		return blockdev.ErrReadOnly
 	}
 	// No compare-and-write is half done in it.
-	d.locks.Lock(0, d.size.Load())
-	defer d.locks.Unlock(0, d.size.Load())
+	size := d.size.Load() // once: it may change meanwhile
+	d.locks.Lock(0, size)
+	defer d.locks.Unlock(0, size)
 	return wrap(d.image.CreateSnapshot(name))
 }
 
@@ -74,7 +84,25 @@ func (d *Device) Clone(name string) error {
 	if err := d.Snapshot(snapshot); err != nil {
 		return err
 	}
+	if err := d.use(); err != nil {
+		return err
+	}
+	defer d.running.Done()
 	// A clone of the second format keeps what it shares: the snapshot goes out of sight, and goes with its last clone.
 	err := d.pool.CloneImage(d.pool, d.source, snapshot, name)
 	return wrap(errors.Join(err, d.image.RemoveSnapshot(snapshot)))
+}
+
+// ID is what the cluster calls the image for as long as it is there: a name may be given to another one.
+func (d *Device) ID() string { return d.info.ID }
+
+// idOf is the ID of the image that has this name now.
+func idOf(x *ceph.IoCtx, name string) (_ string, err error) {
+	i, err := x.OpenImage(name, "", true)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, i.Close()) }()
+	info, err := i.Info()
+	return info.ID, err
 }

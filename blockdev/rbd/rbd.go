@@ -137,6 +137,7 @@ func Open(o Options) (_ *Device, err error) {
 	d := &Device{name: o.Pool + "/" + o.Image, source: o.Image, place: o.Pool + "/" + o.Namespace, snapshot: o.Snapshot}
 	co := o.options()
 	co.Settings["rbd_cache"] = fmt.Sprint(o.Cache)
+	co.Settings["rbd_cache_policy"] = "writeback" // "writearound" forgets a write that fails behind its answer
 	if d.cluster, err = ceph.Connect(co); err != nil {
 		return nil, fmt.Errorf("blockdev/rbd: %w", wrap(err))
 	}
@@ -191,7 +192,8 @@ func (d *Device) checkCache(want bool) error {
 	if err != nil {
 		return wrap(err)
 	}
-	if d.cache = v == "true"; d.cache && !want {
+	// What images and pools say comes as it was written there; librbd takes "1" and "True" for true.
+	if d.cache = v != "false" && v != "0"; d.cache && !want {
 		return &FeatureError{d.name, "its own configuration, or its pool's, has rbd_cache on, and it is to be served without; take that away first " +
 			"(rbd config image rm, rbd config pool rm)"}
 	}

@@ -233,7 +233,7 @@ func TestSnapshotsAndClonesAreOfOneMoment(t *testing.T) {
 	if out := c.Run(t, "rbd", "snap", "ls", o.Image); strings.Contains(out, "sluice-") {
 		t.Errorf("a clone leaves a snapshot to be seen: %s", out)
 	}
-	if err := errors.Join(rbd.Remove(snap), rbd.Remove(clone)); err != nil {
+	if err := errors.Join(rbd.Remove(snap, ""), rbd.Remove(clone, "")); err != nil {
 		t.Error(err)
 	}
 	if _, err := rbd.Open(clone); !errors.Is(err, unix.ENOENT) {

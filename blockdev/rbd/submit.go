@@ -27,6 +27,11 @@ func (d *Device) Submit(r *blockdev.Request) {
 		r.Finish(blockdev.ErrClosed)
 		return
 	}
+	// For good: when the entry that shuts this client out has expired the cluster takes its writes again, and the image is another's.
+	if d.fenced.Load() {
+		r.Finish(blockdev.ErrFenced)
+		return
+	}
 	switch r.Op {
 	case blockdev.Flush:
 		if d.geo.ReadOnly {

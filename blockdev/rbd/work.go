@@ -63,6 +63,9 @@ func (w *worker) ask(r *blockdev.Request, fill func(*ceph.Slot[work])) error {
 }
 
 func (w *worker) result(r *blockdev.Request, fill func(*ceph.Slot[work])) (int64, error) {
+	if w.d.fenced.Load() {
+		return 0, blockdev.ErrFenced
+	}
 	g := w.d.ring
 	var s *ceph.Slot[work]
 	for s == nil {

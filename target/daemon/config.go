@@ -232,7 +232,6 @@ type RBDConfig struct {
 	Namespace string `yaml:"namespace" json:"namespace,omitempty"`
 	Image     string `yaml:"image" json:"image" required:"true" example:"data"`
 	Snapshot  string `yaml:"snapshot" json:"snapshot,omitempty"` // of the image; the volume is read-only then
-	Cache     bool   `yaml:"cache" json:"cache,omitempty"`       // librbd's own cache: writes are durable with a flush only, and this host alone may serve the image
 
 	cluster CephConfig // of the configuration
 }

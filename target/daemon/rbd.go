@@ -36,7 +36,7 @@ func (r *RBDConfig) String() string {
 func (r *RBDConfig) options() rbd.Options {
 	return rbd.Options{
 		Cluster: rbd.Cluster{Conf: r.cluster.Conf, User: r.cluster.User, Keyring: r.cluster.Keyring, Timeout: time.Duration(r.cluster.Timeout)},
-		Pool:    r.Pool, Namespace: r.Namespace, Image: r.Image, Snapshot: r.Snapshot, Cache: r.Cache,
+		Pool:    r.Pool, Namespace: r.Namespace, Image: r.Image, Snapshot: r.Snapshot,
 	}
 }
 
@@ -143,7 +143,7 @@ func (d *Daemon) createImageLocked(s admin.VolumeSpec, from *volume) (admin.Done
 	}
 	if done, err = d.changeLocked(false, what, add); err != nil && makeIt != nil {
 		v.RBD.cluster = d.cfg.Ceph
-		err = errors.Join(err, rbd.Remove(v.RBD.options()))
+		err = errors.Join(err, rbd.Remove(v.RBD.options(), ""))
 	}
 	return done, err
 }
@@ -165,7 +165,7 @@ func (d *Daemon) deleteImageLocked(v *volume, dryRun bool) (admin.Done, error) {
 		done.Changes = append(done.Changes, gone)
 		return done, err
 	}
-	err = rbd.Remove(o)
+	err = rbd.Remove(o, v.image.ID())
 	v.lu.Forget(err != nil)
 	d.forgetIdentity(name, err != nil)
 	if err != nil {

@@ -23,5 +23,5 @@ func ExampleNew() {
 	fmt.Println(errors.As(err, &no), no.Word, no.Known)
 	// Output:
 	// iwarp
-	// true iwrap [iwarp verbs]
+	// true iwrap [iwarp verbs shm]
 }

@@ -27,6 +27,8 @@ var table = []struct {
 	{blockdev.ErrClosed, unix.EIO},
 	{blockdev.ErrMedium, unix.EIO},
 	{blockdev.ErrBusy, unix.EIO},
+	{blockdev.ErrAway, unix.EIO},
+	{blockdev.ErrFenced, unix.EIO},
 	{block.ErrTimeout, unix.EIO},
 	{block.ErrOtherUnit, unix.EIO},
 	{block.ErrPowerLost, unix.EIO},

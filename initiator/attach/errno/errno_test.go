@@ -28,6 +28,8 @@ var wants = map[string]struct {
 	"blockdev.ErrClosed":      {blockdev.ErrClosed, unix.EIO},
 	"blockdev.ErrMedium":      {blockdev.ErrMedium, unix.EIO},
 	"blockdev.ErrBusy":        {blockdev.ErrBusy, unix.EIO},
+	"blockdev.ErrAway":        {blockdev.ErrAway, unix.EIO},
+	"blockdev.ErrFenced":      {blockdev.ErrFenced, unix.EIO},
 	"block.ErrReserved":       {block.ErrReserved, unix.EBADE},
 	"block.ErrTimeout":        {block.ErrTimeout, unix.EIO},
 	"block.ErrOtherUnit":      {block.ErrOtherUnit, unix.EIO},
