@@ -79,7 +79,10 @@ func (r *record) put(b []byte) []byte {
 // parse decodes a record that has been copied out of the ring: b is all of it, as long as its slots are. What it accepts is
 // consistent in itself; whether the memory it names exists is for others to say.
 func (r *record) parse(b []byte) error {
-	if len(b) < slotSize || len(b) > maxRecordB || len(b) != int(b[3])*slotSize {
+	if len(b) < slotSize {
+		return fmt.Errorf("a record of %d bytes, which is no slot", len(b))
+	}
+	if len(b) > maxRecordB || len(b) != int(b[3])*slotSize {
 		return fmt.Errorf("a record of %d slots in %d bytes", b[3], len(b))
 	}
 	r.op, r.flags, r.slots = b[0], b[1], b[3]
