@@ -93,7 +93,7 @@ func (g *Gateway) forget(ctx context.Context, v *Volume, r Record, version uint6
 }
 
 // dead reports whether nothing can send for a fenced instance any more: its process has shut it down, or has ended for certain. An instance that
-// no record names is nobody's who could say so.
+// no record names has no owner that could say so.
 func (g *Gateway) dead(f Fenced) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

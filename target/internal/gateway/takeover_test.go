@@ -58,11 +58,11 @@ func TestIOGoesOnWithinTheNamedTime(t *testing.T) {
 		most  time.Duration
 		cause Cause
 	}{
-		"SIGKILL": {func(_ *world, n *node) { n.kill() }, 9 * time.Second, CauseSilent},
+		"SIGKILL": {func(_ *world, n *node) { n.kill() }, 5 * time.Second, CauseSilent},
 		"SIGKILL, and a start": {func(_ *world, n *node) {
 			n.kill()
 			n.start(nil)
-		}, 9 * time.Second, CauseRestart},
+		}, 5 * time.Second, CauseRestart},
 		"SIGSTOP, and SIGCONT much later": {func(w *world, n *node) {
 			p := n.process()
 			p.running.shut()
